@@ -1,0 +1,74 @@
+"""What a protocol, a generator and a retriever are, so that the rooms need not import each other."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+from envs.text import Codec
+from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+
+
+class Protocol(typing.Protocol):
+    """How a policy and the environment talk: the one place that knows a method's tags.
+
+    A protocol holds no state of an episode; everything is read from the episode.
+    """
+
+    codec: Codec
+
+    def prompt(self, question: Question) -> tuple[int, ...]:
+        """Token ids that open an episode."""
+        ...
+
+    def next(self, episode: Episode) -> Request | Act | Done:
+        """What happens next; budgets of turns and tokens are the environment's."""
+        ...
+
+    def parse(self, turn: Turn) -> Action:
+        """Read a sampled turn, leniently: what it asks for, even where `steps` will call it invalid."""
+        ...
+
+    def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
+        """What the environment writes after an action; all three parts empty where nothing is written."""
+        ...
+
+    def steps(self, episode: Episode) -> tuple[Step, ...]:
+        """The units of credit, strictly judged, read from the policy's turns alone."""
+        ...
+
+    def valid(self, episode: Episode) -> bool:
+        """Whether the whole episode follows the format."""
+        ...
+
+    def answer(self, episode: Episode) -> str:
+        """The final answer, read from the turns; empty if there is none."""
+        ...
+
+    def compose(self, action: Action, thought: str) -> str:
+        """The text a policy would sample to think `thought` and take `action`: what a teacher writes."""
+        ...
+
+
+class Generator(typing.Protocol):
+    """Writes turns: a language model, or a teacher that knows the world."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Turn]:
+        """One turn a request, in order, with `agent`, ids, log-probs, `text`, `finish` and `uid` set."""
+        ...
+
+    def release(self, episodes: Sequence[Episode]) -> None:
+        """Forget whatever is kept for these episodes (a key-value cache); they will not be continued."""
+        ...
+
+
+class Retriever(typing.Protocol):
+    """Finds passages."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """At most `k` hits a query, best first.
+
+        Raises:
+            RetrievalError: the backend failed after its retries.
+        """
+        ...

@@ -1,0 +1,251 @@
+"""The nouns of the suite. Everything that flows between rooms is made of these.
+
+Token ids are the source of truth from sampling to the loss: a sampled token is never decoded and encoded again to be
+trained on. Suffixes of array names elsewhere: B sequences, T tokens, S steps, V vocabulary, K children, N pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
+Finish = Literal["stop", "eos", "length", "scripted"]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldStep:
+    """One hop of the reasoning that a dataset knows: a sub-question, its answer, the documents that support it."""
+
+    question: str
+    answer: str
+    documents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What a dataset knows of a question besides its answer; every field may be empty.
+
+    `documents` are ids in the dataset's own corpus and `titles` their titles: titles are not unique in every corpus
+    (MuSiQue), ids do not carry over to another corpus, so both are kept.
+    """
+
+    hops: int | None = None
+    type: str | None = None
+    steps: tuple[GoldStep, ...] = ()
+    documents: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its accepted answers (aliases, at least one) and, where known, the gold reasoning."""
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+    gold: Gold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A passage of a corpus."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A retrieved passage; `score` is None where the backend gives none."""
+
+    document: Document
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a turn asks of the environment.
+
+    `kind` is a protocol's own word, with two that the environment acts on: `query` (search for `text`) and `answer`.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the environment writes after an action: trusted control text around untrusted data.
+
+    Only `data` is neutralised and cut to the observation limit, so a cut never loses a closing tag.
+    """
+
+    before: str = ""
+    data: str = ""
+    after: str = ""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What is sampled at once, and what the environment answers.
+
+    `opening_ids` is scaffold before the sampled tokens and `observation_ids` text after them; neither is trained.
+    `context_ids` is set only when the protocol re-renders its context: the whole context this turn was sampled in,
+    up to `opening_ids`. `action_logps` are at the sampling temperature, before top-p. `text` is `action_ids` decoded
+    with special tokens kept. A `uid` names one sampling, so a turn shared by many paths of a tree is trained once.
+    """
+
+    agent: str
+    opening_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+    action_logps: tuple[float, ...]
+    finish: Finish
+    uid: str
+    text: str = ""
+    context_ids: tuple[int, ...] | None = None
+    action: Action = field(default=Action("none", ""))
+    hits: tuple[Hit, ...] = ()
+    observation_ids: tuple[int, ...] = ()
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The unit of credit: `spans` are (turn, start, end) ranges of `action_ids`, end exclusive.
+
+    One a turn in ProRAG; in HiPRAG a turn may hold several steps and a step may span two turns.
+    """
+
+    kind: str
+    text: str
+    valid: bool
+    spans: tuple[tuple[int, int, int], ...]
+    hits: tuple[Hit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSequence:
+    """One training view of an episode; all tuples have length T.
+
+    `loss_mask` is 1 on policy-sampled tokens of trainable turns; `step_index` is the step of each of those tokens and
+    -1 elsewhere; `logps` are the stored log-probs, 0 elsewhere; `turns` the indices of the turns held.
+    """
+
+    ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    step_index: tuple[int, ...]
+    logps: tuple[float, ...]
+    turns: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Episode:
+    """One attempt at a question: the prompt, the turns so far and, once finished, status, answer and steps.
+
+    `iteration` and `sample` tell attempts at the same question apart; all random numbers derive from them.
+    `truncations` counts cuts by name (`turn`, `observation`, `total`, `prompt`); `error` says why status is `error`.
+    """
+
+    question: Question
+    prompt_ids: tuple[int, ...]
+    turns: list[Turn] = field(default_factory=list)
+    status: Status | None = None
+    answer: str = ""
+    steps: tuple[Step, ...] = ()
+    iteration: int = 0
+    sample: int = 0
+    truncations: Counter[str] = field(default_factory=Counter)
+    error: str = ""
+
+    def context(self) -> tuple[int, ...]:
+        """The token ids that the next turn continues, unless it re-renders its context."""
+        ids = self.prompt_ids
+        for turn in self.turns:
+            start = ids if turn.context_ids is None else turn.context_ids
+            ids = start + turn.opening_ids + turn.action_ids + turn.observation_ids
+        return ids
+
+    def sequences(self) -> list[TrainingSequence]:
+        """The training view: one sequence where the context only grows, one a turn where it is re-rendered."""
+        step_of = {
+            (turn, position): index
+            for index, step in enumerate(self.steps)
+            for turn, start, end in step.spans
+            for position in range(start, end)
+        }
+        rows: list[_Row] = []
+        for number, turn in enumerate(self.turns):
+            if turn.context_ids is not None or not rows:
+                rows.append(_Row(self.prompt_ids if turn.context_ids is None else turn.context_ids))
+            rows[-1].add(number, turn, step_of)
+        return [row.frozen() for row in rows if 1 in row.loss_mask]
+
+
+class _Row:
+    """A training sequence under construction."""
+
+    def __init__(self, context: tuple[int, ...]) -> None:
+        self.ids: list[int] = list(context)
+        self.loss_mask: list[int] = [0] * len(context)
+        self.step_index: list[int] = [-1] * len(context)
+        self.logps: list[float] = [0.0] * len(context)
+        self.turns: list[int] = []
+
+    def add(self, number: int, turn: Turn, step_of: dict[tuple[int, int], int]) -> None:
+        self.turns.append(number)
+        self._untrained(turn.opening_ids)
+        for position, (token, logp) in enumerate(zip(turn.action_ids, turn.action_logps, strict=True)):
+            self.ids.append(token)
+            self.loss_mask.append(int(turn.trainable))
+            self.step_index.append(step_of.get((number, position), -1) if turn.trainable else -1)
+            self.logps.append(logp if turn.trainable else 0.0)
+        self._untrained(turn.observation_ids)
+
+    def _untrained(self, ids: tuple[int, ...]) -> None:
+        self.ids += ids
+        self.loss_mask += [0] * len(ids)
+        self.step_index += [-1] * len(ids)
+        self.logps += [0.0] * len(ids)
+
+    def frozen(self) -> TrainingSequence:
+        return TrainingSequence(
+            tuple(self.ids), tuple(self.loss_mask), tuple(self.step_index), tuple(self.logps), tuple(self.turns)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A turn to be sampled: `agent` picks the model, `stop` ends it, `max_tokens` bounds it.
+
+    `context_ids` replaces the episode's context where a protocol re-renders it. `max_tokens` None means the
+    environment's turn limit; the environment sets it and `seed` before a generator sees the request.
+    """
+
+    episode: Episode
+    opening_ids: tuple[int, ...]
+    stop: tuple[str, ...]
+    agent: str = "policy"
+    context_ids: tuple[int, ...] | None = None
+    max_tokens: int | None = None
+    seed: int = 0
+
+    def prefix(self) -> tuple[int, ...]:
+        """All token ids before the first sampled one."""
+        return (self.episode.context() if self.context_ids is None else self.context_ids) + self.opening_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A turn that the protocol takes itself, without sampling (a first retrieval with the question, say)."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The episode is over."""
+
+    status: Status
