@@ -41,9 +41,9 @@ class Codec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase | str | Path, tags: Sequence[str] = ()) -> None:
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.tags = tuple(tags)
-        self._control_ids = frozenset(self.tokenizer.get_added_vocab().values())
-        specials = sorted((t for t in self.tokenizer.get_added_vocab() if t.startswith("<")), key=len, reverse=True)
-        literal = "|".join(re.escape(token[1:]) for token in specials)
+        control = {i: str(t) for i, t in self.tokenizer.added_tokens_decoder.items() if t.special or str(t) in self.tags}
+        self._control_ids = frozenset(control) - {self.tokenizer.unk_token_id}
+        literal = "|".join(re.escape(text[1:]) for text in control.values() if text.startswith("<"))
         self._literal = re.compile(rf"<(?={literal})", re.IGNORECASE) if literal else None
         self._tag = tag_pattern(self.tags) if self.tags else None
 
@@ -60,7 +60,7 @@ class Codec:
     def data(self, text: str) -> tuple[int, ...]:
         """Ids of untrusted text: neutralised, special tokens split, no control id among them."""
         ids = self.tokenizer(self.neutralise(text), add_special_tokens=False, split_special_tokens=True).input_ids
-        return tuple(token for token in ids if token not in self._control_ids or token == self.tokenizer.unk_token_id)
+        return tuple(token for token in ids if token not in self._control_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens kept."""
