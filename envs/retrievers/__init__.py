@@ -1,0 +1,1 @@
+"""Retrievers: BM25 and dense in-process, or any of them behind HTTP."""

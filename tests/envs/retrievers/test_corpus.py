@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.errors import DataError
+from envs.retrievers import corpus as corpus_module
+from envs.retrievers.corpus import DocumentFile, document_from_row
+from envs.types import Document
+
+ROWS = [
+    {"id": "a", "title": "Ada Lovelace", "text": "She wrote the first program."},
+    {"id": 7, "title": "Zoë", "text": "naïve\ntwo lines"},
+    {"id": "w", "contents": '"Heroes" (album)\nBy David Bowie.\nSecond line.'},
+    {"id": "q", "contents": '"Aaron"\nAaron is a prophet.'},
+]
+DOCUMENTS = [
+    Document("a", "Ada Lovelace", "She wrote the first program."),
+    Document("7", "Zoë", "naïve\ntwo lines"),
+    Document("w", '"Heroes" (album)', "By David Bowie.\nSecond line."),
+    Document("q", "Aaron", "Aaron is a prophet."),
+]
+
+
+def write(path, rows, gap=""):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" + gap for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("gap", ["", "\n", "  \n\n"])
+def test_both_row_styles_read_by_index_and_in_a_stream(tmp_path, gap):
+    corpus = DocumentFile(write(tmp_path / "c.jsonl", ROWS, gap))
+    assert len(corpus) == 4
+    assert list(corpus) == DOCUMENTS
+    assert [corpus[i] for i in (3, 1, 0, 2)] == [DOCUMENTS[i] for i in (3, 1, 0, 2)]
+
+
+def test_last_line_needs_no_line_end(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[3]))
+    assert list(DocumentFile(path)) == [DOCUMENTS[0], DOCUMENTS[3]] == [DocumentFile(path)[0], DocumentFile(path)[1]]
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+def test_index_outside_the_corpus_is_refused(tmp_path, index):
+    with pytest.raises(IndexError):
+        DocumentFile(write(tmp_path / "c.jsonl", ROWS))[index]
+
+
+@given(title=st.text().filter(lambda t: "\n" not in t), text=st.text())
+def test_contents_written_with_a_quoted_title_read_back(title, text):
+    assert document_from_row({"id": "1", "contents": f'"{title}"\n{text}'}) == Document("1", title, text)
+
+
+def test_title_and_text_win_over_contents_beside_them():
+    row = {"id": "1", "title": "T", "text": "x", "contents": '"Other"\ny'}
+    assert document_from_row(row) == Document("1", "T", "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"id": "b", "title": "T" "text": ""}', "not JSON: Expecting ',' delimiter at column 26"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b'["b"]', "expected a JSON object"),
+        (b'{"title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
+        (b'{"id": true, "title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
+        (b'{"id": "b", "title": "T"}', 'key "text" must be a string (or give "contents" in place of '),
+        (b'{"id": "b", "text": "x"}', 'key "title" must be a string (or give "contents" in place of '),
+        (b'{"id": "b", "title": null, "text": "x"}', 'key "title" must be a string'),
+        (b'{"id": "a", "title": "T", "text": "x"}', "id 'a' is that of line 1 too"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, reason):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(json.dumps(ROWS[0]).encode() + b"\n\n" + line + b"\n")
+    with pytest.raises(DataError) as caught:
+        DocumentFile(path)
+    assert str(caught.value).startswith(f"{path}:3: {reason}")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_empty_files_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jsonl: No such file"):
+        DocumentFile(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match=r"empty\.jsonl: no passages"):
+        DocumentFile(write(tmp_path / "empty.jsonl", [], ""))
+
+
+def test_ids_that_share_a_hash_are_not_called_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_module, "hash", lambda _: 5, raising=False)
+    assert len(DocumentFile(write(tmp_path / "c.jsonl", ROWS))) == 4
+
+
+def test_identity_follows_the_rows_and_not_the_place(tmp_path):
+    here, there = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
+    other = write(tmp_path / "c.jsonl", ROWS[::-1])
+    assert DocumentFile(here).identity == DocumentFile(there).identity != DocumentFile(other).identity
+
+
+def test_the_cache_is_used_until_the_file_changes(tmp_path, monkeypatch):
+    path, cache = write(tmp_path / "c.jsonl", ROWS), tmp_path / "cache"
+    fresh = DocumentFile(path, cache=cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentFile, "_scan", lambda self: pytest.fail("read through again"))
+        again = DocumentFile(path, cache=cache)
+    assert list(again) == DOCUMENTS
+    assert again[2] == DOCUMENTS[2]
+    assert again.identity == fresh.identity
+
+    write(path, ROWS[::-1])
+    os.utime(path, ns=(1, 1))
+    changed = DocumentFile(path, cache=cache)
+    assert changed[0] == DOCUMENTS[3]
+    assert changed.identity != fresh.identity
+
+
+def test_an_open_corpus_holds_offsets_and_no_passages(tmp_path):
+    path = write(tmp_path / "c.jsonl", [{**ROWS[0], "id": i, "text": "word " * 100} for i in range(20_000)])
+    tracemalloc.start()
+    corpus = DocumentFile(path)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(corpus) == 20_000
+    assert held < 20 * len(corpus)
+    assert peak < path.stat().st_size / 5
