@@ -16,6 +16,7 @@ class Protocol(typing.Protocol):
     """
 
     codec: Codec
+    kinds: tuple[str, ...]  # the kinds of action that `compose` can write
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         """Token ids that open an episode."""

@@ -41,7 +41,9 @@ class Codec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase | str | Path, tags: Sequence[str] = ()) -> None:
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.tags = tuple(tags)
-        control = {i: str(t) for i, t in self.tokenizer.added_tokens_decoder.items() if t.special or str(t) in self.tags}
+        control = {
+            i: str(t) for i, t in self.tokenizer.added_tokens_decoder.items() if t.special or str(t) in self.tags
+        }
         self._control_ids = frozenset(control) - {self.tokenizer.unk_token_id}
         literal = "|".join(re.escape(text[1:]) for text in control.values() if text.startswith("<"))
         self._literal = re.compile(rf"<(?={literal})", re.IGNORECASE) if literal else None
@@ -78,7 +80,9 @@ class Codec:
         if not self.tokenizer.chat_template:
             name = self.tokenizer.name_or_path or "given"
             raise ConfigError(f"tokenizer {name} has no chat template: set tokenizer.chat_template and save it again")
-        content = user.format(**{name: _SLOT.format(name) for name in data})
+        content = user
+        for name in data:
+            content = content.replace(f"{{{name}}}", _SLOT.format(name))
         rendered = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, enable_thinking=False
         )

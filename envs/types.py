@@ -88,6 +88,19 @@ class Observation:
     after: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of an episode: sampled turns, sampled tokens a turn, tokens of retrieved text a turn, tokens in all.
+
+    Retrieved text is cut to its limit; running out of turns or of total tokens ends the episode.
+    """
+
+    turns: int = 11
+    turn_tokens: int = 1024
+    observation_tokens: int = 2048
+    total_tokens: int = 8192
+
+
 @dataclass(slots=True)
 class Turn:
     """What is sampled at once, and what the environment answers.

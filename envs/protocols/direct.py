@@ -1,0 +1,81 @@
+"""Answering at once: the two baselines every agent is compared with.
+
+Naive generation answers from memory; standard RAG retrieves once with the question itself, puts the passages into the
+prompt and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envs.protocols.rendering import render_hits
+from envs.text import Codec
+from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+
+FROM_MEMORY = "Answer the question with a few words only, without explanation."
+FROM_PASSAGES = "Answer the question from the passages with a few words only, without explanation."
+
+
+class Direct:
+    """One sampled turn: the answer.
+
+    Args:
+        tokenizer: folder or hub id; its chat template writes the prompt.
+        retrieve: whether the question is searched for first (standard RAG) or not (naive generation).
+        instruction: what the user message says first; the default fits `retrieve`.
+    """
+
+    def __init__(self, tokenizer: Path | str, *, retrieve: bool, instruction: str | None = None) -> None:
+        self.codec = Codec(tokenizer)
+        self.retrieve = retrieve
+        self.kinds = ("answer",)
+        lead = instruction if instruction is not None else (FROM_PASSAGES if retrieve else FROM_MEMORY)
+        self.user = f"{lead}\n\nPassages:\n{{passages}}\n" if retrieve else f"{lead}\n"
+        self.user += "\nQuestion: {question}"
+
+    def _pieces(self, question: Question) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the message before and after the passages; without retrieval all of it stands before."""
+        if not self.retrieve:
+            return sum(self.codec.chat(self.user, question=question.text), ()), ()
+        before, _, *after = self.codec.chat(self.user, passages="", question=question.text)
+        return before, sum(after, ())
+
+    def prompt(self, question: Question) -> tuple[int, ...]:
+        return self._pieces(question)[0]
+
+    def next(self, episode: Episode) -> Request | Act | Done:
+        sampled = [turn for turn in episode.turns if turn.finish != "scripted"]
+        if sampled:
+            return Done("answered")
+        if self.retrieve and not episode.turns:
+            return Act(Action("query", episode.question.text))
+        return Request(episode, self._pieces(episode.question)[1], stop=())
+
+    def parse(self, turn: Turn) -> Action:
+        text = self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)
+        return Action("answer", str(text).strip())
+
+    def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
+        return Observation(data=render_hits(hits)) if action.kind == "query" else Observation()
+
+    def steps(self, episode: Episode) -> tuple[Step, ...]:
+        return tuple(
+            Step(
+                kind=turn.action.kind,
+                text=turn.action.text,
+                valid=bool(turn.action.text),
+                spans=((index, 0, len(turn.action_ids)),) if turn.action_ids else (),
+                hits=turn.hits,
+            )
+            for index, turn in enumerate(episode.turns)
+        )
+
+    def valid(self, episode: Episode) -> bool:
+        return episode.status == "answered" and bool(self.answer(episode))
+
+    def answer(self, episode: Episode) -> str:
+        return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
+
+    def compose(self, action: Action, thought: str) -> str:
+        return action.text

@@ -1,0 +1,130 @@
+"""The retrieval environment: asks a protocol what comes next, keeps the budgets, applies actions, fetches passages."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+from envs.errors import ConfigError, RetrievalError
+from envs.interfaces import Protocol, Retriever
+from envs.seeds import stable_hash
+from envs.types import Act, Done, Episode, Hit, Limits, Question, Request, Status, Turn
+
+log = logging.getLogger(__name__)
+
+
+class RetrievalEnvironment:
+    """Episodes of one protocol over one retriever. Holds no episode: it changes those it is given.
+
+    Args:
+        protocol: the format.
+        retriever: where queries go; None where a protocol never searches.
+        top_k: passages a query.
+        limits: budgets; an episode that runs out of turns ends with `step_budget`, of tokens with `token_budget`.
+        max_failures: failed retrieval calls in a row after which work stops; single ones end only their episodes.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        retriever: Retriever | None = None,
+        *,
+        top_k: int = 3,
+        limits: Limits | None = None,
+        max_failures: int = 3,
+    ) -> None:
+        self.protocol, self.retriever, self.top_k = protocol, retriever, top_k
+        self.limits = limits or Limits()
+        self.max_failures = max_failures
+        self._failures = 0
+
+    def start(self, question: Question, *, iteration: int = 0, sample: int = 0) -> Episode:
+        """A new attempt at a question."""
+        return Episode(question, self.protocol.prompt(question), iteration=iteration, sample=sample)
+
+    def next(self, episode: Episode, seed: int) -> Request | Act | None:
+        """What happens next within the budgets, or None when the episode is over (its status is then set).
+
+        A request's random numbers come from hash(seed, iteration, question, sample, turn).
+        """
+        coming = self.protocol.next(episode)
+        if isinstance(coming, Done):
+            return self._finish(episode, coming.status)
+        if isinstance(coming, Act):
+            return coming
+        if sum(turn.finish != "scripted" for turn in episode.turns) >= self.limits.turns:
+            return self._finish(episode, "step_budget")
+        room = self.limits.total_tokens - len(coming.prefix())
+        if room < 1:
+            episode.truncations["total" if episode.turns else "prompt"] += 1
+            return self._finish(episode, "token_budget")
+        return dataclasses.replace(
+            coming,
+            max_tokens=min(coming.max_tokens or self.limits.turn_tokens, room),
+            seed=stable_hash(seed, episode.iteration, episode.question.id, episode.sample, len(episode.turns)),
+        )
+
+    def act(self, episode: Episode, act: Act) -> Turn:
+        """The turn that a protocol's own action makes: nothing is sampled, nothing is trained."""
+        uid = f"{episode.question.id}/{episode.iteration}/{episode.sample}/{len(episode.turns)}"
+        return Turn("protocol", (), (), (), "scripted", uid, action=act.action, trainable=False)
+
+    def apply(self, episodes: Sequence[Episode], turns: Sequence[Turn]) -> None:
+        """Append each turn to its episode with the observation of its action; queries are searched in one call.
+
+        An episode whose retrieval failed ends with status `error`: it is counted, never scored.
+
+        Raises:
+            RetrievalError: `max_failures` calls failed in a row.
+            ConfigError: a protocol searches and there is no retriever.
+        """
+        for episode, turn in zip(episodes, turns, strict=True):
+            if turn.finish != "scripted":
+                turn.action = self.protocol.parse(turn)
+            episode.turns.append(turn)
+            if turn.finish == "length":
+                episode.truncations["total" if len(episode.context()) >= self.limits.total_tokens else "turn"] += 1
+        searching = [i for i, turn in enumerate(turns) if turn.action.kind == "query"]
+        found = self._search([turns[i].action.text for i in searching])
+        for i, hits in zip(searching, found, strict=True):
+            if isinstance(hits, RetrievalError):
+                episodes[i].error = str(hits)
+                self._finish(episodes[i], "error")
+            else:
+                turns[i].hits = tuple(hits)
+        for episode, turn in zip(episodes, turns, strict=True):
+            if episode.status is None:
+                turn.observation_ids = self._observation(episode, turn)
+
+    def _search(self, queries: list[str]) -> Sequence[list[Hit] | RetrievalError]:
+        if not queries:
+            return []
+        if self.retriever is None:
+            raise ConfigError("the protocol searches but the environment has no retriever: set `retriever`")
+        try:
+            found = self.retriever.search(queries, self.top_k)
+        except RetrievalError as error:
+            self._failures += 1
+            log.warning("%d queries failed: %s", len(queries), error)
+            if self._failures >= self.max_failures:
+                raise RetrievalError(f"{error} ({self._failures} failed calls in a row: stopping)") from error
+            return [error] * len(queries)
+        self._failures = 0
+        return found
+
+    def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
+        """Ids of what the environment writes; only the untrusted part is cut."""
+        codec = self.protocol.codec
+        text = self.protocol.observe(turn.action, turn.hits)
+        before, data, after = codec.control(text.before), codec.data(text.data), codec.control(text.after)
+        room = max(0, self.limits.total_tokens - len(episode.context()) - len(before) - len(after))
+        if len(data) > min(self.limits.observation_tokens, room):
+            episode.truncations["observation" if self.limits.observation_tokens <= room else "total"] += 1
+            data = data[: min(self.limits.observation_tokens, room)]
+        return before + data + after
+
+    def _finish(self, episode: Episode, status: Status) -> None:
+        episode.status = status
+        episode.steps = self.protocol.steps(episode)
+        episode.answer = "" if status == "error" else self.protocol.answer(episode)

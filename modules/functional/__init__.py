@@ -1,0 +1,1 @@
+"""Pure tensor functions: no state, no Lightning, tested with literal numbers."""

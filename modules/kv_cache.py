@@ -1,0 +1,84 @@
+"""Key-value caches of single sequences, put together into a batch for one turn and taken apart after it.
+
+Between turns each episode owns exactly its own keys and values, without padding. For a turn they are right-aligned in
+one buffer with room for everything the turn can append, so a decoded token costs a write, not a copy of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+class BufferLayer(DynamicLayer):
+    """One layer's cache in buffers allocated in advance; `keys` and `values` are views of the filled part."""
+
+    def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
+        super().__init__()
+        self.key_buffer, self.value_buffer, self.filled = keys, values, filled
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._view()
+
+    def _view(self) -> None:
+        self.keys = self.key_buffer[:, :, : self.filled]
+        self.values = self.value_buffer[:, :, : self.filled]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        end = self.filled + key_states.shape[-2]
+        self.key_buffer[:, :, self.filled : end] = key_states
+        self.value_buffer[:, :, self.filled : end] = value_states
+        self.filled = end
+        self._view()
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self.filled
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these batch rows."""
+        self.key_buffer, self.value_buffer = self.key_buffer[rows], self.value_buffer[rows]
+        self._view()
+
+
+class BatchCache(Cache):
+    """The caches of B sequences, right-aligned at column P, with `room` more columns.
+
+    Args:
+        kept: for each row its keys and values `[2 * layers, heads, length, head_dim]`; length may be 0.
+        room: columns that the turn may append.
+    """
+
+    layers: list[BufferLayer]
+
+    def __init__(self, kept: Sequence[Tensor], room: int) -> None:
+        past = max(row.shape[2] for row in kept)
+        double_layers, heads, _, head_dim = kept[0].shape
+        buffer = kept[0].new_zeros((double_layers, len(kept), heads, past + room, head_dim))
+        for index, row in enumerate(kept):
+            buffer[:, index, :, past - row.shape[2] : past] = row
+        super().__init__(layers=[BufferLayer(buffer[i], buffer[i + 1], past) for i in range(0, double_layers, 2)])
+
+    def row(self, index: int, columns_T: Tensor) -> Tensor:
+        """Keys and values of one row at these columns: `[2 * layers, heads, T, head_dim]`."""
+        return torch.stack(
+            [part[index].index_select(1, columns_T) for layer in self.layers for part in (layer.keys, layer.values)]
+        )
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these batch rows."""
+        for layer in self.layers:
+            layer.select(rows)
+
+
+def empty_row(model_config: object, like: Tensor) -> Tensor:
+    """The cache of a sequence of length 0, `[2 * layers, heads, 0, head_dim]`."""
+    heads = model_config.num_key_value_heads  # pyright: ignore[reportAttributeAccessIssue]
+    size = getattr(model_config, "head_dim", None) or (
+        model_config.hidden_size // model_config.num_attention_heads  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    return like.new_zeros((2 * model_config.num_hidden_layers, heads, 0, size))  # pyright: ignore
