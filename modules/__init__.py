@@ -1,0 +1,1 @@
+"""Models, losses, rewards and measures."""

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.metrics import F1, CoverMatch, ExactMatch, cover_match, exact_match, f1_score, normalize_answer
+
+TEXT = st.text(max_size=30)
+WORDS = st.lists(st.sampled_from(["paris", "texas", "the", "an", "yes", "no", "été", "42"]), max_size=6).map(" ".join)
+ANSWERS = st.lists(st.one_of(TEXT, WORDS), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The Eiffel Tower!", "eiffel tower"),
+        ("  a\t man,  an\nape and THE  sea ", "man ape and sea"),
+        ("A.", ""),
+        ("a.n", ""),  # punctuation goes first and leaves the word "an"
+        ("U.S.A.", "usa"),
+        ("theatre another Ann", "theatre another ann"),
+        ("the-end", "theend"),
+        ("...!?", ""),
+        ("1,234.5", "12345"),
+        ("ÉCOLE Straße", "école straße"),
+        ("“curly” – dash", "“curly” – dash"),  # only ASCII punctuation is deleted
+        ("new\u00a0york\u3000city", "new york city"),
+        ("東京 the 大阪", "東京 大阪"),
+    ],
+)
+def test_normalisation(text: str, expected: str) -> None:
+    assert normalize_answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "em", "f1", "cover"),
+    [
+        ("Paris", ["Paris"], 1, 1, 1),
+        ("the city of Paris.", ["Paris"], 0, 0.5, 1),  # "city of paris": 1 of 3 and 1 of 1
+        ("paris texas", ["texas paris"], 0, 1, 0),  # a bag has no order
+        ("new new york", ["new york city"], 0, 2 / 3, 0),  # the second "new" is not shared again
+        ("york", ["NYC", "New York"], 0, 2 / 3, 0),
+        ("NYC", ["New York", "N.Y.C."], 1, 1, 1),
+        ("yes", ["yes"], 1, 1, 1),
+        ("yes it is", ["yes"], 0, 0, 1),
+        ("yes", ["yes it is"], 0, 0, 0),
+        ("no", ["no one", "No!"], 1, 1, 1),
+        ("noanswer", ["noanswer given"], 0, 0, 0),
+        ("nobody", ["no"], 0, 0, 1),  # a character substring
+        ("", ["Paris"], 0, 0, 0),
+        ("", [""], 0, 0, 0),
+        ("The", ["the", "A"], 0, 0, 0),
+        ("!?", ["..."], 0, 0, 0),
+        ("Paris", ["The", "?!"], 0, 0, 0),  # an alias that says nothing covers nothing
+        ("Paris", [], 0, 0, 0),
+        ("Zoë", ["zoë"], 1, 1, 1),
+        ("Paris", "Paris", 1, 1, 1),  # one answer alone is not a list of letters
+        ("p", "Paris", 0, 0, 0),
+    ],
+)
+def test_scores(prediction: str, answers: list[str] | str, em: float, f1: float, cover: float) -> None:
+    assert exact_match(prediction, answers) == em
+    assert f1_score(prediction, answers) == pytest.approx(f1)
+    assert cover_match(prediction, answers) == cover
+
+
+@given(st.one_of(TEXT, WORDS))
+def test_normalising_leaves_nothing_to_normalise_but_new_articles(text: str) -> None:
+    once = normalize_answer(text)
+    assert not set(once) & set(string.punctuation)
+    assert not set(once.split()) & {"a", "an", "the"}
+    assert once == " ".join(once.split())
+
+
+@given(st.one_of(TEXT, WORDS), ANSWERS)
+def test_scores_are_ordered_and_bounded(prediction: str, answers: list[str]) -> None:
+    em, f1, cover = (score(prediction, answers) for score in (exact_match, f1_score, cover_match))
+    assert em in (0, 1)
+    assert cover in (0, 1)
+    assert em <= f1 <= 1
+    assert em <= cover
+
+
+@given(st.one_of(TEXT, WORDS), ANSWERS, st.one_of(TEXT, WORDS))
+def test_another_alias_never_lowers_a_score_and_order_does_not_matter(prediction: str, answers: list[str], more: str):
+    for score in (exact_match, f1_score, cover_match):
+        assert score(prediction, [*answers, more]) >= score(prediction, answers)
+        assert score(prediction, answers) == score(prediction, answers[::-1])
+        assert score(prediction, answers) == max(score(prediction, [answer]) for answer in answers)
+
+
+@given(st.one_of(TEXT, WORDS), st.one_of(TEXT, WORDS))
+def test_f1_is_symmetric_and_blind_to_case_articles_and_punctuation(one: str, other: str) -> None:
+    assert f1_score(one, [other]) == f1_score(other, [one])
+    assert f1_score(f"the {one} !", [other]) == f1_score(one, [other])
+
+
+@given(st.one_of(TEXT, WORDS))
+def test_a_text_is_its_own_answer_unless_it_says_nothing(text: str) -> None:
+    says = float(bool(normalize_answer(text)))
+    assert exact_match(text, [text]) == f1_score(text, [text]) == cover_match(text, [text]) == says
+
+
+def test_metrics_average_over_questions_given_one_by_one_or_in_lists() -> None:
+    one_by_one, listed = F1(), F1()
+    one_by_one.update("city of Paris", ["Paris"])
+    one_by_one.update("NYC", ["New York", "NYC"])
+    one_by_one.update("", ["x"])
+    listed.update(["city of Paris", "NYC", ""], [["Paris"], ["New York", "NYC"], ["x"]])
+    assert one_by_one.compute().item() == listed.compute().item() == pytest.approx(0.5)
+
+
+def test_each_metric_uses_its_own_score() -> None:
+    metrics = [ExactMatch(), F1(), CoverMatch()]
+    for metric in metrics:
+        metric.update(["city of Paris", "Rome"], [["Paris"], ["Rome"]])
+    assert [metric.compute().item() for metric in metrics] == [0.5, 0.75, 1.0]
+
+
+def test_processes_add_up_question_by_question() -> None:
+    first, second = ExactMatch(), ExactMatch()
+    first.update("a b", ["b"])
+    second.update(["x", "x", "x"], [["y"], ["y"], ["y"]])
+    first.merge_state(second)
+    assert first.compute().item() == 0.25  # not 0.5, the mean of the two processes' means
+
+
+def test_a_metric_without_questions_is_not_a_number_and_reset_empties_it() -> None:
+    metric = ExactMatch()
+    metric.update("x", ["x"])
+    metric.reset()
+    with pytest.warns(UserWarning, match="compute"):
+        assert metric.compute().isnan()
+
+
+def test_lists_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        ExactMatch().update(["x", "y"], [["x"]])
