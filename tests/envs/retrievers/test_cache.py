@@ -1,0 +1,81 @@
+"""The cache of search answers: exact, keyed by backend, k and query, shared by processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.errors import DataError
+from envs.retrievers.cache import QueryCache
+from envs.types import Document, Hit
+
+PARIS = Hit(Document("7", "Paris", "Paris is a city."), 0.1)
+OSLO = Hit(Document("8", "Oslo", ""), None)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "answers.sqlite"
+
+
+def test_an_answer_is_known_for_its_backend_k_and_query_only(path: Path) -> None:
+    cache = QueryCache(path)
+    cache.put("bm25-1", 3, {"capital": [PARIS, OSLO]})
+    assert cache.get("bm25-1", 3, ["capital", "river"]) == {"capital": [PARIS, OSLO]}
+    assert cache.get("bm25-1", 2, ["capital"]) == {}
+    assert cache.get("bm25-2", 3, ["capital"]) == {}
+    assert cache.get("bm25-1", 3, ["Capital"]) == {}
+
+
+def test_no_hits_is_an_answer_too(path: Path) -> None:
+    QueryCache(path).put("b", 3, {"xyzzy": []})
+    assert QueryCache(path).get("b", 3, ["xyzzy"]) == {"xyzzy": []}
+
+
+def test_a_newer_answer_replaces_the_older(path: Path) -> None:
+    cache = QueryCache(path)
+    cache.put("b", 3, {"q": [PARIS]})
+    cache.put("b", 3, {"q": [OSLO]})
+    assert cache.get("b", 3, ["q"]) == {"q": [OSLO]}
+
+
+def test_the_backend_last_seen_behind_a_url_is_remembered(path: Path) -> None:
+    cache = QueryCache(path)
+    assert cache.backend("http://a") is None
+    cache.remember("http://a", "bm25-1")
+    cache.remember("http://a", "bm25-2")
+    assert QueryCache(path).backend("http://a") == "bm25-2"
+
+
+@given(st.text(), st.builds(Document, st.text(), st.text(), st.text()), st.none() | st.floats(allow_nan=False))
+def test_what_comes_out_is_what_went_in(tmp_path_factory, query: str, document: Document, score: float | None) -> None:
+    cache = QueryCache(tmp_path_factory.getbasetemp() / "exact.sqlite")
+    cache.put("b", 1, {query: [Hit(document, score)]})
+    assert cache.get("b", 1, [query]) == {query: [Hit(document, score)]}
+
+
+def test_processes_may_share_a_file(path: Path) -> None:
+    writer = (
+        "import sys; from envs.retrievers.cache import QueryCache; from envs.types import Document, Hit\n"
+        "for i in range(40):\n"
+        "    QueryCache(sys.argv[1]).put('b', 3, {f'{sys.argv[2]} {i}': [Hit(Document(str(i), 't', 'x' * 999), i)]})"
+    )
+    command = [sys.executable, "-c", writer, str(path)]
+    writers = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "abc"]
+    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [("", 0)] * 3
+    queries = [f"{name} {i}" for name in "abc" for i in range(40)]
+    known = QueryCache(path).get("b", 3, queries)
+    assert [(query, known[query][0].score) for query in queries] == [(f"{n} {i}", i) for n in "abc" for i in range(40)]
+
+
+def test_a_file_that_is_no_cache_is_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes " * 100)
+    with pytest.raises(DataError, match=r"query cache .*notes\.txt: file is not a database; delete the file or name"):
+        QueryCache(path)
+    assert path.read_text().startswith("these are my notes")
