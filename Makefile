@@ -1,0 +1,50 @@
+# docs/setup.md explains the settings: PYTHON, EXTRA (cpu or gpu), VENV_FLAGS.
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRA ?= $(or $(patsubst $(VENV)/setup-%,%,$(wildcard $(VENV)/setup-*)),cpu)
+STAMP := $(VENV)/setup-$(EXTRA)
+USABLE = import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for python in python3.11 python3.12 python3; do $$python -c '$(USABLE)' 2>/dev/null && echo $$python && break; done)
+OWN_TORCH = import sys, importlib.util as u; s = u.find_spec("torch"); sys.exit(not s or s.origin.startswith(sys.prefix))
+
+.PHONY: setup lint test fast quickstart models constraints clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 with venv found: install one, or name it, as in make setup PYTHON=/opt/python3.11/bin/python3" >&2; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+	rm -f $(VENV)/setup-*
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@# faiss-cpu and faiss-gpu write the same files: the one that is not asked for goes first.
+	$(BIN)/pip uninstall --quiet --quiet --yes $(filter-out faiss-$(EXTRA),faiss-cpu faiss-gpu)
+	@# A torch from outside the environment (--system-site-packages) is the user's choice: it stays.
+	$(BIN)/python -c '$(OWN_TORCH)' || $(BIN)/pip install --constraint constraints.txt 'torch==2.13.*'
+	sed '/^torch==/d' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/pip install --constraint $(VENV)/constraints.txt '.[$(EXTRA),dev]'
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/pytest
+
+fast: setup
+	$(BIN)/pytest -m "not slow"
+
+quickstart: setup
+	$(BIN)/python train.py --config configs/quickstart.yaml
+
+models: setup
+	$(BIN)/python -m modules.pretrained --out models
+
+constraints: setup
+	{ echo "# The exact versions the tests ran with. Renew: make clean && : > constraints.txt && make constraints"; \
+	  $(BIN)/pip freeze --exclude prorag-suite | sed 's/+.*//; s/^faiss-.pu\(.*\)/faiss-cpu\1\nfaiss-gpu\1/'; } > constraints.tmp
+	mv constraints.tmp constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
