@@ -1,0 +1,115 @@
+"""What all datasets in upstream formats share: where they are read from, and the checks on what they give."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from datamodules.records import checked, explain
+from datamodules.sources import check_sizes, choose
+from datamodules.sources.fields import Row
+from datamodules.sources.reading import Rows, read_hub, read_json
+from envs.errors import ConfigError, DataError
+from envs.types import Document, Question
+
+R = TypeVar("R", bound=Row)
+
+
+class Dataset(ABC, Generic[R]):
+    """A dataset from an upstream file (`path`) or in the hub's columns (`hub`, with its `name` and `split`).
+
+    `hub` is a Hugging Face id or a local folder that `datasets.load_dataset` understands. Local folders are tested;
+    the call to the real hub is not verified. Pin its `revision` where results are to be repeatable.
+    `limit`, `sample` and `seed` are those of `datamodules.sources.choose`; they choose questions, not passages.
+
+    Raises:
+        ConfigError: both or neither of `path` and `hub`; `hub` without `split`, or an option of `hub` without it.
+    """
+
+    label: ClassVar[str]
+    row_type: ClassVar[type[Row]]
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        hub: str | None = None,
+        name: str | None = None,
+        split: str | None = None,
+        revision: str | None = None,
+        limit: int | None = None,
+        sample: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if (path is None) == (hub is None):
+            raise ConfigError(f"{self.label}: give either path (an upstream file) or hub (a dataset id or folder)")
+        if hub is not None and split is None:
+            raise ConfigError(f"{self.label}: hub {hub} needs a split (train, validation, ...)")
+        if hub is None and (name or split or revision):
+            raise ConfigError(f"{self.label}: name, split and revision belong to hub; a path names one file")
+        check_sizes(limit=limit, sample=sample)
+        self.path = None if path is None else Path(path)
+        self.hub, self.name, self.split, self.revision = hub, name, split, revision
+        self.limit, self.sample, self.seed = limit, sample, seed
+        self.skipped: Counter[str] = Counter()
+
+    @abstractmethod
+    def question(self, row: R, default_id: str) -> Question | str:
+        """The row's question, or the reason to skip it; `default_id` names it where upstream has no ids."""
+
+    def passages(self, row: R) -> Iterable[Document]:
+        """The row's own passages."""
+        return ()
+
+    def read(self, path: Path) -> Rows:
+        """Rows of an upstream file."""
+        return read_json(path)
+
+    def __iter__(self) -> Iterator[Question]:
+        return choose(self._questions(), limit=self.limit, sample=self.sample, seed=self.seed)
+
+    def documents(self) -> Iterator[Document]:
+        """The passages of all rows, each id once, the first kept."""
+        seen: set[str] = set()
+        for _, row in self._rows():
+            for document in self.passages(row):
+                if document.id not in seen:
+                    seen.add(document.id)
+                    yield document
+
+    def _questions(self) -> Iterator[Question]:
+        self.skipped.clear()
+        seen: set[str] = set()
+        for number, (where, row) in enumerate(self._rows(), 1):
+            question = self.question(row, f"{self.label}-{number}")
+            if isinstance(question, str):
+                self.skipped[question] += 1
+                continue
+            if question.id in seen:
+                raise DataError(f"{where}: duplicate question id {question.id!r}")
+            seen.add(checked(question, where).id)
+            yield question
+        if not seen:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
+            suffix = f" (skipped: {reasons})" if reasons else ""
+            raise DataError(f"{self.path or self.hub}: no usable question{suffix}")
+
+    def _rows(self) -> Iterator[tuple[str, R]]:
+        for where, values in self._read():
+            try:
+                row: Any = self.row_type.model_validate(values)
+            except ValidationError as error:
+                raise DataError(f"{where}: {explain(error)}") from error
+            yield where, row
+
+    def _read(self) -> Rows:
+        if self.path is not None:
+            return self.read(self.path)
+        assert self.hub is not None
+        assert self.split is not None
+        return read_hub(self.hub, self.name, self.split, self.revision)

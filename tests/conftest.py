@@ -1,0 +1,41 @@
+"""What all tests share: the folder of real data, and the count of tests that went without it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+NO_DATA = "RAG_DATA is not set"
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real questions and passages; skips the test where there is none."""
+    root = os.environ.get("RAG_DATA")
+    if not root:
+        pytest.skip(NO_DATA)
+    if not Path(root).is_dir():
+        pytest.fail(f"RAG_DATA names {root}, which is no folder")
+    return Path(root)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `data` when there is no data, and `gpu` where there is no CUDA device."""
+    missing = {
+        "data": None if os.environ.get("RAG_DATA") else NO_DATA,
+        "gpu": None if torch.cuda.is_available() else "no CUDA device",
+    }
+    for item in items:
+        for mark, reason in missing.items():
+            if reason and item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much was not tested, so that a green run without data does not look like one with it."""
+    skipped = sum(NO_DATA in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
+    if skipped:
+        terminalreporter.write_line(f"{skipped} tests of real data skipped: {NO_DATA}", yellow=True)
