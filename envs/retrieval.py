@@ -48,6 +48,8 @@ class RetrievalEnvironment:
 
         A request's random numbers come from hash(seed, iteration, question, sample, turn).
         """
+        if episode.status is not None:  # an error ended it already
+            return None
         coming = self.protocol.next(episode)
         if isinstance(coming, Done):
             return self._finish(episode, coming.status)
@@ -65,8 +67,9 @@ class RetrievalEnvironment:
             seed=stable_hash(seed, episode.iteration, episode.question.id, episode.sample, len(episode.turns)),
         )
 
-    def act(self, episode: Episode, act: Act) -> Turn:
+    def act(self, act: Act) -> Turn:
         """The turn that a protocol's own action makes: nothing is sampled, nothing is trained."""
+        episode = act.episode
         uid = f"{episode.question.id}/{episode.iteration}/{episode.sample}/{len(episode.turns)}"
         return Turn("protocol", (), (), (), "scripted", uid, action=act.action, trainable=False)
 

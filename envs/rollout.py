@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain
 
 from envs.interfaces import Generator
 from envs.progress import progress_bar
@@ -39,28 +39,30 @@ def rollout(
         for sample in range(samples)
     ]
     waiting = iter(episodes)
-    running: list[Episode] = []
+    active: list[Episode] = []
     with progress_bar(len(episodes), label, unit="ep") as bar:
         while True:
-            running += islice(waiting, pool - len(running))
-            if not running:
-                return episodes
-            _advance(environment, generator, running, seed)
-            done = [episode for episode in running if episode.status is not None]
+            running: list[Request | Act] = []
+            done: list[Episode] = []
+            for episode in chain(active, waiting):
+                coming = environment.next(episode, seed)
+                if coming is None:
+                    done.append(episode)
+                else:
+                    running.append(coming)
+                if len(running) == pool:
+                    break
             generator.release(done)
             bar.update(len(done))
-            running = [episode for episode in running if episode.status is None]
+            if not running:
+                return episodes
+            _take_turns(environment, generator, running)
+            active = [coming.episode for coming in running]
 
 
-def _advance(environment: RetrievalEnvironment, generator: Generator, running: list[Episode], seed: int) -> None:
-    """Take every running episode one turn further, or to its end."""
-    acts: list[tuple[Episode, Act]] = []
-    requests: list[Request] = []
-    for episode in running:
-        coming = environment.next(episode, seed)
-        if isinstance(coming, Act):
-            acts.append((episode, coming))
-        elif coming is not None:
-            requests.append(coming)
-    environment.apply([episode for episode, _ in acts], [environment.act(episode, act) for episode, act in acts])
+def _take_turns(environment: RetrievalEnvironment, generator: Generator, running: list[Request | Act]) -> None:
+    """Take every running episode one turn further."""
+    acts = [coming for coming in running if isinstance(coming, Act)]
+    environment.apply([act.episode for act in acts], [environment.act(act) for act in acts])
+    requests = [coming for coming in running if isinstance(coming, Request)]
     environment.apply([request.episode for request in requests], generator.generate(requests))

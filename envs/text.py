@@ -44,7 +44,7 @@ class Codec:
         control = {
             i: str(t) for i, t in self.tokenizer.added_tokens_decoder.items() if t.special or str(t) in self.tags
         }
-        self._control_ids = frozenset(control) - {self.tokenizer.unk_token_id}
+        self._control_ids = frozenset(i for i, text in control.items() if text != self.tokenizer.unk_token)
         literal = "|".join(re.escape(text[1:]) for text in control.values() if text.startswith("<"))
         self._literal = re.compile(rf"<(?={literal})", re.IGNORECASE) if literal else None
         self._tag = tag_pattern(self.tags) if self.tags else None

@@ -254,6 +254,7 @@ class Request:
 class Act:
     """A turn that the protocol takes itself, without sampling (a first retrieval with the question, say)."""
 
+    episode: Episode
     action: Action
 
 

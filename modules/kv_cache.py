@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
 
@@ -22,9 +23,9 @@ class BufferLayer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._view()
 
-    def _view(self) -> None:
-        self.keys = self.key_buffer[:, :, : self.filled]
-        self.values = self.value_buffer[:, :, : self.filled]
+    def _view(self) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = self.key_buffer[:, :, : self.filled], self.value_buffer[:, :, : self.filled]
+        return self.keys, self.values
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -33,8 +34,7 @@ class BufferLayer(DynamicLayer):
         self.key_buffer[:, :, self.filled : end] = key_states
         self.value_buffer[:, :, self.filled : end] = value_states
         self.filled = end
-        self._view()
-        return self.keys, self.values
+        return self._view()
 
     def get_seq_length(self) -> int:
         return self.filled
@@ -66,7 +66,11 @@ class BatchCache(Cache):
     def row(self, index: int, columns_T: Tensor) -> Tensor:
         """Keys and values of one row at these columns: `[2 * layers, heads, T, head_dim]`."""
         return torch.stack(
-            [part[index].index_select(1, columns_T) for layer in self.layers for part in (layer.keys, layer.values)]
+            [
+                buffer[index].index_select(1, columns_T)
+                for layer in self.layers
+                for buffer in (layer.key_buffer, layer.value_buffer)
+            ]
         )
 
     def select(self, rows: Tensor) -> None:
@@ -75,10 +79,8 @@ class BatchCache(Cache):
             layer.select(rows)
 
 
-def empty_row(model_config: object, like: Tensor) -> Tensor:
-    """The cache of a sequence of length 0, `[2 * layers, heads, 0, head_dim]`."""
-    heads = model_config.num_key_value_heads  # pyright: ignore[reportAttributeAccessIssue]
-    size = getattr(model_config, "head_dim", None) or (
-        model_config.hidden_size // model_config.num_attention_heads  # pyright: ignore[reportAttributeAccessIssue]
-    )
-    return like.new_zeros((2 * model_config.num_hidden_layers, heads, 0, size))  # pyright: ignore
+def empty_row(config: PretrainedConfig, like: Tensor) -> Tensor:
+    """The cache of a sequence of length 0, `[2 * layers, heads, 0, head_dim]`, with the device and type of `like`."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return like.new_zeros((2 * config.num_hidden_layers, heads, 0, head_dim))

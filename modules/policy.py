@@ -51,7 +51,7 @@ def load_policy(
         raise ConfigError(f"no causal language model at {path}: {reason} (`make models` obtains small ones)") from error
     if adapter is not None:
         model.load_adapter(str(adapter))
-    return Policy(model.to(_device(device)).eval(), load_tokenizer(path))
+    return Policy(_placed(model, device), load_tokenizer(path))
 
 
 def random_policy(
@@ -77,18 +77,18 @@ def random_policy(
         intermediate_size=feed_forward,
         max_position_embeddings=max_length,
         tie_word_embeddings=True,
-        eos_token_id=loaded.eos_token_id,
-        pad_token_id=loaded.pad_token_id,
+        eos_token_id=loaded.convert_tokens_to_ids(str(loaded.eos_token)),
         bos_token_id=None,
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    return Policy(model.to(_device(device)).eval(), loaded)
+    return Policy(_placed(model, device), loaded)
 
 
-def _device(name: str) -> str:
-    """`auto` is this process's own CUDA device where there is one."""
-    if name != "auto":
-        return name
-    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:
+    """The model in evaluation mode on its device; `auto` is this process's own CUDA device where there is one."""
+    if device == "auto":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    torch.nn.Module.to(model, torch.device(device))
+    return model.eval()

@@ -49,7 +49,7 @@ class Direct:
         if sampled:
             return Done("answered")
         if self.retrieve and not episode.turns:
-            return Act(Action("query", episode.question.text))
+            return Act(episode, Action("query", episode.question.text))
         return Request(episode, self._pieces(episode.question)[1], stop=())
 
     def parse(self, turn: Turn) -> Action:

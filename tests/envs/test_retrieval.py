@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.errors import ConfigError, RetrievalError
+from envs.protocols.direct import Direct
+from envs.protocols.prorag import ProRAG
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Document, Episode, Hit, Limits, Question, Request
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
+
+PROTOCOL = ProRAG(byte_tokenizer())
+QUERY, SUBANSWER, FINAL = (f"t</step>\n<{tag}>\nx</{tag}>" for tag in ("subquery", "subanswer", "answer"))
+LONG = Document("d", "T", "word " * 100)
+
+
+class Flaky:
+    """Fails on the calls whose number is in `down`."""
+
+    def __init__(self, down: set[int]) -> None:
+        self.down, self.calls = down, 0
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.calls += 1
+        if self.calls in self.down:
+            raise RetrievalError("retriever is down")
+        return [[Hit(LONG)] for _ in queries]
+
+
+def play(texts: list[str], *, retriever=None, limits: Limits | None = None, questions: int = 1) -> list[Episode]:
+    environment = RetrievalEnvironment(PROTOCOL, retriever or FixedRetriever([LONG]), limits=limits)
+    generator = Scripted(PROTOCOL.codec.control, lambda e: texts[len(e.turns) % len(texts)])
+    return rollout(environment, generator, [question(identity=f"q{i}") for i in range(questions)], seed=0, pool=1)
+
+
+def test_running_out_of_turns_is_named() -> None:
+    [episode] = play([QUERY], limits=Limits(turns=3))
+    assert (episode.status, len(episode.turns), episode.answer) == ("step_budget", 3, "")
+
+
+def test_a_turn_cut_by_its_own_limit_is_counted_as_turn() -> None:
+    [episode] = play(["x" * 50], limits=Limits(turns=2, turn_tokens=10))
+    assert episode.truncations == {"turn": 2}
+
+
+def test_an_observation_is_cut_but_keeps_its_closing_tag() -> None:
+    [episode] = play([QUERY, SUBANSWER, FINAL], limits=Limits(observation_tokens=20))
+    text = PROTOCOL.codec.decode(episode.turns[0].observation_ids)
+    assert text == "\n<retrieval>\n" + "Doc 1(Title: T) word" + "</retrieval>"
+    assert episode.truncations == {"observation": 1}
+    assert episode.status == "answered"
+
+
+@given(total=st.integers(1, 1200), observation=st.integers(0, 400), turn_tokens=st.integers(1, 60))
+def test_no_limit_is_ever_exceeded(total: int, observation: int, turn_tokens: int) -> None:
+    limits = Limits(turns=6, turn_tokens=turn_tokens, observation_tokens=observation, total_tokens=total)
+    [episode] = play([QUERY, SUBANSWER], limits=limits)
+    wrapper = len(PROTOCOL.codec.control("\n<retrieval>\n</retrieval>"))
+    scaffold = len(PROTOCOL.codec.control("\n<step>\n"))
+    assert len(episode.context()) <= max(total, len(episode.prompt_ids)) + wrapper + scaffold
+    for turn in episode.turns:
+        assert 0 < len(turn.action_ids) <= turn_tokens
+        assert len(turn.observation_ids) <= observation + wrapper
+    assert episode.status in ("step_budget", "token_budget")
+    if not episode.turns:
+        assert episode.truncations == {"prompt": 1}
+    for sequence in episode.sequences():
+        assert sum(sequence.loss_mask) == sum(len(turn.action_ids) for turn in episode.turns)
+
+
+def test_an_overlong_prompt_ends_the_episode_before_anything_is_sampled() -> None:
+    [episode] = play([QUERY], limits=Limits(total_tokens=50))
+    assert (episode.status, episode.turns, episode.truncations) == ("token_budget", [], {"prompt": 1})
+
+
+def test_a_failed_search_ends_its_episode_with_an_error_and_no_answer() -> None:
+    first, second = play([QUERY, SUBANSWER, FINAL], retriever=Flaky({1}), questions=2)
+    assert (first.status, first.answer, first.error) == ("error", "", "retriever is down")
+    assert second.status == "answered"
+
+
+def test_a_retriever_that_stays_down_stops_the_work_with_one_line() -> None:
+    with pytest.raises(RetrievalError, match=r"retriever is down \(3 failed calls in a row: stopping\)"):
+        play([QUERY], retriever=Flaky(set(range(99))), questions=5)
+
+
+def test_failures_must_be_in_a_row_to_stop_the_work() -> None:
+    episodes = play([QUERY, SUBANSWER, FINAL], retriever=Flaky({1, 2, 4, 5}), questions=6)
+    assert [e.status for e in episodes] == ["error", "error", "answered", "error", "error", "answered"]
+
+
+def test_a_searching_protocol_without_a_retriever_is_a_config_error() -> None:
+    environment = RetrievalEnvironment(Direct(byte_tokenizer(), retrieve=True))
+    with pytest.raises(ConfigError, match="no retriever"):
+        rollout(environment, Scripted(PROTOCOL.codec.control, lambda _: "x"), [question()], seed=0)
+
+
+def test_standard_rag_searches_once_with_the_question_and_shows_the_passages_in_the_message() -> None:
+    protocol = Direct(byte_tokenizer(), retrieve=True)
+    retriever = FixedRetriever([Document("d", "T", "Ada.")])
+    environment = RetrievalEnvironment(protocol, retriever)
+    [episode] = rollout(environment, Scripted(protocol.codec.control, lambda _: "Ada"), [question("Who?")], seed=0)
+    assert retriever.queries == ["Who?"]
+    assert "Passages:\nDoc 1(Title: T) Ada.\n\n\nQuestion: Who?<|im_end|>" in protocol.codec.decode(episode.context())
+    assert [step.kind for step in episode.steps] == ["query", "answer"]
+    assert episode.answer == "Ada"
+
+
+def test_seeds_depend_on_question_sample_iteration_and_turn_only() -> None:
+    environment = RetrievalEnvironment(PROTOCOL)
+
+    def seed(text: str = "a", run: int = 0, **key: int) -> int:
+        coming = environment.next(environment.start(Question(text, "?", ("x",)), **key), run)
+        assert isinstance(coming, Request)
+        return coming.seed
+
+    seeds = [seed(), seed("b"), seed(sample=1), seed(iteration=1), seed(run=1)]
+    assert len(set(seeds)) == 5
+    assert seed() == seeds[0]
