@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import weakref
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,9 +54,10 @@ class DocumentFile:
     def __init__(self, path: Path | str, *, cache: Path | str | None = None) -> None:
         self.path = Path(path)
         try:
-            self._file = open(self.path, "rb")  # noqa: SIM115 (read for as long as the object lives)
+            self._file = open(self.path, "rb")  # noqa: SIM115 (closed with the object)
         except OSError as error:
             raise DataError(f"corpus {self.path}: {error.strerror}") from error
+        weakref.finalize(self, self._file.close)
         if cache is None:
             self._offsets, self.identity = self._scan()
         else:

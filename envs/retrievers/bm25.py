@@ -1,0 +1,141 @@
+"""BM25 over two fields, the title and the body of a passage, with the eager index of `bm25s` (arXiv:2407.03618).
+
+Titles are a field of their own because a popular entity stands in many bodies, so its name weighs little there, while
+it is rare among titles: "mayor of C" must find the passage on C and not those on other mayors. BM25 is a sum over
+terms, so the two fields' score matrices are added once, and a query costs one pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+from bm25s.tokenization import Tokenized, Tokenizer
+from scipy.sparse import csc_matrix
+
+from envs.errors import ConfigError
+from envs.files import build_once
+from envs.progress import progress_bar
+from envs.retrievers.corpus import DocumentFile
+from envs.types import Hit
+
+_WORD = r"\w+"  # one letter counts: it tells "Film 7" from "Film 8"
+
+
+class BM25:
+    """Lexical retriever: Lucene's BM25, body plus `title_weight` times title.
+
+    A passage that shares no word with the query is never a hit, so there may be fewer than `k`; equal scores stand in
+    the order of the corpus. `stopwords` is a language that `bm25s` knows, or None. With `cache`, a folder, the index
+    is built once for a corpus and settings and memory-mapped afterwards. `identity` is a hash of corpus and settings.
+
+    Raises:
+        DataError: the corpus cannot be read.
+        ConfigError: a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        corpus: Path | str,
+        *,
+        title_weight: float = 1.0,
+        k1: float = 1.5,
+        b: float = 0.75,
+        stopwords: str | None = "en",
+        cache: str | None = None,
+    ) -> None:
+        if title_weight < 0 or k1 < 0 or not 0 <= b <= 1:
+            raise ConfigError(f"BM25 needs title_weight >= 0, k1 >= 0, 0 <= b <= 1; got {title_weight}, {k1}, {b}")
+        try:
+            self._tokenizer = Tokenizer(splitter=_WORD, stopwords=stopwords)  # type: ignore[arg-type] (None is allowed)
+        except ValueError as error:
+            raise ConfigError(f"BM25: no stopwords for {stopwords!r}; give a language such as 'en', or null") from error
+        self.documents = DocumentFile(corpus, cache=cache)
+        self._settings: dict[str, Any] = {"k1": k1, "b": b, "csc_backend": "scipy"}
+        self._title_weight = title_weight
+        key = [self.documents.identity, title_weight, k1, b, stopwords, _WORD, bm25s.__version__]
+        self.identity = f"bm25-{hashlib.blake2b(json.dumps(key).encode(), digest_size=12).hexdigest()}"
+        if cache is None:
+            self._index = self._build()
+        else:
+            folder = build_once(Path(cache) / self.identity, lambda folder: self._build().save(folder))
+            self._index = bm25s.BM25.load(folder, mmap=True)
+        self._tokenizer.word_to_id = self._index.vocab_dict
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """At most `k` hits a query, best first; none for a query without a known word."""
+        tokens = self._tokenizer.streaming_tokenize(list(queries), update_vocab="never", allow_empty=False)
+        return [self._hits(ids, k) for ids in tokens]
+
+    def _hits(self, ids: list[int], k: int) -> list[Hit]:
+        if not ids:
+            return []
+        scores = self._index.get_scores_from_ids(ids)
+        return [Hit(self.documents[i], float(scores[i])) for i in _best(scores, k).tolist()]
+
+    def _build(self) -> bm25s.BM25:
+        titles, bodies = _Field(), _Field()
+        with progress_bar(2 * len(self.documents), "tokenizing passages", "field") as bar:
+            stream = self._tokenizer.streaming_tokenize(self._texts(), update_vocab=True, allow_empty=False)  # type: ignore[arg-type] (a stream will do)
+            for number, ids in enumerate(stream):
+                (bodies if number % 2 else titles).append(ids)
+                bar.update()
+        index = self._field_index(bodies)
+        matrix = _matrix(index) + self._title_weight * _matrix(self._field_index(titles))
+        index.scores |= {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
+        return index
+
+    def _texts(self) -> Iterator[str]:
+        for document in self.documents:
+            yield document.title
+            yield document.text
+
+    def _field_index(self, field: _Field) -> bm25s.BM25:
+        index = bm25s.BM25(**self._settings)
+        with np.errstate(invalid="ignore"):  # 0/0 in the length ratio of a corpus whose titles are all empty
+            index.index(
+                Tokenized(field, self._tokenizer.word_to_id),  # type: ignore[arg-type] (quacks like a list of lists)
+                create_empty_token=False,
+                show_progress=sys.stderr.isatty(),
+            )
+        return index
+
+
+class _Field:
+    """Token ids of one field of every passage, four bytes a token."""
+
+    def __init__(self) -> None:
+        self._ids, self._ends = array("i"), array("q", [0])
+
+    def append(self, ids: list[int]) -> None:
+        self._ids.extend(ids)
+        self._ends.append(len(self._ids))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __iter__(self) -> Iterator[array[int]]:
+        for passage in range(len(self)):
+            yield self._ids[self._ends[passage] : self._ends[passage + 1]]
+
+
+def _matrix(index: bm25s.BM25) -> csc_matrix:
+    """Precomputed scores [passages, words]."""
+    scores = index.scores
+    shape = (scores["num_docs"], len(index.vocab_dict))
+    return csc_matrix((scores["data"], scores["indices"], scores["indptr"]), shape=shape)
+
+
+def _best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Indices of the `k` highest positive scores, best first, equal ones in rising order."""
+    found = np.flatnonzero(scores > 0)
+    if k < len(found):
+        found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
+    return found[np.argsort(-scores[found], kind="stable")][:k]
