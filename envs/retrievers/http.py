@@ -132,7 +132,7 @@ class HTTPRetriever:
                 raise self._error(path, str(error)) from error
             if tries <= self.retries:
                 time.sleep(min(max(self._pause(tries), asked), _LONGEST_WAIT))
-        raise self._error(path, f"no answer in {self.retries + 1} tries, the last: {failure}")
+        raise self._error(path, f"gave up after try {self.retries + 1}: {failure}")
 
     def _pause(self, tries: int) -> float:
         """Seconds to wait: processes that failed together must not come back together, so each has its own jitter."""

@@ -1,0 +1,228 @@
+"""Serve a retriever by the common `/retrieve` API: `python -m envs.retrievers.server bm25 --corpus FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import signal
+import socket
+import sys
+from collections.abc import Sequence, Sized
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio.to_thread
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import HTTPException
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from starlette import exceptions as starlette
+
+from envs.errors import ConfigError, UserError
+from envs.retrievers.wire import write_result
+from envs.types import Hit
+
+if TYPE_CHECKING:
+    from envs.interfaces import Retriever  # brings in torch, which a lexical server does without
+
+
+def create_app(
+    retriever: Retriever,
+    *,
+    topk: int = 3,
+    max_queries: int = 512,
+    max_topk: int = 100,
+    max_query_chars: int = 4096,
+    max_body_bytes: int = 2**24,
+    concurrency: int = 1,
+    queue: int = 64,
+) -> FastAPI:
+    """The server of one retriever: `POST /retrieve` and `GET /health`; every error is `{"error": "one line"}`.
+
+    `topk` is used where a request names none. `concurrency` requests are searched at once, each in a thread, so above
+    1 the retriever must allow that; `queue` more may wait, and the next is sent away with 503 and `Retry-After`.
+
+    Raises:
+        ConfigError: `topk` lies outside 1 to `max_topk`.
+    """
+    if not 1 <= topk <= max_topk:
+        raise ConfigError(f"retrieval server: topk {topk} must lie between 1 and max_topk, {max_topk}")
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    model = _request_model(max_queries, max_topk, max_query_chars)
+    health = {"status": "ok", "topk": topk, **_facts(retriever)}
+    slots = anyio.CapacityLimiter(concurrency)
+    pending = 0
+
+    async def search(queries: list[str], k: int) -> list[list[Hit]]:
+        nonlocal pending
+        if pending == concurrency + queue:
+            raise HTTPException(503, f"busy: {pending} requests are waiting", {"Retry-After": "1"})
+        pending += 1
+        try:
+            return await anyio.to_thread.run_sync(retriever.search, queries, k, limiter=slots)
+        finally:
+            pending -= 1
+
+    @app.post("/retrieve")
+    async def retrieve(request: Request) -> JSONResponse:
+        wanted = _parse(model, await _body(request, max_body_bytes))
+        answers = await search(wanted.queries, wanted.topk or topk)
+        return JSONResponse(write_result(answers, scores=wanted.return_scores))
+
+    @app.get("/health")
+    async def report() -> JSONResponse:
+        return JSONResponse(health)
+
+    @app.exception_handler(starlette.HTTPException)
+    async def refuse(_: Request, error: starlette.HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(UserError)
+    async def unavailable(_: Request, error: UserError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 503)
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": f"{type(error).__name__} in the server; its log says where"}, 500)
+
+    return app
+
+
+def _request_model(max_queries: int, max_topk: int, max_query_chars: int) -> type[BaseModel]:
+    query = Annotated[str, Field(max_length=max_query_chars)]
+    fields: dict[str, Any] = {
+        "queries": (list[query], Field(min_length=1, max_length=max_queries)),
+        "topk": (int | None, Field(None, ge=1, le=max_topk)),
+        "return_scores": (bool, False),
+    }
+    return create_model("RetrieveRequest", __config__=ConfigDict(strict=True), **fields)
+
+
+def _parse(model: type[BaseModel], body: bytes) -> Any:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else part for part in first["loc"]) or "body"
+        raise HTTPException(400, f"{place}: {first['msg']}") from error
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise HTTPException(413, f"body: longer than {limit} bytes", {"Connection": "close"})
+    return bytes(body)
+
+
+def _facts(retriever: Retriever) -> dict[str, object]:
+    """What a retriever says of itself. Clients keep answers by `backend`: a nameless retriever is not given a name."""
+    identity, documents = getattr(retriever, "identity", None), getattr(retriever, "documents", None)
+    facts: dict[str, object] = {} if identity is None else {"backend": identity}
+    return facts | ({"documents": len(documents)} if isinstance(documents, Sized) else {})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load what the command line names and serve it; 2 where a setting or a file is wrong."""
+    options = vars(_parser().parse_args(argv))
+    host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
+    limits = {name: options.pop(name) for name in inspect.signature(create_app).parameters if name in options}
+    try:
+        with closing(_bind(host, port)) as listener:
+            app = create_app(build(**options), **limits)
+            print(f"retrieval server at http://{host}:{listener.getsockname()[1]}/retrieve", flush=True)
+            # Kept longer than clients keep idle connections (httpx: 5 s), else one closes as a request is on its way.
+            config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=75)
+            uvicorn.Server(config).run(sockets=[listener])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the address before the work of loading; connections are refused until the server listens."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(f"cannot serve at {host}:{port}: {error}; choose another --host or --port") from error
+    return listener
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--host", default="127.0.0.1")
+    common.add_argument("--port", type=int, default=8000, help="0 takes any free one")
+    for name, parameter in inspect.signature(create_app).parameters.items():
+        if isinstance(parameter.default, int):
+            common.add_argument(f"--{name.replace('_', '-')}", type=int, default=parameter.default, metavar="N")
+    corpus = argparse.ArgumentParser(add_help=False)
+    corpus.add_argument("--corpus", type=Path, required=True, help="JSONL of id, title, text or of id, contents")
+    corpus.add_argument("--cache", default="runs/cache", help="folder that keeps the index")
+
+    parser = argparse.ArgumentParser(prog="python -m envs.retrievers.server", description=__doc__)
+    kinds = parser.add_subparsers(required=True, metavar="bm25|dense|component")
+    bm25 = kinds.add_parser("bm25", parents=[corpus, common], help="lexical search")
+    bm25.add_argument("--title-weight", type=float, default=1.0)
+    bm25.set_defaults(build=_bm25)
+    dense = kinds.add_parser("dense", parents=[corpus, common], help="search by an encoder and FAISS")
+    dense.add_argument("--encoder", required=True, help="folder or hub id of a Hugging Face encoder")
+    dense.add_argument("--pooling", choices=("mean", "cls", "last"), default="mean")
+    dense.add_argument("--query-prefix", default="")
+    dense.add_argument("--passage-prefix", default="")
+    dense.add_argument("--max-tokens", type=int, default=256)
+    dense.add_argument("--device", default="auto")
+    dense.add_argument("--dtype", default="float32")
+    dense.add_argument("--index", default="Flat", help="FAISS index-factory string, such as Flat, SQfp16 or HNSW32")
+    dense.add_argument("--nprobe", type=int, help="how many lists of an IVF index a query looks into")
+    dense.add_argument("--ef-search", type=int, help="how widely an HNSW index is searched")
+    dense.set_defaults(build=_dense)
+    component = kinds.add_parser("component", parents=[common], help="any other class with search(queries, k)")
+    component.add_argument("--json", dest="spec", required=True, help='{"target": "package.module:name", ...}')
+    component.set_defaults(build=_component)
+    return parser
+
+
+def _bm25(**settings: Any) -> Retriever:
+    from envs.retrievers.bm25 import BM25
+
+    return BM25(**settings)
+
+
+def _dense(
+    corpus: Path, index: str, cache: str, nprobe: int | None, ef_search: int | None, **encoder: Any
+) -> Retriever:
+    from envs.retrievers.dense import Dense
+    from envs.retrievers.encoder import Encoder
+
+    model = Encoder(encoder.pop("encoder"), **encoder)
+    return Dense(corpus, model, index=index, cache=cache, nprobe=nprobe, ef_search=ef_search)
+
+
+def _component(spec: str) -> Retriever:
+    try:
+        settings = json.loads(spec)
+        module, _, name = settings.pop("target").partition(":")
+        factory = getattr(importlib.import_module(module), name)
+        inspect.signature(factory).bind(**settings)
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f'--json {spec}: {reason}; expected {{"target": "package.module:name", ...}}') from error
+    retriever = factory(**settings)
+    if not callable(getattr(retriever, "search", None)):
+        raise ConfigError(f"--json {spec}: {name} has no method search(queries, k)")
+    return retriever
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # while the index loads, and after uvicorn has shut down
+    sys.exit(main())

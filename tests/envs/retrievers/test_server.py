@@ -1,0 +1,341 @@
+"""The retrieval server, asked as other projects ask it and as nobody should."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from queue import Queue
+from urllib.parse import quote
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from envs.errors import ConfigError, RetrievalError
+from envs.retrievers.http import HTTPRetriever
+from envs.retrievers.server import create_app, main
+from envs.types import Document, Hit
+
+CORPUS = [
+    Document("1", "Aaron", "Aaron was a prophet.\nAnd a brother."),
+    Document("2", '"Heroes"', "Heroes is an album."),
+    Document("3", "Nile", "The Nile is a river."),
+    Document("4", "", "A passage without a title."),
+]
+
+
+class Overlap:
+    """Ranks the passages by how many words of the query they hold."""
+
+    identity = "overlap-1"
+    documents = CORPUS
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        return [self._search(query, k) for query in queries]
+
+    def _search(self, query: str, k: int) -> list[Hit]:
+        words = query.lower().split()
+        hits = [Hit(d, float(sum(word in f"{d.title} {d.text}".lower() for word in words))) for d in CORPUS]
+        return sorted((hit for hit in hits if hit.score), key=lambda hit: -(hit.score or 0))[:k]
+
+
+class Down:
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        raise RetrievalError("the index is gone")
+
+
+class Broken:
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        raise ZeroDivisionError("secret detail")
+
+
+class Slow:
+    """Holds every search until it is let go."""
+
+    def __init__(self) -> None:
+        self.go, self.together, self.most = threading.Event(), 0, 0
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.together += 1
+        self.most = max(self.most, self.together)
+        assert self.go.wait(10)
+        self.together -= 1
+        return [[] for _ in queries]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[FastAPI], str]]:
+    """Run an app on a free port of this machine, in a thread, by the server that users get."""
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(app: FastAPI) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        running.append((server, thread))
+        thread.start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def app() -> TestClient:
+    limits = {"max_queries": 4, "max_topk": 5, "max_query_chars": 20, "max_body_bytes": 2000}
+    return TestClient(create_app(Overlap(), topk=2, **limits), raise_server_exceptions=False)
+
+
+def post(url: str, payload: object) -> tuple[int, dict]:
+    """A client that knows nothing but the published request."""
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_a_client_of_the_published_format_is_served(serve) -> None:
+    url = serve(create_app(Overlap()))
+    status, answer = post(url, {"queries": ["aaron prophet", "river"], "topk": 1, "return_scores": True})
+    assert status == 200
+    assert [[(hit["document"]["id"], hit["score"]) for hit in hits] for hits in answer["result"]] == [
+        [("1", 2.0)],
+        [("3", 1.0)],
+    ]
+    # The three public clients render a hit so:
+    contents = answer["result"][0][0]["document"]["contents"]
+    title, text = contents.split("\n")[0], "\n".join(contents.split("\n")[1:])
+    assert f"Doc 1(Title: {title}) {text}" == 'Doc 1(Title: "Aaron") Aaron was a prophet.\nAnd a brother.'
+
+    status, answer = post(url, {"queries": ["aaron"], "topk": None})
+    assert status == 200
+    assert answer["result"][0][0]["contents"].startswith('"Aaron"\nAaron was')
+    assert "score" not in answer["result"][0][0]
+
+    with urllib.request.urlopen(f"{url}/health", timeout=10) as response:
+        assert json.load(response) == {"status": "ok", "topk": 3, "backend": "overlap-1", "documents": 4}
+
+
+def test_topk_defaults_to_the_server_s_and_more_than_there_is_is_fine(app) -> None:
+    def count(**request: object) -> int:
+        return len(app.post("/retrieve", json={"queries": ["a"]} | request).json()["result"][0])
+
+    assert [count(), count(topk=None), count(topk=1), count(topk=5)] == [2, 2, 1, 4]
+
+
+def test_a_query_may_have_no_hits(app) -> None:
+    assert app.post("/retrieve", json={"queries": ["xyzzy", ""]}).json() == {"result": [[], []]}
+
+
+def test_our_client_gets_what_the_retriever_gives(serve) -> None:
+    client = HTTPRetriever(serve(create_app(Overlap())))
+    client.check()
+    assert client.identity == "overlap-1"
+    queries = ["heroes album", "passage", "the nile", "xyzzy"]
+    assert client.search(queries, 3) == Overlap().search(queries, 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b"", "body: Invalid JSON"),
+        (b"queries=a", "body: Invalid JSON"),
+        (b'{"queries": ["a"]', "body: Invalid JSON"),
+        (b'{"queries": ["\xff"]}', "body: Invalid JSON"),
+        (b'{"queries": ["\\ud800"]}', "body: Invalid JSON"),
+        (b"[" * 1500, "body: Invalid JSON"),
+        (["a"], "body: Input should be an object"),
+        ({}, "queries: Field required"),
+        ({"query": "a"}, "queries: Field required"),
+        ({"queries": "a"}, "queries: Input should be a valid array"),
+        ({"queries": []}, "queries: List should have at least 1 item"),
+        ({"queries": list("abcde")}, "queries: List should have at most 4 items"),
+        ({"queries": ["a", 1]}, "queries[1]: Input should be a valid string"),
+        ({"queries": ["a", "b" * 21]}, "queries[1]: String should have at most 20 characters"),
+        ({"queries": ["a"], "topk": 0}, "topk: Input should be greater than or equal to 1"),
+        ({"queries": ["a"], "topk": 6}, "topk: Input should be less than or equal to 5"),
+        ({"queries": ["a"], "topk": True}, "topk: Input should be a valid integer"),
+        ({"queries": ["a"], "topk": "3"}, "topk: Input should be a valid integer"),
+        ({"queries": ["a"], "topk": 2.5}, "topk: Input should be a valid integer"),
+        ({"queries": ["a"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong_in_one_line(app, body: object, complaint: str) -> None:
+    response = app.post("/retrieve", content=body if isinstance(body, bytes) else json.dumps(body))
+    assert response.status_code == 400
+    assert list(response.json()) == ["error"]
+    assert response.json()["error"].startswith(complaint)
+    assert "\n" not in response.json()["error"]
+
+
+def test_an_unknown_path_or_method_is_a_json_error(app) -> None:
+    assert (app.get("/search").status_code, app.get("/search").json()) == (404, {"error": "Not Found"})
+    assert (app.get("/retrieve").status_code, app.get("/retrieve").json()) == (405, {"error": "Method Not Allowed"})
+    assert app.post("/retrieve/", json={"queries": ["a"]}).status_code == 404
+
+
+def test_a_body_that_is_too_large_is_not_read_to_its_end(serve) -> None:
+    url = serve(create_app(Overlap(), max_body_bytes=1000))
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n" + b"x" * 2000)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert answer.endswith(b'{"error":"body: longer than 1000 bytes"}')
+    assert post(url, {"queries": ["a"]})[0] == 200
+
+
+def test_a_retriever_that_fails_is_503_and_a_bug_is_500(serve) -> None:
+    assert post(serve(create_app(Down())), {"queries": ["a"]}) == (503, {"error": "the index is gone"})
+    assert post(serve(create_app(Broken())), {"queries": ["a"]}) == (
+        500,
+        {"error": "ZeroDivisionError in the server; its log says where"},
+    )
+
+
+def test_a_nameless_retriever_is_given_no_name() -> None:
+    assert TestClient(create_app(Down())).get("/health").json() == {"status": "ok", "topk": 3}
+
+
+def test_requests_wait_in_a_bounded_queue_and_health_answers_meanwhile(serve) -> None:
+    slow = Slow()
+    url = serve(create_app(slow, concurrency=2, queue=1))
+    answers: Queue[tuple[int, dict]] = Queue()
+    clients = [threading.Thread(target=lambda: answers.put(post(url, {"queries": ["a"]}))) for _ in range(4)]
+    for client in clients:
+        client.start()
+    busy = "busy: 3 requests are waiting"
+    assert answers.get(timeout=10) == (503, {"error": busy})  # two of the four are in work, one waits
+    impatient = HTTPRetriever(url, retries=0)
+    with pytest.raises(RetrievalError, match=busy):
+        impatient.search(["a"], 1)
+    impatient.check()
+    slow.go.set()
+    assert [answers.get(timeout=10) for _ in range(3)] == [(200, {"result": [[]]})] * 3
+    assert slow.most == 2
+    assert post(url, {"queries": ["a"]})[0] == 200
+
+
+@pytest.mark.parametrize("topk", [0, 101])
+def test_a_default_out_of_range_is_refused_before_any_request(topk: int) -> None:
+    with pytest.raises(ConfigError, match=f"topk {topk} must lie between 1 and max_topk, 100"):
+        create_app(Overlap(), topk=topk)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+REQUEST = st.fixed_dictionaries(
+    {},
+    optional={
+        "queries": JSON | st.lists(st.text(st.characters(), max_size=25), max_size=6),
+        "topk": JSON | st.integers(-1, 7),
+        "return_scores": JSON | st.booleans(),
+        "extra": JSON,
+    },
+)
+
+
+@given(st.binary(max_size=3000) | (JSON | REQUEST).map(lambda value: json.dumps(value).encode()))
+def test_no_input_breaks_the_server(app, body: bytes) -> None:
+    response = app.post("/retrieve", content=body)
+    if response.status_code == 200:
+        queries = json.loads(body)["queries"]
+        assert 1 <= len(queries) == len(response.json()["result"]) <= 4
+    else:
+        assert response.status_code in (400, 413)
+        assert list(response.json()) == ["error"]
+
+
+@given(st.sampled_from(["GET", "PUT", "DELETE", "OPTIONS", "POST"]), st.text(max_size=20))
+def test_no_path_breaks_the_server(app, method: str, path: str) -> None:
+    response = app.request(method, f"/{quote(path)}")
+    assert response.status_code == 200 or (400 <= response.status_code < 500 and list(response.json()) == ["error"])
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "envs.retrievers.server", *arguments, "--port", "0"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_command_serves_a_corpus_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in CORPUS))
+    server = start("bm25", "--corpus", str(corpus), "--cache", str(tmp_path / "cache"))
+    assert server.stdout is not None
+    url = server.stdout.readline().split()[-1]
+    client = HTTPRetriever(url, backoff=0.05)
+    assert [[hit.document for hit in hits] for hits in client.search(["river", "album heroes"], 1)] == [
+        [CORPUS[2]],
+        [CORPUS[1]],
+    ]
+    assert client.identity.startswith("bm25-")
+    server.send_signal(signal.SIGTERM)
+    assert server.communicate(timeout=10) == ("", "")
+    assert server.returncode == 0
+
+
+def test_any_class_can_be_served(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"target": "envs.retrievers.http:HTTPRetriever", "url": serve(create_app(Overlap()))}
+    served: list[FastAPI] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: served.append(self.config.app))
+    assert main(["component", "--json", json.dumps(spec), "--port", "0", "--topk", "1", "--max-queries", "2"]) == 0
+    proxy = TestClient(served[0])
+    assert proxy.get("/health").json() == {"status": "ok", "topk": 1, "backend": "overlap-1"}
+    (hits,) = proxy.post("/retrieve", json={"queries": ["passage"]}).json()["result"]
+    assert [document["id"] for document in hits] == ["4"]
+    assert proxy.post("/retrieve", json={"queries": ["a", "b", "c"]}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bm25", "--corpus", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["component", "--json", "{"], "JSONDecodeError"),
+        (["component", "--json", "[]"], 'expected {"target": "package.module:name", ...}'),
+        (["component", "--json", "{}"], 'expected {"target": "package.module:name", ...}'),
+        (["component", "--json", '{"target": "no.such:Thing"}'], "No module named 'no'"),
+        (["component", "--json", '{"target": "envs.retrievers.http:Thing"}'], "no attribute 'Thing'"),
+        (["component", "--json", '{"target": "envs.retrievers.http:HTTPRetriever"}'], "'url'"),
+        (["component", "--json", '{"target": "collections:Counter"}'], "Counter has no method search(queries, k)"),
+    ],
+)
+def test_a_wrong_command_ends_in_one_line(arguments: list[str], complaint: str, capsys) -> None:
+    assert main([*arguments, "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 99999), ("no.such.host.invalid", 0)])
+def test_an_address_that_cannot_be_served_is_named(host: str, port: int, capsys) -> None:
+    assert main(["bm25", "--corpus", "nowhere.jsonl", "--host", host, "--port", str(port)]) == 2
+    assert f"error: cannot serve at {host}:{port}: " in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_found_before_the_corpus_is_read(capsys) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["bm25", "--corpus", "nowhere.jsonl", "--port", str(port)]) == 2
+    assert f"cannot serve at 127.0.0.1:{port}: " in capsys.readouterr().err
