@@ -1,0 +1,178 @@
+"""Compare finished runs: `python -m reports.compare RUN [RUN …] [--baseline NAME] [--metric f1] [--out FILE]`.
+
+A RUN is `runs/<experiment>` (all its seeds), `runs/<experiment>/seed<k>`, or either with `:<stage>` for one of its
+evaluations. Each evaluation is an arm, named `<experiment>:<stage>`; the first is the baseline unless one is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from envs.errors import DataError, UserError
+from envs.files import atomic_write
+from modules.statistics import (
+    Floats,
+    PairedTest,
+    across_seeds,
+    average_seeds,
+    bootstrap_interval,
+    holm,
+    paired_bootstrap,
+    paired_t_test,
+)
+from reports.results import Arm, find_arms, predictions, read_evaluation
+from reports.tables import METRICS, estimate, figure, p_value, table
+
+_SEED = 0  # of the bootstrap: the same runs always give the same table
+
+Key = tuple[str, str, tuple[str, ...]]  # id, text, answers: worlds of two seeds may share ids, but not questions
+Where = tuple[str, str]  # dataset, split
+Tests = tuple[PairedTest, PairedTest]  # bootstrap, Student's t
+
+_EXPLANATION = (
+    "Brackets: 95 % bootstrap interval over questions, each averaged over seeds first. Difference: to the baseline, on "
+    "the same questions. p: two-sided, paired, over questions, for these seeds; the sd of the seeds' means tells what "
+    "other seeds may give. Holm: adjusted for all comparisons shown."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A metric of one arm on one dataset: `values` [K seeds, N questions], NaN where it does not apply."""
+
+    seeds: list[int]
+    questions: list[Key]
+    values: Floats
+
+    def averages(self, order: Sequence[Key]) -> Floats:
+        """Mean over seeds of each question [N], in the given order."""
+        position = {question: number for number, question in enumerate(self.questions)}
+        return average_seeds(self.values)[[position[question] for question in order]]
+
+
+def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "em") -> str:
+    """Markdown tables, one a dataset, of `metric` for each arm, and its difference to the baseline's.
+
+    Raises:
+        DataError: no arm, or more than one, is called `baseline`; predictions are missing or lack the metric; an arm
+            and the baseline answered different questions.
+    """
+    base = _baseline(arms, baseline)
+    scores = _load(arms, metric)
+    tests = {
+        (where, arm): _tests(where, arm, by_arm[arm], base, by_arm[base])
+        for where, by_arm in scores.items()
+        if base in by_arm
+        for arm in by_arm
+        if arm != base
+    }
+    adjusted = zip(
+        holm([one.p for one, _ in tests.values()]), holm([other.p for _, other in tests.values()]), strict=True
+    )
+    corrected = dict(zip(tests, adjusted, strict=True))
+    header = ["arm", "seeds", "n", METRICS.get(metric, metric), "sd of seeds", "difference", "p bootstrap", "p t-test"]
+    several = ["Holm bootstrap", "Holm t-test"] if len(tests) > 1 else []
+    parts = [f"Baseline: {base}. {_EXPLANATION}"]
+    for where, by_arm in scores.items():
+        rows = []
+        for arm, one in by_arm.items():
+            cells = [arm, *_summary(one, metric), *_difference(tests.get((where, arm)), metric)]
+            cells += [p_value(p) for p in corrected.get((where, arm), (math.nan, math.nan))] if several else []
+            rows.append(cells)
+        parts += [f"## {'/'.join(where)}", table(header + several, rows)]
+    return "\n\n".join(parts)
+
+
+def _baseline(arms: Sequence[Arm], name: str | None) -> str:
+    """The arm of that name, or the only one of that experiment or stage."""
+    if name is None:
+        return arms[0].name
+    names = [arm.name for arm in arms]
+    called = [name] if name in names else [arm for arm in names if name in arm.split(":")]
+    if len(called) != 1:
+        what = "several arms are" if called else "no arm is"
+        raise DataError(f"{what} called {name!r}; choose one of: {', '.join(names)}")
+    return called[0]
+
+
+def _load(arms: Sequence[Arm], metric: str) -> dict[Where, dict[str, Scores]]:
+    """Scores by dataset and arm, where the metric applies to any question."""
+    found: dict[Where, dict[str, Scores]] = {}
+    figures: dict[str, None] = {}
+    for arm in arms:
+        by_seed: dict[Where, dict[int, dict[Key, float]]] = {}
+        for seed, artifact in arm.artifacts.items():
+            for row in read_evaluation(artifact)["rows"]:
+                values: dict[Key, float] = {}
+                for answered in predictions(artifact, row["dataset"], row["split"]):
+                    figures |= {key: None for key, value in answered.items() if isinstance(value, int | float)}
+                    value = answered.get(metric)
+                    key = answered["id"], answered["question"], tuple(answered["answers"])
+                    values[key] = math.nan if value is None else float(value)
+                by_seed.setdefault((row["dataset"], row["split"]), {})[seed] = values
+        for where, seeds in by_seed.items():
+            questions = list(dict.fromkeys(question for values in seeds.values() for question in values))
+            grid = np.array([[values.get(question, math.nan) for question in questions] for values in seeds.values()])
+            if not np.isnan(grid).all():
+                found.setdefault(where, {})[arm.name] = Scores(list(seeds), questions, grid)
+    if not found:
+        raise DataError(f"no question has the figure {metric!r}; there are: {', '.join(figures)}")
+    return found
+
+
+def _tests(where: Where, arm: str, scores: Scores, base: str, baseline: Scores) -> Tests:
+    if differ := set(scores.questions) ^ set(baseline.questions):
+        ids = sorted({question[0] for question in differ})
+        raise DataError(
+            f"cannot pair {arm} with {base} on {'/'.join(where)}: {len(ids)} question ids differ ({ids[0]}, say); "
+            "evaluate both on the same questions"
+        )
+    a, b = (one.averages(baseline.questions) for one in (scores, baseline))
+    return paired_bootstrap(a, b, seed=_SEED), paired_t_test(a, b)
+
+
+def _summary(scores: Scores, metric: str) -> list[str]:
+    """Cells: seeds, n, mean with interval, spread of the seeds."""
+    averages = scores.averages(scores.questions)
+    used = averages[~np.isnan(averages)]
+    shown = estimate(metric, float(used.mean()), *bootstrap_interval(used, seed=_SEED))
+    seeds = ", ".join(map(str, scores.seeds))
+    return [seeds, str(len(used)), shown, figure(metric, across_seeds(scores.values)[1])]
+
+
+def _difference(tests: Tests | None, metric: str) -> list[str]:
+    """Cells: difference with interval, the two p-values."""
+    if tests is None:
+        return [figure(metric, None)] * 3
+    bootstrap, student = tests
+    difference = estimate(metric, bootstrap.difference, bootstrap.low, bootstrap.high, signed=True)
+    return [difference, p_value(bootstrap.p), p_value(student.p)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m reports.compare", description="Compare finished runs.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
+    parser.add_argument("--baseline", metavar="NAME", help="arm, experiment or stage (default: the first arm)")
+    parser.add_argument("--metric", default="em", help="a figure that predictions hold per question (default: em)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
+    options = parser.parse_args(arguments)
+    try:
+        arms = list({arm.name: arm for run in options.runs for arm in find_arms(run)}.values())
+        text = compare(arms, baseline=options.baseline, metric=options.metric)
+        if options.out:
+            with atomic_write(options.out) as file:
+                file.write(f"# Comparison\n\n{text}\n")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

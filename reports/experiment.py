@@ -1,0 +1,171 @@
+"""The results of one run of an experiment: its rows, a page to read, and the rows of all its seeds together."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from envs.files import atomic_write
+from reports.results import predictions, read_evaluation, read_json, result_row, seed_folders, write_json
+from reports.tables import LEGEND, figure, metrics_table, table
+
+Row = dict[str, Any]
+
+_LONGEST = 300  # characters of a step's text in an example
+
+
+def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path]) -> str:
+    """Write this seed's `results.json` and `report.md` and the experiment's `results.json`; return the headline table.
+
+    `artifacts` are the artifact folders by stage, in the order they were made; those that evaluate hold
+    `data/results.json`. What is written is a function of their content: rows of this seed are replaced, other seeds'
+    kept.
+
+    Raises:
+        DataError: an evaluation's results are malformed.
+    """
+    folder = runs / experiment / f"seed{seed}"
+    evaluations = {s: read_evaluation(a) for s, a in artifacts.items() if (a / "data" / "results.json").exists()}
+    rows: list[Row] = []
+    groups: list[Row] = []
+    for stage, results in evaluations.items():
+        where = {"experiment": experiment, "seed": seed, "stage": stage}
+        rows += [result_row(row, **where) for row in results["rows"]]
+        groups += [{**result_row(row, **where), "group": row["group"]} for row in results["groups"]]
+    notes = {stage: results["notes"] for stage, results in evaluations.items()}
+    places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
+    write_json(folder / "results.json", {"rows": rows, "groups": groups, "notes": notes, "artifacts": places})
+    with atomic_write(folder / "report.md") as file:
+        file.write(_page(f"{experiment}, seed {seed}", rows, groups, notes, artifacts))
+    _gather(runs / experiment)
+    tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in _by_dataset(rows).items()]
+    return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
+
+
+def _gather(experiment: Path) -> None:
+    """Rows of all finished seeds in one file; two seeds that finish at once take turns, so that none is lost."""
+    with FileLock(experiment / ".results.lock"):
+        finished = [path for f in seed_folders(experiment).values() if (path := f / "results.json").exists()]
+        write_json(experiment / "results.json", {"rows": [row for path in finished for row in read_json(path)["rows"]]})
+
+
+def _page(
+    title: str, rows: Sequence[Row], groups: Sequence[Row], notes: Mapping[str, Any], artifacts: Mapping[str, Path]
+) -> str:
+    parts = [f"# {title}"]
+    parts += [LEGEND if rows else "No stage of this experiment evaluates."]
+    for name, part in _by_dataset(rows).items():
+        parts += [f"## {name}", metrics_table({"stage": "stage"}, part)]
+        parts += _group_tables([row for row in groups if _dataset(row) == name])
+    if guesses := list(_guesses(artifacts)):
+        lines = [f"- {stage}: {key} {figure('em', value)}" for stage, key, value in guesses]
+        parts += ["## Guessing", "What answers without any search would score, in percent.", "\n".join(lines)]
+    if any(notes.values()):
+        parts += ["## Settings and endings", *(f"### {stage}\n\n{note_list(note)}" for stage, note in notes.items())]
+    if examples := list(_examples(rows, artifacts)):
+        parts += ["## Examples", *examples]
+    made = [[stage, path.name] for stage, path in artifacts.items()]
+    parts += ["## Artifacts", table(["stage", "artifact"], made, labels=2)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _dataset(row: Row) -> str:
+    return f"{row['dataset']}/{row['split']}"
+
+
+def _by_dataset(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(_dataset(row), []).append(row)
+    return parts
+
+
+def _group_tables(groups: Sequence[Row]) -> Iterator[str]:
+    """One table for each kind of group (`hops=2` is of the kind hops), its values in order."""
+    kinds: dict[str, list[Row]] = {}
+    for row in groups:
+        kind, _, value = row["group"].partition("=")
+        kinds.setdefault(kind, []).append({**row, "group": value})
+    for kind, members in kinds.items():
+        members.sort(
+            key=lambda row: (len(row["group"]), row["group"]) if row["group"].isdigit() else (99, row["group"])
+        )
+        yield f"### By {kind}"
+        yield metrics_table({"group": kind, "stage": "stage"}, members)
+
+
+def _guesses(artifacts: Mapping[str, Path]) -> Iterator[tuple[str, str, float]]:
+    """(stage, name, score) of every baseline that a stage found by guessing."""
+    for stage, artifact in artifacts.items():
+        found: dict[str, float] = {}
+        for path in (artifact / "data" / "world.json", artifact / "manifest.json"):
+            if path.exists():
+                found |= _named(read_json(path), "guess")
+        for key, score in found.items():
+            yield stage, key, score
+
+
+def _named(value: object, prefix: str) -> dict[str, float]:
+    """Every number in nested objects whose key starts with `prefix`."""
+    found: dict[str, float] = {}
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if isinstance(inner, int | float) and key.startswith(prefix):
+            found[key] = inner
+        found |= _named(inner, prefix)
+    return found
+
+
+def note_list(notes: Mapping[str, Any], indent: str = "") -> str:
+    """Free notes as a Markdown list: an object of plain values on one line, deeper ones nested."""
+    lines: list[str] = []
+    for key, value in notes.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
+            lines += [f"{indent}- {key}:", note_list(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}- {key}: {_plain(value)}")
+    return "\n".join(lines)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "none"
+    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
+
+
+def _examples(rows: Sequence[Row], artifacts: Mapping[str, Path]) -> Iterator[str]:
+    """The first episode of each sort, of the last stage that has one."""
+    wanted = {
+        "Right": lambda row: row["em"] == 1 and not row.get("flawed"),
+        "Right by a flawed process": lambda row: row["em"] == 1 and row.get("flawed"),
+        "Wrong": lambda row: row["em"] == 0,
+    }
+    for title, fits in wanted.items():
+        for result in reversed(rows):
+            episodes = predictions(artifacts[result["stage"]], result["dataset"], result["split"])
+            if (found := next(filter(fits, episodes), None)) is not None:
+                yield f"### {title} ({result['stage']}, {_dataset(result)})\n\n{_episode(found)}"
+                break
+
+
+def _episode(row: Mapping[str, Any]) -> str:
+    """An episode as an indented block, which no text inside it can close."""
+    lines = [f"Question: {_clip(row['question'])}", f"Answers:  {_clip(' / '.join(row['answers']))}", ""]
+    for number, step in enumerate(row["steps"], 1):
+        lines.append(f"{number}. {step['kind']}{'' if step['valid'] else ' (invalid)'}: {_clip(step['text'])}")
+        if step["hits"]:
+            lines.append(f"   found {', '.join(step['hits'])}")
+    lines += ["", f"Prediction: {_clip(row['prediction']) or '(none)'}"]
+    lines.append(f"{row['status']}, EM {figure('em', row['em'])}, F1 {figure('f1', row['f1'])}")
+    return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
+def _clip(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " …"

@@ -1,0 +1,83 @@
+"""Markdown tables that read as plain text too, and the one way figures are printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+METRICS = {
+    "em": "EM",
+    "f1": "F1",
+    "cover": "cover",
+    "flawed": "flawed",
+    "unresolved": "unresolved",
+    "valid_steps": "valid steps",
+    "recall": "recall",
+    "searches": "searches",
+    "seconds": "seconds",
+}
+LEGEND = (
+    "Percent, except searches (per question) and seconds. Brackets: 95 % bootstrap interval over questions. Cover: an "
+    "answer is contained in the prediction. Flawed: right answer with at least one invalid step; unresolved: right "
+    "answer whose chain was never established. Recall: gold documents retrieved."
+)
+_MISSING = "–"
+_PERCENT = frozenset(METRICS) - {"searches", "seconds"}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, labels: int = 1) -> str:
+    """A Markdown table with padded cells: the first `labels` columns to the left, figures to the right."""
+    cells = [[_cell(text) for text in row] for row in (header, *rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        " | ".join(
+            text.ljust(width) if column < labels else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    rule = " | ".join("-" * w if column < labels else "-" * (w - 1) + ":" for column, w in enumerate(widths))
+    return "\n".join(f"| {line} |" for line in (lines[0], rule, *lines[1:]))
+
+
+def metrics_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Result rows with a column for each of `labels` (key -> heading), n, and each metric that any row has."""
+    metrics = [metric for metric in METRICS if any(row.get(metric) is not None for row in rows)]
+    header = [*labels.values(), "n", *(METRICS[metric] for metric in metrics)]
+    cells = [
+        [*(str(row[key]) for key in labels), str(row["n"]), *(_estimate_of(metric, row) for metric in metrics)]
+        for row in rows
+    ]
+    return table(header, cells, labels=len(labels))
+
+
+def figure(metric: str, value: float | None, *, signed: bool = False) -> str:
+    """A metric as it is printed: shares in percent, a dash where it is missing."""
+    if value is None or math.isnan(value):
+        return _MISSING
+    scaled = value * 100 if metric in _PERCENT else value
+    return f"{scaled:{'+' if signed else ''}.{0 if metric == 'seconds' else 1 if metric in _PERCENT else 2}f}"
+
+
+def estimate(metric: str, value: float | None, low: float | None, high: float | None, *, signed: bool = False) -> str:
+    """A metric with its interval, where it has one: `46.7 [41.2, 52.1]`."""
+    shown, bounds = (
+        figure(metric, value, signed=signed),
+        [figure(metric, bound, signed=signed) for bound in (low, high)],
+    )
+    return shown if _MISSING in bounds else f"{shown} [{', '.join(bounds)}]"
+
+
+def p_value(p: float) -> str:
+    """A probability to three digits, a dash where there was no test."""
+    return _MISSING if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _estimate_of(metric: str, row: Mapping[str, Any]) -> str:
+    return estimate(metric, row.get(metric), row.get(f"{metric}_low"), row.get(f"{metric}_high"))
+
+
+def _cell(text: str) -> str:
+    """Text that can neither end its cell nor its line."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envs.errors import DataError
+from reports.experiment import write
+from reports.freeze import freeze
+from reports.freeze import main as freeze_main
+from reports.page import main as page_main
+from reports.page import render
+from tests.reports.fake import answered, evaluation, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_page_is_what_the_committed_results_say() -> None:
+    page = ROOT / "docs" / "results.md"
+    if not page.exists():
+        pytest.skip("no results are committed")
+    assert page.read_text(encoding="utf-8") == render(ROOT / "docs" / "results")
+
+
+def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0], seed=0)
+    run(tmp_path, "exp", [1, 1], seed=1)
+    kept = freeze(str(tmp_path / "exp"), title="T", command="make it", question="Why?", machine="an abacus")
+    assert [(row["experiment"], row["stage"], row["seed"], row["em"]) for row in kept["rows"]] == [
+        ("exp", "eval", 0, 0.5),
+        ("exp", "eval", 1, 1.0),
+    ]
+    del kept["rows"]
+    assert kept == {
+        "title": "T",
+        "question": "Why?",
+        "command": "make it",
+        "commit": "abc123",
+        "seeds": [0, 1],
+        "machine": "an abacus",
+        "versions": {"torch": "2.13.0"},
+        "notes": {"eval, seed 0": {"top_k": 3}, "eval, seed 1": {"top_k": 3}},
+    }
+
+
+def test_results_of_different_commits_name_them_all(tmp_path: Path) -> None:
+    artifacts = {c: evaluation(tmp_path / "store" / c, [answered(0, 1)], commit=c) for c in ("new", "old")}
+    write(tmp_path, "exp", 0, artifacts)
+    assert freeze(str(tmp_path / "exp"), title="T", command="c")["commit"] == "new, old"
+    assert freeze(f"{tmp_path / 'exp'}:old", title="T", command="c")["commit"] == "old"
+
+
+def test_the_page_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> None:
+    run(tmp_path / "runs", "exp", [1, 0], seed=0)
+    exp, kept = str(tmp_path / "runs" / "exp"), tmp_path / "kept"
+    freeze_main([exp, str(kept / "b.json"), "--title", "One", "--command", "train it"])
+    run(tmp_path / "runs", "exp", [1, 1], seed=1)
+    freeze_main(
+        [str(tmp_path / "runs/exp"), str(tmp_path / "kept/a.json"), "--title", "Two", "--command", "train both"]
+    )
+    page_main([str(tmp_path / "kept"), str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    two, one = page.index("## Two"), page.index("## One")
+    assert two < one
+    assert "| toy | dev | eval | 2 | 75.0 ± 35.4 |" in " ".join(page[two:one].split())
+    assert "```\ntrain both\n```" in page[two:one]
+    assert "Commit abc123, seeds 0, 1, " in page[two:one]
+    assert "torch 2.13.0" in page[two:one]
+    assert "- eval, seed 1: top_k 3" in page[two:one]
+    assert "50.0 [25.0, 50.0]" in page[one:]
+    assert "±" not in page[one:]
+    assert page == render(kept)
+
+
+def test_a_file_that_was_not_made_by_freezing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"title": "T"}))
+    with pytest.raises(DataError, match=r"x\.json lacks 'question'"):
+        render(tmp_path)
