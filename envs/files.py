@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock
 
@@ -29,6 +30,17 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[IO]:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write a value as readable JSON; NaN is refused.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    with atomic_write(path) as f:
+        json.dump(value, f, indent=2, ensure_ascii=False, allow_nan=False)
+        f.write("\n")
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
