@@ -1,0 +1,214 @@
+"""Entities and the facts between them: the truth that passages tell, questions ask for and the oracle judges by."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from envs.errors import DataError
+from envs.files import atomic_write
+from envs.seeds import stable_hash
+from envs.world.names import Names
+from envs.world.relations import KINDS, RELATIONS, TYPES
+
+SCHEMA = "facts/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A person, city, work, organisation or country; `facts` maps a relation to the id of its value.
+
+    `name` may be shared by two namesakes; `title` is the name, with the type in brackets where needed, and unique.
+    """
+
+    id: str
+    kind: str
+    name: str
+    type: str
+    title: str
+    facts: dict[str, str]
+
+    def names(self) -> tuple[str, ...]:
+        """What the entity may be called in an answer, the unique title first."""
+        return tuple(dict.fromkeys((self.title, self.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One look-up: the `relation` of `subject` is `value`."""
+
+    subject: Entity
+    relation: str
+    value: Entity
+
+
+class World:
+    """All entities by id, in the order of their ids."""
+
+    def __init__(self, entities: Iterable[Entity]) -> None:
+        self.entities = {entity.id: entity for entity in entities}
+
+    def __iter__(self) -> Iterator[Entity]:
+        return iter(self.entities.values())
+
+    def __len__(self) -> int:
+        return len(self.entities)
+
+    def hop(self, subject: str, relation: str) -> Hop:
+        """The look-up of a relation of the entity with this id; KeyError where there is none."""
+        entity = self.entities[subject]
+        return Hop(entity, relation, self.entities[entity.facts[relation]])
+
+    def walk(self, subject: str, relations: Sequence[str]) -> tuple[Hop, ...]:
+        """Follow a chain of relations from the entity with this id."""
+        hops: list[Hop] = []
+        for relation in relations:
+            hops.append(self.hop(hops[-1].value.id if hops else subject, relation))
+        return tuple(hops)
+
+    def lookups(self, question_id: str) -> tuple[Hop, ...]:
+        """What answering a question takes, read from its id: the hops of a chain, or the two sides of a comparison.
+
+        Raises:
+            DataError: the question is not of this world.
+        """
+        try:
+            if chain := re.fullmatch(r"w-\dhop-(\d+)((?:-[a-z]+)+)", question_id):
+                return self.walk(f"w-{chain[1]}", chain[2][1:].split("-"))
+            if sides := re.fullmatch(r"w-compare-(\d+)-(\d+)-([a-z]+)", question_id):
+                return tuple(self.hop(f"w-{number}", sides[3]) for number in sides.group(1, 2))
+        except KeyError:
+            pass  # said below
+        raise DataError(f"question {question_id} is not of this world; is the world the one it was made with?")
+
+    def save(self, path: Path) -> None:
+        """Write one row an entity."""
+        with atomic_write(path) as file:
+            for e in self:
+                row = {"schema": SCHEMA, "id": e.id, "kind": e.kind, "name": e.name, "type": e.type, "title": e.title}
+                file.write(json.dumps(row | {"facts": e.facts}, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> World:
+        """Read the facts of a world's stage folder.
+
+        Raises:
+            DataError: there is no world, or a row of it is malformed.
+        """
+        path = Path(folder) / "data" / "facts.jsonl"
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise DataError(f"no world at {folder}: {path} cannot be read; give the folder of a made world") from error
+        entities = []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if row.pop("schema") != SCHEMA:
+                    raise ValueError
+                entities.append(Entity(**row))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise DataError(f"{path}:{number}: not a row of {SCHEMA}; make the world again") from error
+        return cls(entities)
+
+
+def make_world(names: Names, *, seed: int, skew: float, namesakes: float) -> World:
+    """Invent a world.
+
+    Args:
+        names: also say how many entities of each kind there are.
+        skew: Zipf exponent of values: the r-th most popular entity is a value in proportion to r**-skew.
+        namesakes: share of the people and of the works that bear the name of another.
+    """
+    named = names.draw(seed)
+    for kind in ("person", "work"):
+        for j in range(int(namesakes * len(named[kind]) / 2)):
+            named[kind][-1 - j] = named[kind][j]
+    entities: dict[str, list[Entity]] = {}
+    number = itertools.count()
+    for kind in KINDS:
+        rng = Random(stable_hash(seed, "types", kind))
+        entities[kind] = [
+            Entity(f"w-{next(number):06d}", kind, name, type_, title, {})
+            for name, type_, title in _titled(named[kind], TYPES[kind], rng)
+        ]
+    _Facts(entities, skew, seed).state()
+    return World(itertools.chain.from_iterable(entities.values()))
+
+
+def _titled(names: list[str], types: tuple[str, ...], rng: Random) -> Iterator[tuple[str, str, str]]:
+    """Name, type and unique title of each; namesakes are of different types."""
+    shared = Counter(names)
+    types_of: dict[str, set[str]] = {}
+    for name in names:
+        used = types_of.setdefault(name, set())
+        type_ = rng.choice([t for t in types if t not in used])
+        used.add(type_)
+        yield name, type_, f"{name} ({type_})" if shared[name] > 1 else name
+
+
+class _Facts:
+    """States the facts of entities, kind by kind."""
+
+    def __init__(self, entities: dict[str, list[Entity]], skew: float, seed: int) -> None:
+        self.entities, self.skew, self.seed = entities, skew, seed
+        self.ranked: dict[str, list[str]] = {}
+        for kind, members in entities.items():
+            self.ranked[kind] = [entity.id for entity in members]
+            Random(stable_hash(seed, "popularity", kind)).shuffle(self.ranked[kind])
+
+    def state(self) -> None:
+        for relation in ("birthplace", "employer", "director", "composer", "studio", "headquarters", "founder"):
+            self._popular(relation)
+        for relation in ("mayor", "leader"):
+            self._one_each(relation)
+        self._marry()
+        self._divide()
+
+    def _rng(self, relation: str) -> Random:
+        return Random(stable_hash(self.seed, "facts", relation))
+
+    def _zipf(self, kind: str, count: int, rng: Random) -> list[str]:
+        ranked = self.ranked[kind]
+        return rng.choices(ranked, [rank**-self.skew for rank in range(1, len(ranked) + 1)], k=count)
+
+    def _popular(self, name: str) -> None:
+        """Values drawn by popularity; nobody is a value of themselves, since the kinds differ."""
+        relation = RELATIONS[name]
+        subjects = self.entities[relation.subject]
+        values = self._zipf(relation.object, len(subjects), self._rng(name))
+        for entity, value in zip(subjects, values, strict=True):
+            entity.facts[name] = value
+
+    def _one_each(self, name: str) -> None:
+        """Offices: nobody holds the same one twice."""
+        subjects = self.entities[RELATIONS[name].subject]
+        holders = self._rng(name).sample(self.ranked["person"], len(subjects))
+        for entity, holder in zip(subjects, holders, strict=True):
+            entity.facts[name] = holder
+
+    def _marry(self) -> None:
+        """Couples; of an odd number of people one stays single."""
+        people = list(self.entities["person"])
+        self._rng("spouse").shuffle(people)
+        for one, other in zip(people[::2], people[1::2], strict=False):
+            one.facts["spouse"], other.facts["spouse"] = other.id, one.id
+
+    def _divide(self) -> None:
+        """Every country gets a city and its capital, the other cities go to countries by popularity."""
+        cities, countries = list(self.entities["city"]), self.ranked["country"]
+        rng = self._rng("country")
+        rng.shuffle(cities)
+        owners = countries + self._zipf("country", len(cities) - len(countries), rng)
+        inside: dict[str, list[str]] = {country: [] for country in countries}
+        for city, owner in zip(cities, owners, strict=True):
+            city.facts["country"] = owner
+            inside[owner].append(city.id)
+        for country in self.entities["country"]:
+            country.facts["capital"] = self._rng("capital" + country.id).choice(inside[country.id])

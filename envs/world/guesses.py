@@ -1,0 +1,36 @@
+"""How far guessing goes: a world whose answers can be guessed teaches nothing about searching."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from envs.types import Question
+
+
+def guess_baselines(train: Iterable[Question], test: Sequence[Question]) -> dict[str, float]:
+    """Exact match on `test` of guessing from the training questions, in [0, 1].
+
+    `guess_em` answers with the most frequent training answer of the question's last relation, `guess_single_em` always
+    with the most frequent training answer of all.
+    """
+    by_relation: dict[str, Counter[str]] = defaultdict(Counter)
+    overall: Counter[str] = Counter()
+    for question in train:
+        by_relation[_asked(question)][question.answers[0]] += 1
+        overall[question.answers[0]] += 1
+    guesses = {relation: _mode(answers) for relation, answers in by_relation.items()}
+    return {
+        "guess_em": sum(guesses.get(_asked(question)) in question.answers for question in test) / len(test),
+        "guess_single_em": sum(_mode(overall) in question.answers for question in test) / len(test),
+    }
+
+
+def _asked(question: Question) -> str:
+    """The last relation, which ends the id; apart for comparisons, whose answers are yes and no."""
+    relation = question.id.rsplit("-", 1)[-1]
+    return f"same {relation}" if question.gold is not None and question.gold.type == "comparison" else relation
+
+
+def _mode(answers: Counter[str]) -> str:
+    return min(answers, key=lambda answer: (-answers[answer], answer))

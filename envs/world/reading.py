@@ -1,0 +1,126 @@
+"""What a query in free English asks of the world, and when two answers are the same."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from envs.world.facts import Entity, World
+from envs.world.relations import RELATIONS
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_WORD = re.compile(r"[^\W_]+")
+_POSSESSIVE = re.compile(r"['’]s\b")
+
+
+def normalize_answer(text: str) -> str:
+    """Lowercase, without punctuation, articles and surplus space: the official HotpotQA normaliser."""
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _by_word(field: str) -> dict[str, frozenset[str]]:
+    relations: dict[str, set[str]] = defaultdict(set)
+    for relation in RELATIONS.values():
+        for word in getattr(relation, field):
+            relations[word].add(relation.name)
+    return {word: frozenset(names) for word, names in relations.items()}
+
+
+_CUES, _HINTS = _by_word("cues"), _by_word("hints")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`asked`: the (entity id, relation) pairs a query asks for. `cues`: for every cue word, what it may stand for."""
+
+    asked: frozenset[tuple[str, str]]
+    cues: tuple[frozenset[str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    start: int
+    end: int
+    entity: Entity
+
+
+class Reader:
+    """Reads queries about one world: full names of entities, and words that tell of a relation."""
+
+    def __init__(self, world: World) -> None:
+        self._named: dict[tuple[str, ...], list[Entity]] = defaultdict(list)
+        for entity in world:
+            name = _words(entity.name)
+            self._named[tuple(name[1:] if name[0] == "the" else name)].append(entity)
+        self._longest = max(map(len, self._named))
+
+    def read(self, query: str) -> Reading:
+        """Find what a query asks for.
+
+        A namesake counts as named only together with its type, in brackets or anywhere in the query. A relation is
+        told by its cues or, where an entity has none, by its hints.
+        """
+        words = _words(query)
+        mentions = list(self._mentions(words))
+        inside = {position for mention in mentions for position in range(mention.start, mention.end)}
+        outside = [position for position in range(len(words)) if position not in inside]
+        starts = {mention.start: mention.entity.kind for mention in mentions}
+        cues = [
+            _CUES[words[position]]
+            for position in outside
+            if words[position] in _CUES and not _describes(words, position, starts)
+        ]
+        hints = [_HINTS[words[position]] for position in outside if words[position] in _HINTS]
+        asked = set()
+        for mention in mentions:
+            entity = mention.entity
+            told = _relations(entity, cues) or _relations(entity, hints)
+            asked |= {(entity.id, relation) for relation in told}
+        return Reading(frozenset(asked), tuple(cues))
+
+    def _mentions(self, words: list[str]) -> Iterator[_Mention]:
+        position = 0
+        while position < len(words):
+            for length in range(min(self._longest, len(words) - position), 0, -1):
+                namesakes = self._named.get(tuple(words[position : position + length]))
+                if namesakes:
+                    entity = _tell_apart(namesakes, words, position + length)
+                    if entity is not None:
+                        yield _Mention(position, position + length, entity)
+                    position += length
+                    break
+            else:
+                position += 1
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_POSSESSIVE.sub("", text.lower()))
+
+
+def _tell_apart(namesakes: list[Entity], words: list[str], end: int) -> Entity | None:
+    """The one meant: the only one, the one whose type follows as in a title, or the only one whose type is said."""
+    if len(namesakes) == 1:
+        return namesakes[0]
+    following = [entity for entity in namesakes if words[end : end + 1] == [entity.type]]
+    said = following or [entity for entity in namesakes if entity.type in words]
+    return said[0] if len(said) == 1 else None
+
+
+def _describes(words: list[str], position: int, starts: dict[int, str]) -> bool:
+    """Whether a cue only says what an entity is ("the director Ilva Tarrow", "the country of Veldia").
+
+    It does if a name follows at once of a kind that the relation is not asked of.
+    """
+    after = position + 1
+    while after < len(words) and words[after] in ("of", "the"):
+        after += 1
+    kind = starts.get(after)
+    return kind is not None and all(RELATIONS[name].subject != kind for name in _CUES[words[position]])
+
+
+def _relations(entity: Entity, told: list[frozenset[str]]) -> set[str]:
+    return {name for names in told for name in names if name in entity.facts}

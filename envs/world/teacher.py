@@ -1,0 +1,127 @@
+"""The teacher: writes the turns of a flawless agent, as far as the retriever lets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from envs.interfaces import Protocol
+from envs.types import Action, Episode, Hit, Request, Turn
+from envs.world.facts import Hop, World
+from envs.world.questions import is_comparison
+from envs.world.relations import RELATIONS
+
+UNKNOWN = "unknown"
+TRIES = 2  # searches a hop before the teacher gives up
+THOUGHTS: dict[str, tuple[str, ...]] = {
+    "search": (
+        "I need to find {fact}.",
+        "The next thing to look up is {fact}.",
+        "To go on I must know {fact}.",
+        "Let me search for {fact}.",
+    ),
+    "retry": ("I will ask for {fact} in other words.", "Let me search once more for {fact}."),
+    "found": (
+        "The passage about {x} says that {fact} is {v}.",
+        "I can read that {fact} is {v}.",
+        "According to the passages, {fact} is {v}.",
+    ),
+    "missing": ("None of the passages is about {x}.", "The passages do not tell {fact}."),
+    "chain": ("Now every part is known, so I can answer.", "That was the last part, so the answer is {v}."),
+    "yes": ("Both are {v}, so the answer is yes.", "The two are the same, so the answer is yes."),
+    "no": ("They are {v} and {w}, so the answer is no.", "The two are not the same, so the answer is no."),
+    "stuck": ("I could not find {fact}, so I do not know the answer.",),
+}
+
+
+class Teacher:
+    """A `Generator` that knows which hops a question takes and reads every value from what was retrieved.
+
+    It looks up hop after hop and never speaks of a later one. A passage that does not come is asked for once more in
+    other words; then it says so and answers "unknown" (or "no", to a comparison), so a world that cannot be solved
+    with a retriever shows in its exact match. Wording is chosen by a request's seed.
+
+    Args:
+        world: the stage folder of a made world.
+        protocol: writes the turns.
+        paraphrases: wordings used of each relation, 1 to 3.
+
+    Raises:
+        DataError: there is no world; on generating, a question is not of this world.
+    """
+
+    def __init__(self, world: Path, protocol: Protocol, *, paraphrases: int = 3) -> None:
+        self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
+
+    def generate(self, requests: Sequence[Request]) -> list[Turn]:
+        return [self._turn(request) for request in requests]
+
+    def release(self, episodes: Sequence[Episode]) -> None:
+        pass
+
+    def _turn(self, request: Request) -> Turn:
+        episode, codec = request.episode, self._protocol.codec
+        action, thought = self._decide(episode, Random(request.seed))
+        ids = codec.control(self._protocol.compose(action, thought))
+        return Turn(
+            agent=request.agent,
+            opening_ids=request.opening_ids,
+            action_ids=ids,
+            action_logps=(0.0,) * len(ids),
+            finish="stop",
+            uid=f"{episode.question.id}/{episode.iteration}/{episode.sample}/{len(episode.turns)}",
+            text=codec.decode(ids),
+            context_ids=request.context_ids,
+        )
+
+    def _decide(self, episode: Episode, rng: Random) -> tuple[Action, str]:
+        hops = self._world.lookups(episode.question.id)
+        past = _Past.of(episode)
+        if past.settled == len(hops):
+            return self._conclude(episode, hops, rng)
+        hop = hops[past.settled]
+        if past.hits is not None:
+            read = any(hit.document.id == hop.subject.id for hit in past.hits)
+            thought = self._thought("found" if read else "missing", hop, rng)
+            return Action("subanswer", hop.value.title if read else UNKNOWN), thought
+        if past.failures == TRIES:
+            guess = "no" if is_comparison(episode.question.id) else UNKNOWN
+            return Action("answer", guess), self._thought("stuck", hop, rng)
+        wordings = [q.format(x=hop.subject.title) for q in RELATIONS[hop.relation].questions[: self._paraphrases]]
+        fresh = [wording for wording in wordings if wording not in past.queries]
+        query = rng.choice(fresh or wordings)
+        return Action("query", query), self._thought("retry" if past.failures else "search", hop, rng)
+
+    def _conclude(self, episode: Episode, hops: tuple[Hop, ...], rng: Random) -> tuple[Action, str]:
+        if not is_comparison(episode.question.id):
+            return Action("answer", hops[-1].value.title), self._thought("chain", hops[-1], rng)
+        verdict = "yes" if hops[0].value is hops[1].value else "no"
+        return Action("answer", verdict), self._thought(verdict, hops[0], rng, w=hops[1].value.title)
+
+    def _thought(self, occasion: str, hop: Hop, rng: Random, **more: str) -> str:
+        fact = rng.choice(RELATIONS[hop.relation].phrases[: self._paraphrases]).format(x=hop.subject.title)
+        return rng.choice(THOUGHTS[occasion]).format(fact=fact, x=hop.subject.title, v=hop.value.title, **more)
+
+
+@dataclass
+class _Past:
+    """What the teacher has done so far, read from its actions; `hits` are those of a query not yet answered."""
+
+    settled: int = 0
+    failures: int = 0
+    queries: list[str] = field(default_factory=list)
+    hits: tuple[Hit, ...] | None = None
+
+    @classmethod
+    def of(cls, episode: Episode) -> _Past:
+        past = cls()
+        for turn in episode.turns:
+            if turn.action.kind == "query":
+                past.queries.append(turn.action.text)
+                past.hits = turn.hits
+            elif turn.action.kind == "subanswer":
+                found = turn.action.text != UNKNOWN
+                past.settled, past.failures, past.hits = past.settled + found, 0 if found else past.failures + 1, None
+        return past
