@@ -1,0 +1,89 @@
+"""Fit a stage's module on its data with the Lightning Trainer, from its last checkpoint where a killed run left one."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from configs.schema import Experiment, TrainerSettings
+from envs.files import atomic_write
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its target, syncs it and renames it, so that a killed save leaves the old one."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Save one checkpoint; `storage_options` is for other stores than a file system."""
+        with atomic_write(path, "wb") as f:
+            torch.save(checkpoint, f)
+
+
+def fit(
+    module: LightningModule,
+    data: LightningDataModule,
+    callbacks: Sequence[Callback],
+    *,
+    trainer: TrainerSettings,
+    strategy: Any,
+    experiment: Experiment,
+    folder: Path,
+    events: Path,
+) -> dict[str, Any]:
+    """Fit and export; returns the metrics that were logged last.
+
+    Checkpoints go to `folder/checkpoints`, TensorBoard events to `events`; `module.export(folder)`, where there is
+    one, is called on rank 0 at the end.
+    """
+    _quieten()
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+            callback.dirpath = str(folder / "checkpoints")
+    on_terminal = sys.stdout.isatty()
+    runner = Trainer(
+        **asdict(trainer) | {"strategy": strategy},
+        accelerator=experiment.accelerator,
+        devices=experiment.devices,
+        num_nodes=experiment.num_nodes,
+        default_root_dir=folder,
+        logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
+        callbacks=list(callbacks),
+        plugins=[AtomicCheckpointIO()],
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
+        enable_model_summary=False,
+    )
+    last = folder / "checkpoints" / "last.ckpt"
+    # Lightning stops at the end of a batch on SIGTERM, but only where no handler of ours leaves at once.
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+    except SIGTERMException:
+        raise SystemExit(128 + signal.SIGTERM) from None
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    export = getattr(module, "export", None)
+    if export is not None and runner.is_global_zero:
+        export(folder)
+    return dict(runner.callback_metrics)
+
+
+def _quieten() -> None:
+    """Lightning tells its hardware, its tips and its guesses about loaders at every fit."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=PossibleUserWarning)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated")

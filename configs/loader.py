@@ -1,0 +1,135 @@
+"""A file, its bases and `key=value` overrides become an `Experiment`. The only importer of omegaconf."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import (
+    ConfigKeyError,
+    InterpolationToMissingValueError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from configs.documents import Document, from_overrides, lay_over, read_chain
+from configs.origins import Key, Origins, leaves, suggest, undotted
+from configs.schema import Experiment
+from envs.errors import ConfigError
+
+_NAME = re.compile(r"\w[\w.-]*")
+_PART = re.compile(r"\$\{parts[.\[]([\w-]+)")
+
+# `${stage:NAME}` stands for a folder that only the store knows, so it passes through unchanged.
+OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=True)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """An experiment, every `${…}` but `${stage:…}` resolved, and where its settings were written."""
+
+    experiment: Experiment
+    origins: Origins
+
+
+def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
+    """Read an experiment file with its bases and overrides.
+
+    Components are only resolved here; `configs.build.check` compares them with their targets.
+
+    Raises:
+        ConfigError: a file, key, type or quotation is wrong; names the file and line.
+    """
+    documents = [*read_chain(Path(path)), from_overrides(overrides)]
+    merged = lay_over(documents)
+    origins = Origins.of(merged.value, merged.marks)
+    with _explained(origins):
+        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), merged.value)
+        if settings.data_root is None:
+            settings.data_root = os.environ.get("RAG_DATA") or MISSING
+        stages: Any = OmegaConf.to_object(settings.stages)
+        plain = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
+        values = {name: settings[name] for name in plain if name != "data_root"}
+        values["data_root"] = None if OmegaConf.is_missing(settings, "data_root") else settings.data_root
+    experiment = Experiment(**values, stages=stages, parts=merged.value.get("parts", {}))
+    _check_names(experiment, origins)
+    _check_parts(merged, documents[-2:], origins)
+    return Configuration(experiment, origins)
+
+
+def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:
+    """Arguments in the types that a signature asks for: `1` for a float becomes `1.0`, text for a Path a Path.
+
+    An annotation that a configuration cannot express (a class, a callable) accepts anything.
+
+    Raises:
+        ConfigError: a value does not fit; names the key, the file and the line.
+    """
+    kinds = {name: annotations[name] if _supported(annotations[name]) else Any for name in arguments}
+    schema = dataclasses.make_dataclass("Arguments", [(name, kind, MISSING) for name, kind in kinds.items()])
+    with _explained(origins, key):
+        # a field's default cannot be mutable, hence the two steps
+        checked: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(arguments)))
+    return {name: getattr(checked, name) for name in arguments}
+
+
+def _supported(annotation: Any) -> bool:
+    try:
+        OmegaConf.structured(dataclasses.make_dataclass("Argument", [("value", annotation, MISSING)]))
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
+    """Turn OmegaConf's errors into one line that points at the file."""
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        here = (*key, *undotted(str(error.full_key or "")))
+        reason = str(error.msg or error).splitlines()[0]
+        if isinstance(error, ConfigKeyError) and dataclasses.is_dataclass(error.object_type):
+            accepted = [field.name for field in dataclasses.fields(error.object_type)]
+            message = f"unknown key '{here[-1]}' at {origins.at(here)}{suggest(str(here[-1]), accepted)}"
+        elif isinstance(error, MissingMandatoryValue):
+            message = f"missing '{here[-1]}' at {origins.at(here)}"
+        elif isinstance(error, InterpolationToMissingValueError) and reason.endswith("data_root"):
+            message = f"{origins.at(here)} needs data_root: set the environment variable RAG_DATA or data_root=FOLDER"
+        else:
+            message = f"{reason[0].lower()}{reason[1:]} at {origins.at(here)}"
+        raise ConfigError(message) from error
+
+
+def _check_names(experiment: Experiment, origins: Origins) -> None:
+    """Names become folders, so they must be able to."""
+    names = {experiment.experiment: ("experiment",)} | {name: ("stages", name) for name in experiment.stages}
+    for name, key in names.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"'{name}' at {origins.at(key)} cannot be a name: use letters, digits, '_', '-' and '.'")
+    if not experiment.stages:
+        raise ConfigError(f"no stages in {origins.where(())}")
+
+
+def _check_parts(merged: Document, own: list[Document], origins: Origins) -> None:
+    """A part that this file or the command line sets and nothing quotes is a misspelling; a base's may be spare."""
+    parts = merged.value.get("parts") or {}
+    used: set[str] = set()
+    found = _quoted(merged.value["stages"])
+    while found - used:
+        used |= found
+        found = _quoted([parts.get(name) for name in sorted(used)])
+    for name in (name for document in own for name in document.value.get("parts") or {}):
+        if name in parts and name not in used:
+            raise ConfigError(f"nothing uses {origins.at(('parts', name))}{suggest(name, used)}")
+
+
+def _quoted(value: object) -> set[str]:
+    return {name for _, leaf in leaves(value) if isinstance(leaf, str) for name in _PART.findall(leaf)}

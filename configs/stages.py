@@ -1,0 +1,166 @@
+"""Running a planned stage: make or fit it in its folder of the store, under a lock, on all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from configs.artifacts import finite, provenance, source_hash
+from configs.build import build
+from configs.fingerprints import with_folders
+from configs.launch import Ranks
+from configs.plan import Plan, PlannedStage
+from envs.files import atomic_write
+from envs.seeds import stable_hash
+
+
+def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
+    """Bring one stage to completion; does nothing where its artifact is complete.
+
+    Raises:
+        UserError: the stage cannot be finished; what it wrote so far stays for the next run.
+    """
+    planned = plan.stages[name]
+    artifact = planned.artifact
+    with artifact.lock() if ranks.rank == 0 else nullcontext():
+        settings = _settings(planned, plan)
+        if not ranks.agree(lambda: _opened(planned, plan, settings)):
+            return
+        start, origin = time.monotonic(), provenance() if ranks.rank == 0 else {}
+        run = _make if planned.stage.module is None else _fit
+        metrics = finite(run(planned, plan, ranks, settings))
+        if ranks.rank == 0:
+            seconds = round(time.monotonic() - start, 3)
+            artifact.close(_manifest(planned, plan, origin, metrics, seconds))
+            print(f"{name}: finished in {seconds:.1f} s{_headline(metrics)}", flush=True)
+    ranks.agree(lambda: None)  # nobody reads the artifact before it is complete
+
+
+def record(plan: Plan) -> None:
+    """Write which artifacts this experiment is made of, and the makers' headline metrics where TensorBoard looks."""
+    artifacts = plan.artifacts()
+    output = Path(plan.experiment.output)
+    with atomic_write(plan.folder / "stages.json") as f:
+        json.dump({name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}, f, indent=2)
+        f.write("\n")
+    for name in artifacts:
+        if plan.stages[name].stage.module is None:
+            _write_events(plan.stages[name], plan)
+
+
+def begin(plan: Plan) -> None:
+    """Remember the inputs' hashes, and say which reused artifacts other code or earlier inputs went into."""
+    plan.inputs.save()
+    done = [plan.stages[name] for name in plan.chosen if plan.stages[name].done]
+    manifests = {planned.name: planned.artifact.manifest() for planned in done}
+    source = source_hash()
+    stale = [
+        planned.name
+        for planned in done
+        if manifests[planned.name]["source"] != source or _inputs(planned, plan) != manifests[planned.name]["inputs"]
+    ]
+    if stale:
+        print(f"reused, though made by other code or from an earlier input: {', '.join(stale)} (--force NAME remakes)")
+
+
+def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> bool:
+    """Make the artifact's folder ready and say what happens; False where it is complete already."""
+    artifact = planned.artifact
+    if planned.done:
+        print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
+        return False
+    if artifact.complete:
+        artifact.set_aside()
+        shutil.rmtree(_events(planned, plan), ignore_errors=True)
+    run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
+    artifact.open({**settings, **run})
+    print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
+    return True
+
+
+def _make(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, float]:
+    folder, seed = planned.artifact.folder, plan.experiment.seed
+    maker = ranks.everywhere(lambda: build(settings["data"], ("stages", planned.name, "data"), plan.origins, {}))
+    ranks.everywhere(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
+    return ranks.agree(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
+
+
+def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    from lightning.pytorch import seed_everything
+
+    from configs.fit import fit
+
+    # Weights that a constructor draws are the same on all ranks and in every run.
+    seed_everything(stable_hash(plan.experiment.seed, planned.name) % 2**32, verbose=False)
+    memo: dict[str, Any] = {}
+    pieces = {
+        piece: build(settings[piece], ("stages", planned.name, piece), plan.origins, memo)
+        for piece in ("module", "data", "callbacks", "trainer")
+    }
+    return fit(
+        pieces["module"],
+        pieces["data"],
+        list(pieces["callbacks"].values()),
+        trainer=planned.stage.trainer,
+        strategy=pieces["trainer"]["strategy"],
+        experiment=plan.experiment,
+        folder=planned.artifact.folder,
+        events=_events(planned, plan),
+    )
+
+
+def _settings(planned: PlannedStage, plan: Plan) -> dict[str, Any]:
+    """The stage's settings with the folders of the stages it quotes."""
+    folders = {name: plan.stages[name].artifact.folder for name in planned.needs}
+    return with_folders(dataclasses.asdict(planned.stage), folders)
+
+
+def _inputs(planned: PlannedStage, plan: Plan) -> dict[str, dict[str, str]]:
+    """The artifacts that went into a stage, and which making of them."""
+    artifacts = {name: plan.stages[name].artifact for name in planned.needs}
+    return {name: {"artifact": one.folder.name, "made": one.made} for name, one in artifacts.items() if one.complete}
+
+
+def _manifest(
+    planned: PlannedStage, plan: Plan, origin: Mapping[str, Any], metrics: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    return {
+        "stage": planned.name,
+        "kind": planned.stage.kind,
+        "fingerprint": planned.fingerprint,
+        "seed": plan.experiment.seed,
+        "world_size": plan.experiment.world_size,
+        "inputs": _inputs(planned, plan),
+        **origin,
+        "seconds": seconds,
+        "metrics": dict(metrics),
+    }
+
+
+def _headline(metrics: Mapping[str, float | None]) -> str:
+    shown = [f"{name} {value:.4g}" for name, value in metrics.items() if value is not None]
+    return "".join(f", {text}" for text in shown[:4])
+
+
+def _events(planned: PlannedStage, plan: Plan) -> Path:
+    """The TensorBoard folder of one artifact, so that runs with other settings are never drawn as one."""
+    return plan.folder / "tensorboard" / planned.name / planned.fingerprint[:12]
+
+
+def _write_events(planned: PlannedStage, plan: Plan) -> None:
+    """A maker's headline metrics as TensorBoard scalars, once."""
+    folder = _events(planned, plan)
+    metrics = {name: value for name, value in planned.artifact.manifest()["metrics"].items() if value is not None}
+    if folder.exists() or not metrics:
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value)

@@ -1,0 +1,78 @@
+"""Run an experiment: `python train.py --config FILE [--stage NAME …] [--force NAME] [--dry-run] [key=value …]`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.launch import Ranks, joined, must_start, start
+from configs.loader import load
+from configs.plan import Plan
+from configs.stages import begin, record, run_stage
+from envs.errors import ConfigError, DataError, UserError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Load, plan, run, report.
+
+    Returns 2 for a wrong setting or input that is found before any work, 1 for any other error, 0 at the end.
+    """
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    ranks, code = Ranks(), 2
+    try:
+        configuration = load(options.config, options.overrides)
+        with joined(configuration.experiment) as ranks:
+            plan = ranks.agree(lambda: Plan.of(configuration, only=options.stage, force=options.force).checked())
+            if options.dry_run:
+                print(plan.table())
+                return 0
+            if must_start(plan.experiment) and not plan.done:
+                return start(Path(__file__), arguments, plan.experiment.devices)
+            code = 1
+            ranks.agree(lambda: begin(plan))
+            for stage in plan.chosen:
+                run_stage(stage, plan, ranks)
+            ranks.agree(lambda: report(plan))
+    except UserError as error:
+        if ranks.speaks():
+            print(f"error: {error}", file=sys.stderr)
+        return code if isinstance(error, ConfigError | DataError) else 1
+    except Exception:
+        if ranks.speaks():
+            raise
+        return 1
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="train.py", description="Run the stages of an experiment.", allow_abbrev=False
+    )
+    parser.add_argument("--config", required=True, type=Path, help="the experiment file")
+    parser.add_argument("--stage", nargs="+", action="extend", default=[], help="only these and what they depend on")
+    parser.add_argument("--force", nargs="+", action="extend", default=[], help="make these again")
+    parser.add_argument("--dry-run", action="store_true", help="print the stages and what would run; do nothing")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    options = parser.parse_intermixed_args(arguments)
+    for names in (options.stage, options.force):  # `--stage sft lr=1` means an override
+        options.overrides += [name for name in names if "=" in name]
+        names[:] = [name for name in names if "=" not in name]
+    return options
+
+
+def report(plan: Plan) -> None:
+    """Write the experiment's pages and print its headline table."""
+    from reports.experiment import write
+
+    record(plan)
+    output = Path(plan.experiment.output)
+    print(write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
