@@ -10,8 +10,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from envs.files import atomic_write
-from reports.results import predictions, read_evaluation, read_json, result_row, seed_folders, write_json
+from envs.files import atomic_write, write_json
+from reports.results import predictions, read_evaluation, read_json, result_row, seed_folders
 from reports.tables import LEGEND, figure, metrics_table, table
 
 Row = dict[str, Any]
@@ -31,17 +31,20 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path])
     """
     folder = runs / experiment / f"seed{seed}"
     evaluations = {s: read_evaluation(a) for s, a in artifacts.items() if (a / "data" / "results.json").exists()}
-    rows: list[Row] = []
-    groups: list[Row] = []
-    for stage, results in evaluations.items():
-        where = {"experiment": experiment, "seed": seed, "stage": stage}
-        rows += [result_row(row, **where) for row in results["rows"]]
-        groups += [{**result_row(row, **where), "group": row["group"]} for row in results["groups"]]
+    measured, groups = (
+        [
+            {**row, "experiment": experiment, "seed": seed, "stage": stage}
+            for stage, results in evaluations.items()
+            for row in results[part]
+        ]
+        for part in ("rows", "groups")
+    )
     notes = {stage: results["notes"] for stage, results in evaluations.items()}
+    rows = [result_row(row) for row in measured]
     places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
     write_json(folder / "results.json", {"rows": rows, "groups": groups, "notes": notes, "artifacts": places})
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(f"{experiment}, seed {seed}", rows, groups, notes, artifacts))
+        file.write(_page(f"{experiment}, seed {seed}", measured, groups, notes, artifacts))
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in _by_dataset(rows).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -92,9 +95,7 @@ def _group_tables(groups: Sequence[Row]) -> Iterator[str]:
         kind, _, value = row["group"].partition("=")
         kinds.setdefault(kind, []).append({**row, "group": value})
     for kind, members in kinds.items():
-        members.sort(
-            key=lambda row: (len(row["group"]), row["group"]) if row["group"].isdigit() else (99, row["group"])
-        )
+        members.sort(key=lambda row: row["group"].zfill(9) if row["group"].isdigit() else row["group"])
         yield f"### By {kind}"
         yield metrics_table({"group": kind, "stage": "stage"}, members)
 
@@ -158,7 +159,8 @@ def _episode(row: Mapping[str, Any]) -> str:
     """An episode as an indented block, which no text inside it can close."""
     lines = [f"Question: {_clip(row['question'])}", f"Answers:  {_clip(' / '.join(row['answers']))}", ""]
     for number, step in enumerate(row["steps"], 1):
-        lines.append(f"{number}. {step['kind']}{'' if step['valid'] else ' (invalid)'}: {_clip(step['text'])}")
+        verdict = "" if step["valid"] else " (invalid)"
+        lines.append(f"{number}. {step['kind']}{verdict}: {_clip(step['text'] or step.get('said', ''))}")
         if step["hits"]:
             lines.append(f"   found {', '.join(step['hits'])}")
     lines += ["", f"Prediction: {_clip(row['prediction']) or '(none)'}"]

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
-from reports.results import find_arms, read_evaluation, read_json, result_row, write_json
+from envs.files import write_json
+from reports.results import find_arms, read_evaluation, read_json, result_row
 
 
 def freeze(run: str, *, title: str, command: str, question: str = "", machine: str | None = None) -> dict[str, Any]:
@@ -27,7 +28,8 @@ def freeze(run: str, *, title: str, command: str, question: str = "", machine: s
     """
     evaluations = [(arm, seed, artifact) for arm in find_arms(run) for seed, artifact in arm.artifacts.items()]
     manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
-    libraries = dict.fromkeys(name for manifest in manifests for name in manifest["versions"])
+    versions = [manifest["versions"] for manifest in manifests]
+    libraries = dict.fromkeys(name for one in versions for name in one)
     rows, notes = [], {}
     for arm, seed, artifact in evaluations:
         results = read_evaluation(artifact)
@@ -40,9 +42,7 @@ def freeze(run: str, *, title: str, command: str, question: str = "", machine: s
         "commit": _all(manifest["commit"] or "unknown" for manifest in manifests),
         "seeds": sorted({seed for _, seed, _ in evaluations}),
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
-        "versions": {
-            name: _all(manifest["versions"].get(name, "none") for manifest in manifests) for name in libraries
-        },
+        "versions": {name: _all(one.get(name, "none") for one in versions) for name in libraries},
         "rows": rows,
         "notes": notes,
     }

@@ -54,7 +54,7 @@ def _seeds_table(rows: Sequence[Mapping[str, Any]]) -> str:
     arms: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         arms.setdefault(tuple(row[key] for key in _PLACE), []).append(row)
-    metrics = [metric for metric in METRICS if any(row[metric] is not None for row in rows)]
+    metrics = [metric for metric in METRICS if any(row.get(metric) is not None for row in rows)]
     cells = [[*place, str(len(group)), *(_spread(m, group) for m in metrics)] for place, group in arms.items()]
     return table([*_PLACE.values(), "seeds", *(METRICS[metric] for metric in metrics)], cells, labels=len(_PLACE))
 

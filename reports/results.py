@@ -10,7 +10,6 @@ from typing import Any
 
 from datamodules.records import read_rows
 from envs.errors import DataError
-from envs.files import atomic_write
 
 KEYS = (
     *("experiment", "seed", "stage", "dataset", "split", "n"),
@@ -50,12 +49,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path} holds a {type(value).__name__}, not an object")
     return value
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    with atomic_write(path) as file:
-        json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
 
 
 def read_evaluation(artifact: Path) -> dict[str, Any]:

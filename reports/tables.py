@@ -13,14 +13,17 @@ METRICS = {
     "flawed": "flawed",
     "unresolved": "unresolved",
     "valid_steps": "valid steps",
+    "valid_episodes": "valid episodes",
+    "true_steps": "true steps",
     "recall": "recall",
     "searches": "searches",
     "seconds": "seconds",
 }
 LEGEND = (
     "Percent, except searches (per question) and seconds. Brackets: 95 % bootstrap interval over questions. Cover: an "
-    "answer is contained in the prediction. Flawed: right answer with at least one invalid step; unresolved: right "
-    "answer whose chain was never established. Recall: gold documents retrieved."
+    "answer is contained in the prediction. Flawed: right answer with at least one step that is not true; unresolved: "
+    "right answer whose chain was never established. Valid: in format; true: right by the world's own facts. Recall: "
+    "gold documents found. n: questions that were scored."
 )
 _MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}

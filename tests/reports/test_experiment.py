@@ -57,7 +57,8 @@ def report(tmp_path: Path) -> str:
     bare = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
     groups = [{**bare, "group": group} for group in ("hops=10", "hops=2", "type=bridge")]
     notes = {"retriever": "bm25", "stops": {"answered": 7, "step_budget": 2}, "limits": {"turns": {"max": 4}}}
-    good = [answered(0, 1, flawed=True), answered(1, 1, flawed=False), answered(2, 0)]
+    good = [answered(0, 1, flawed=1.0), answered(1, 1, flawed=0.0), answered(2, 0)]
+    good[2]["steps"].append({"kind": "none", "text": "", "valid": False, "hits": [], "said": "I forgot the tags"})
     artifacts = {
         "world": world,
         "weak": evaluation(tmp_path / "store" / "weak-1", [answered(0, 0), answered(1, 0)]),
@@ -71,6 +72,17 @@ def test_report_shows_results_by_group_in_order(report: str) -> None:
     by_hops = report[report.index("### By hops") : report.index("### By type")]
     assert by_hops.index("| 2 ") < by_hops.index("| 10 ")
     assert "| bridge" in report[report.index("### By type") :]
+
+
+def test_report_shows_intervals_and_measures_that_rows_of_results_leave_out(tmp_path: Path) -> None:
+    row = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
+    row |= {"true_steps": 0.5, "flawed": 0.25, "flawed_low": 0.125, "flawed_high": 0.5}
+    text = write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [answered(0, 1)], rows=[row])})
+    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
+    assert "25.0 [12.5, 50.0]" in report
+    assert "true steps" in report
+    assert "25.0 |" in text
+    assert "true steps" not in text
 
 
 def test_report_shows_the_guesser_and_how_episodes_ended(report: str) -> None:
@@ -88,6 +100,7 @@ def test_report_shows_one_episode_of_each_sort_from_the_last_stage_that_has_it(r
     assert "answered, EM 100.0, F1 100.0" in right
     wrong = report[report.index("### Wrong (strong") :]
     assert "2. answer (invalid): x" in wrong
+    assert "3. none (invalid): I forgot the tags" in wrong
     assert "Prediction: (none)" in wrong
 
 
