@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.errors import DataError
@@ -52,6 +52,7 @@ def test_the_backend_last_seen_behind_a_url_is_remembered(path: Path) -> None:
     assert QueryCache(path).backend("http://a") == "bm25-2"
 
 
+@settings(max_examples=25)
 @given(st.text(), st.builds(Document, st.text(), st.text(), st.text()), st.none() | st.floats(allow_nan=False))
 def test_what_comes_out_is_what_went_in(tmp_path_factory, query: str, document: Document, score: float | None) -> None:
     cache = QueryCache(tmp_path_factory.getbasetemp() / "exact.sqlite")
@@ -59,18 +60,24 @@ def test_what_comes_out_is_what_went_in(tmp_path_factory, query: str, document: 
     assert cache.get("b", 1, [query]) == {query: [Hit(document, score)]}
 
 
-def test_processes_may_share_a_file(path: Path) -> None:
+def test_processes_may_share_a_file_from_its_first_moment(tmp_path: Path) -> None:
     writer = (
         "import sys; from envs.retrievers.cache import QueryCache; from envs.types import Document, Hit\n"
-        "for i in range(40):\n"
-        "    QueryCache(sys.argv[1]).put('b', 3, {f'{sys.argv[2]} {i}': [Hit(Document(str(i), 't', 'x' * 999), i)]})"
+        "folder, name = sys.argv[1:]; print('ready', flush=True); sys.stdin.readline()\n"
+        "for i in range(30):\n"
+        "    hit = Hit(Document(str(i), 't', 'x' * 999), i)\n"
+        "    QueryCache(f'{folder}/{i // 3}.sqlite').put('b', 3, {f'{name} {i}': [hit]})"
     )
-    command = [sys.executable, "-c", writer, str(path)]
-    writers = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "abc"]
-    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [("", 0)] * 3
-    queries = [f"{name} {i}" for name in "abc" for i in range(40)]
-    known = QueryCache(path).get("b", 3, queries)
-    assert [(query, known[query][0].score) for query in queries] == [(f"{n} {i}", i) for n in "abc" for i in range(40)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", writer, str(tmp_path), name], **pipes) for name in "abc"]
+    assert [process.stdout.readline() for process in writers] == ["ready\n"] * 3
+    for process in writers:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [(process.communicate()[1], process.returncode) for process in writers] == [("", 0)] * 3
+    for i in range(30):
+        known = QueryCache(tmp_path / f"{i // 3}.sqlite").get("b", 3, [f"{name} {i}" for name in "abc"])
+        assert {query: hits[0].score for query, hits in known.items()} == {f"{name} {i}": i for name in "abc"}
 
 
 def test_a_file_that_is_no_cache_is_one_clear_line(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 
 from envs.errors import ConfigError, RetrievalError
+from envs.retrievers.cache import QueryCache
 from envs.retrievers.http import HTTPRetriever
 from envs.types import Document, Hit
 
@@ -49,8 +50,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, script: list[Callable[[Reply, dict], None]], health: dict | None) -> None:
-        super().__init__(("127.0.0.1", 0), Reply)
+    def __init__(self, script: list[Callable[[Reply, dict], None]], health: dict | None, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Reply)
         self.script, self.health, self.probes = script, health, 0
         self.requests: list[tuple[str, dict]] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
@@ -67,8 +68,8 @@ class Server(ThreadingHTTPServer):
 def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def start(*script: Callable[[Reply, dict], None], health: dict | None = None) -> Server:
-        servers.append(Server(list(script), health))
+    def start(*script: Callable[[Reply, dict], None], health: dict | None = None, port: int = 0) -> Server:
+        servers.append(Server(list(script), health, port))
         Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
         return servers[-1]
 
@@ -137,7 +138,8 @@ def test_no_queries_need_no_server() -> None:
 
 def test_the_url_may_name_the_endpoint(serve) -> None:
     server = serve(good)
-    assert HTTPRetriever(f"{server.url}/retrieve").search(["a"], 1) == [[hit("a", 0)]]
+    assert HTTPRetriever(f"{server.url}/retrieve/").search(["a"], 1) == [[hit("a", 0)]]
+    assert [path for path, _ in server.requests] == ["/retrieve"]
 
 
 def test_a_query_is_cut_to_what_servers_take(serve) -> None:
@@ -275,6 +277,19 @@ def test_another_backend_at_the_same_address_is_asked_anew(serve, tmp_path: Path
     server.health = {"backend": "bm25-2"}
     client(server, cache=cache).search(["a"], 1)
     assert len(server.requests) == 2
+
+
+def test_nothing_is_kept_under_a_backend_that_is_only_remembered(serve, tmp_path: Path) -> None:
+    server = serve(good, health={"backend": "bm25-1"})
+    cache = str(tmp_path / "answers.sqlite")
+    client(server, cache=cache).search(["a"], 1)
+    server.stop()
+    retriever = client(server, cache=cache, retries=0)
+    assert retriever.search(["a"], 1) == [[hit("a", 0)]]
+    serve(good, health={"backend": "bm25-2"}, port=server.server_address[1])
+    assert retriever.search(["c"], 1) == [[hit("c", 0)]]
+    assert QueryCache(cache).get("bm25-1", 1, ["c"]) == {}
+    assert QueryCache(cache).get("bm25-2", 1, ["c"]) == {"c": [hit("c", 0)]}
 
 
 def test_a_failure_is_not_kept(serve, tmp_path: Path) -> None:
