@@ -27,7 +27,7 @@ _ENDINGS = {
 _ENGLISH = {
     "adjective": _list("""
         Amber Ancient Bitter Bright Broken Burning Careful Crimson Distant Early Empty Endless Faded Fallen Final Frozen
-        Gentle Golden Hidden Hollow Hungry Idle Last Lonely Lost Narrow Pale Patient Quiet Restless Scarlet Secret
+        Gentle Golden Hidden Hollow Hungry Idle Lonely Lost Narrow Pale Patient Quiet Restless Scarlet Secret
         Silent Silver Sleeping Slow Stolen Strange Sunken Velvet Wandering Winter
     """),
     "noun": _list("""

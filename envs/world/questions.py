@@ -13,7 +13,7 @@ from random import Random
 from envs.errors import ConfigError
 from envs.seeds import stable_hash
 from envs.types import Gold, GoldStep, Question
-from envs.world.facts import Hop, World
+from envs.world.facts import Entity, Hop, World
 from envs.world.relations import RELATIONS
 
 
@@ -129,22 +129,23 @@ def _balanced(pool: Mapping[str, list[str]], count: int, seed: int) -> Iterator[
 def _candidates(world: World, hops: Sequence[int], comparison: int, seed: int) -> Iterator[tuple[str, str, str]]:
     """Form, last relation and id of all that can be asked."""
     for entity in world:
-        yield from _chains(world, (entity.id,), "", frozenset(hops))
+        yield from _chains(world, (entity,), "", frozenset(hops))
     if comparison:
         yield from _comparisons(world, 4 * comparison, seed)
 
 
 def _chains(
-    world: World, path: tuple[str, ...], relations: str, hops: frozenset[int]
+    world: World, path: tuple[Entity, ...], relations: str, hops: frozenset[int]
 ) -> Iterator[tuple[str, str, str]]:
-    """Chains that go on from `path`; none comes back to an entity, so none gives its answer away or turns idle."""
+    """Chains that go on from `path`; none comes to a name twice, so none gives its answer away or turns idle."""
     length = len(path)
-    for relation, value in world.entities[path[-1]].facts.items():
-        if value in path:
+    for relation, identity in path[-1].facts.items():
+        value = world.entities[identity]
+        if any(value.name == entity.name for entity in path):
             continue
         chain = f"{relations}-{relation}"
         if length in hops:
-            yield str(length), relation, f"w-{length}hop-{path[0][2:]}{chain}"
+            yield str(length), relation, f"w-{length}hop-{path[0].id[2:]}{chain}"
         if length < max(hops):
             yield from _chains(world, (*path, value), chain, hops)
 
