@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence, Sized
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,10 +46,12 @@ def create_app(
     1 the retriever must allow that; `queue` more may wait, and the next is sent away with 503 and `Retry-After`.
 
     Raises:
-        ConfigError: `topk` lies outside 1 to `max_topk`.
+        ConfigError: `topk` lies outside 1 to `max_topk`, or a limit leaves no room for any request.
     """
     if not 1 <= topk <= max_topk:
         raise ConfigError(f"retrieval server: topk {topk} must lie between 1 and max_topk, {max_topk}")
+    if min(max_queries, max_query_chars, max_body_bytes, concurrency) < 1 or queue < 0:
+        raise ConfigError("retrieval server: all limits must be at least 1, queue at least 0")
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     model = _request_model(max_queries, max_topk, max_query_chars)
     health = {"status": "ok", "topk": topk, **_facts(retriever)}
@@ -133,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
     limits = {name: options.pop(name) for name in inspect.signature(create_app).parameters if name in options}
     try:
-        with closing(_bind(host, port)) as listener:
+        with _listen(host, port) as listener:
             app = create_app(build(**options), **limits)
             print(f"retrieval server at http://{host}:{listener.getsockname()[1]}/retrieve", flush=True)
             # Kept longer than clients keep idle connections (httpx: 5 s), else one closes as a request is on its way.
@@ -145,25 +146,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Take the address before the work of loading; connections are refused until the server listens."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the address before the work of loading; who connects meanwhile waits."""
     try:
-        listener.bind((host, port))
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        listener.close()
         raise ConfigError(f"cannot serve at {host}:{port}: {error}; choose another --host or --port") from error
-    return listener
 
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--host", default="127.0.0.1")
-    common.add_argument("--port", type=int, default=8000, help="0 takes any free one")
-    for name, parameter in inspect.signature(create_app).parameters.items():
-        if isinstance(parameter.default, int):
-            common.add_argument(f"--{name.replace('_', '-')}", type=int, default=parameter.default, metavar="N")
+    common.add_argument("--port", type=int, default=8000, help="8000; 0 takes any free one")
+    for name, limit in inspect.signature(create_app).parameters.items():
+        if limit.default is not limit.empty:
+            option = f"--{name.replace('_', '-')}"
+            common.add_argument(option, type=int, default=limit.default, metavar="N", help=str(limit.default))
     corpus = argparse.ArgumentParser(add_help=False)
     corpus.add_argument("--corpus", type=Path, required=True, help="JSONL of id, title, text or of id, contents")
     corpus.add_argument("--cache", default="runs/cache", help="folder that keeps the index")

@@ -240,6 +240,12 @@ def test_a_default_out_of_range_is_refused_before_any_request(topk: int) -> None
         create_app(Overlap(), topk=topk)
 
 
+@pytest.mark.parametrize("limit", [{"max_queries": 0}, {"concurrency": 0}, {"queue": -1}])
+def test_a_limit_that_lets_nothing_through_is_refused(limit: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="all limits must be at least 1, queue at least 0"):
+        create_app(Overlap(), **limit)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
