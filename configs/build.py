@@ -143,7 +143,7 @@ class _Call:
         parameters, is_open = _parameters(target)
         for name in given:
             if name not in parameters and not is_open:
-                raise ConfigError(f"unknown key '{name}' at {origins.at((*key, name))}{suggest(name, parameters)}")
+                raise ConfigError(origins.unknown((*key, name), parameters))
         missing = [name for name, one in parameters.items() if one.default is one.empty and name not in given]
         if missing and inspect.isclass(target):
             raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {component['target']} requires")

@@ -154,8 +154,8 @@ _Loader.add_implicit_resolver(
 
 
 def _parse(text: str, label: str, marks: dict[Key, str], key: Key = ()) -> Any:
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         return None if node is None else _construct(loader, node, label, marks, key)
     except yaml.MarkedYAMLError as error:

@@ -98,7 +98,7 @@ def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
         reason = str(error.msg or error).splitlines()[0]
         if isinstance(error, ConfigKeyError) and dataclasses.is_dataclass(error.object_type):
             accepted = [field.name for field in dataclasses.fields(error.object_type)]
-            message = f"unknown key '{here[-1]}' at {origins.at(here)}{suggest(str(here[-1]), accepted)}"
+            message = origins.unknown(here, accepted)
         elif isinstance(error, MissingMandatoryValue):
             message = f"missing '{here[-1]}' at {origins.at(here)}"
         elif isinstance(error, InterpolationToMissingValueError) and reason.endswith("data_root"):

@@ -35,11 +35,17 @@ class Origins:
 
     def at(self, key: Key) -> str:
         """`stages.rl.module (configs/x.yaml:14)`, for messages."""
-        return f"{dotted(key)} ({self.where(key)})" if key else self.where(key)
+        return f"{dotted(key)} ({self.where(key)})"
+
+    def unknown(self, key: Key, accepted: Iterable[str]) -> str:
+        """The message about a key that is not among the accepted ones."""
+        *inside, name = key
+        at = f" at {dotted(tuple(inside))}" if inside else ""
+        return f"unknown key '{name}'{at} ({self.where(key)}){suggest(str(name), accepted)}"
 
     def _follow(self, key: Key) -> Key:
         for length in range(1, len(key) + 1):
-            if (link := self.links.get(key[:length])) is not None:
+            if (link := self.links.get(key[:length])) in self.marks:
                 return (*link, *key[length:])
         return key
 

@@ -1,18 +1,13 @@
-"""Small components for the tests of configuration and stages: a maker, a module that learns, pieces to nest."""
+"""Small components for the tests of configuration and stages: a maker and pieces to nest. Quick to import."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from torch.utils.data import DataLoader, TensorDataset
 
 from envs.errors import ConfigError, DataError
 from envs.files import atomic_write
@@ -89,41 +84,15 @@ class Numbers:
         return {"numbers": float("".join(lines).count("\n"))}
 
 
-class Line(LightningDataModule):
-    """Eight points on y = 2x, always in one order."""
+class Sleeper:
+    """A maker that says it began, and then takes its time."""
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        x = torch.arange(8, dtype=torch.float32).unsqueeze(1) / 8
-        return DataLoader(TensorDataset(x, 2 * x), batch_size=2)
+    def __init__(self, seconds: float, flag: str) -> None:
+        self.seconds, self.flag = seconds, flag
 
+    def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
+        Path(self.flag).touch()
+        time.sleep(self.seconds)
 
-class Slope(LightningModule):
-    """Learns a slope; Adam's state matters to a resumed run."""
-
-    def __init__(self, lr: float = 0.1, start: Path | None = None) -> None:
-        super().__init__()
-        self.lr, self.layer = lr, torch.nn.Linear(1, 1)
-
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        loss = torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=self.lr)
-
-    def export(self, folder: Path) -> None:
-        (folder / "model").mkdir(exist_ok=True)
-        torch.save(self.state_dict(), folder / "model" / "weights.pt")
-
-
-class SignalOnce(Callback):
-    """Sends a signal to its own process at the start of an epoch, once."""
-
-    def __init__(self, flag: str, number: int = signal.SIGKILL, epoch: int = 2) -> None:
-        self.flag, self.number, self.epoch = flag, number, epoch
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.current_epoch == self.epoch and not os.path.exists(self.flag):
-            Path(self.flag).touch()
-            os.kill(os.getpid(), self.number)
+    def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
+        return {}
