@@ -73,10 +73,8 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
         for arm in by_arm
         if arm != base
     }
-    adjusted = zip(
-        holm([one.p for one, _ in tests.values()]), holm([other.p for _, other in tests.values()]), strict=True
-    )
-    corrected = dict(zip(tests, adjusted, strict=True))
+    adjusted = (holm([pair[test].p for pair in tests.values()]) for test in (0, 1))
+    corrected = dict(zip(tests, zip(*adjusted, strict=True), strict=True))
     header = ["arm", "seeds", "n", METRICS.get(metric, metric), "sd of seeds", "difference", "p bootstrap", "p t-test"]
     several = ["Holm bootstrap", "Holm t-test"] if len(tests) > 1 else []
     parts = [f"Baseline: {base}. {_EXPLANATION}"]

@@ -20,10 +20,10 @@ METRICS = {
     "seconds": "seconds",
 }
 LEGEND = (
-    "Percent, except searches (per question) and seconds. Brackets: 95 % bootstrap interval over questions. Cover: an "
-    "answer is contained in the prediction. Flawed: right answer with at least one step that is not true; unresolved: "
-    "right answer whose chain was never established. Valid: in format; true: right by the world's own facts. Recall: "
-    "gold documents found. n: questions that were scored."
+    "Percent, except searches (per question) and seconds. Brackets: 95 % bootstrap interval over questions, a point "
+    "where all of them score the same. Cover: an answer is contained in the prediction. Flawed: right answer with at "
+    "least one step that is not true; unresolved: right answer whose chain was never established. Valid: in format; "
+    "true: right by the world's own facts. Recall: gold documents found. n: questions that were scored."
 )
 _MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}

@@ -91,6 +91,11 @@ def test_always_better_by_the_same_is_as_significant_as_can_be() -> None:
     assert paired_t_test([1.0] * 9, [0.0] * 9).p == 0
 
 
+def test_ties_stay_ties_for_averages_over_three_seeds() -> None:
+    a, b = np.array([2, 2, 1, 1, 0, 0, 0]), np.array([0, 3, 2, 3, 2, 2, 3])
+    assert paired_bootstrap(a / 3, b / 3, seed=0).p == paired_bootstrap(a / 4, b / 4, seed=0).p
+
+
 def test_false_alarms_are_as_rare_as_they_should_be() -> None:
     generator = np.random.default_rng(3)
     pairs = generator.binomial(1, 0.5, size=(400, 2, 120)).astype(float)
