@@ -131,7 +131,7 @@ class _JSONReader:
     def enter(self, key: str) -> None:
         """Go from before an object to before the value under its `key`, or to the object's end if it has none."""
         self._take("{")
-        while self.peek() not in "}":
+        while self.peek() != "}":
             found = self._value()
             self._take(":")
             if found == key:
@@ -164,14 +164,17 @@ class _JSONReader:
                 if not self._more():  # cut short by the end of the text read so far, or plainly wrong
                     raise
             else:
-                if end < len(self._text) or not self._more():  # a number may go on
+                follower = self._text[end : end + 1]
+                if (follower and follower in " \t\r\n,:]}") or not self._more():  # else a number may go on
                     self._at = end
                     return value
 
     def _more(self) -> bool:
         """Read on, as much again as is held, so that a value of any length is decoded a few times only."""
         chunk = self._file.read(max(_CHUNK, len(self._text) - self._at))
+        if not chunk:
+            return False
         self.lines += self._text.count("\n", 0, self._at)
         self._text = self._text[self._at :] + chunk
         self._at = 0
-        return bool(chunk)
+        return True

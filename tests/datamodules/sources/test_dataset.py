@@ -1,0 +1,117 @@
+"""What all datasets share: choosing, and one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datamodules.sources.hotpotqa import HotpotQA
+from datamodules.sources.nq import NQ
+from envs.errors import ConfigError, DataError
+
+
+def nq_file(folder: Path, count: int) -> Path:
+    path = folder / "nq.jsonl"
+    path.write_text("".join(json.dumps({"question": f"q{i}", "answer": [str(i)]}) + "\n" for i in range(1, count + 1)))
+    return path
+
+
+def texts(source: NQ) -> list[str]:
+    return [question.text for question in source]
+
+
+def test_limit_takes_the_first(tmp_path: Path) -> None:
+    assert texts(NQ(nq_file(tmp_path, 9), limit=3)) == ["q1", "q2", "q3"]
+
+
+def test_sample_is_fixed_by_seed_and_ids_alone(tmp_path: Path) -> None:
+    path = nq_file(tmp_path, 30)
+    assert texts(NQ(path, sample=4, seed=1)) == ["q14", "q3", "q8", "q28"]
+    assert texts(NQ(path, sample=4, seed=2)) != texts(NQ(path, sample=4, seed=1))
+
+
+def test_a_smaller_sample_is_the_head_of_a_larger_one(tmp_path: Path) -> None:
+    path = nq_file(tmp_path, 30)
+    everything = texts(NQ(path, sample=99))
+    assert texts(NQ(path, sample=7)) == everything[:7]
+    assert sorted(everything) == sorted(texts(NQ(path)))
+
+
+def test_sample_is_taken_from_the_limit(tmp_path: Path) -> None:
+    assert sorted(texts(NQ(nq_file(tmp_path, 30), limit=3, sample=3))) == ["q1", "q2", "q3"]
+
+
+def test_limit_reads_no_further_than_it_must(tmp_path: Path) -> None:
+    path = nq_file(tmp_path, 2)
+    path.write_text(path.read_text() + "broken\n")
+    assert texts(NQ(path, limit=2)) == ["q1", "q2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either path .* or hub"),
+        ({"path": "a.json", "hub": "b"}, "either path .* or hub"),
+        ({"hub": "b"}, "hub b needs a split"),
+        ({"path": "a.json", "split": "train"}, "belong to hub"),
+        ({"path": "a.json", "limit": 0}, "limit: 0 leaves no question"),
+        ({"path": "a.json", "sample": -1}, "sample: -1 leaves no question"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NQ(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"question": "a", "answer": ["b"]}\n{"question": ', r"nq\.jsonl:2: not valid JSON"),
+        ("[1]", r"nq\.jsonl:1: expected a JSON object, found list"),
+        ('{"question": "a", "answer": "b"}', r"nq\.jsonl:1: answer: Input should be a valid tuple"),
+        ('{"question": "a", "answer": []}', r"nq\.jsonl:1: question 'nq-1' has no answer"),
+        ('{"question": "a"}', r"nq\.jsonl:1: question 'nq-1' has no answer"),
+        ('{"question": " ", "answer": ["b"]}', r"nq\.jsonl:1: question 'nq-1' has no text"),
+        ("", r"nq\.jsonl: no usable question"),
+        ("\n\n", r"nq\.jsonl: no usable question"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "nq.jsonl"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        list(NQ(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"_id": "a"}', r"h\.json: expected a JSON file that is a list \(JSON lines are named \.jsonl\)"),
+        ("", r"h\.json: expected a JSON file that is a list"),
+        ('[{"_id": "a", "question": "q", "answer": "b"},\n {"_id": ]', r"h\.json:2: not valid JSON"),
+        ('[{"_id": "a", "question": "q", "answer": "b"}', r"h\.json:1: not valid JSON: expected ','"),
+        ("[3]", r"h\.json: item 1: Input should be a valid dictionary"),
+        ('[{"_id": "a", "question": "q", "answer": ""}]', r"h\.json: item 1: question 'a' has no answer"),
+        ("[]", r"h\.json: no usable question"),
+        (
+            '[{"_id": "a", "question": "q", "answer": "b"}, {"_id": "a", "question": "q", "answer": "b"}]',
+            r"h\.json: item 2: duplicate question id 'a'",
+        ),
+    ],
+)
+def test_a_bad_item_is_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "h.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        list(HotpotQA(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gone.json", "gone.jsonl", "."])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"(gone\.jsonl?: No such file|: Is a directory)"):
+        list(HotpotQA(tmp_path / name))

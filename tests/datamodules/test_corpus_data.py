@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datamodules.corpus import CorpusData
+from datamodules.sources.hotpotqa import HotpotQA
+from datamodules.sources.nq import NQ
+from envs.errors import DataError
+from envs.retrievers.corpus import DocumentFile
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def test_rank_zero_writes_a_corpus_that_retrievers_read(tmp_path: Path) -> None:
+    stage = CorpusData(HotpotQA(FIXTURES / "hotpotqa.json", limit=1))
+    stage.make(tmp_path, seed=0, rank=1, world_size=2)
+    assert not (tmp_path / "data").exists()
+    stage.make(tmp_path, seed=0, rank=0, world_size=2)
+    assert stage.merge(tmp_path, seed=0, world_size=2) == {"passages": 5.0}  # a limit of questions cuts no passages
+    assert list(DocumentFile(tmp_path / "data/corpus.jsonl")) == list(stage.source.documents())
+
+
+def test_rows_are_these_bytes(tmp_path: Path) -> None:
+    CorpusData(HotpotQA(FIXTURES / "hotpotqa.json")).make(tmp_path, seed=0, rank=0, world_size=1)
+    lines = (tmp_path / "data/corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines[3] == '{"id": "Tarn", "title": "Tarn", "text": "Tarn is a town in Velmark."}'
+
+
+def test_a_killed_run_is_taken_up_and_a_whole_file_kept(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/.corpus.jsonl.1.tmp").write_text("half")
+    stage = CorpusData(HotpotQA(FIXTURES / "hotpotqa.json"))
+    stage.make(tmp_path, seed=0, rank=0, world_size=1)
+    before = (tmp_path / "data/corpus.jsonl").stat().st_mtime_ns
+    stage.make(tmp_path, seed=0, rank=0, world_size=1)
+    assert (tmp_path / "data/corpus.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_source_without_passages_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no passages of its own"):
+        CorpusData(NQ(FIXTURES / "nq.jsonl")).make(tmp_path, seed=0, rank=0, world_size=1)
+    assert not (tmp_path / "data/corpus.jsonl").exists()
