@@ -14,7 +14,6 @@ from envs.world.relations import RELATIONS
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _WORD = re.compile(r"[^\W_]+")
-_POSSESSIVE = re.compile(r"['’]s\b")
 
 
 def normalize_answer(text: str) -> str:
@@ -98,7 +97,7 @@ class Reader:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(_POSSESSIVE.sub("", text.lower()))
+    return _WORD.findall(text.lower())
 
 
 def _tell_apart(namesakes: list[Entity], words: list[str], end: int) -> Entity | None:

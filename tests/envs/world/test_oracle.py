@@ -10,8 +10,8 @@ from envs.world.facts import World
 from envs.world.oracle import Judgement, Oracle
 from envs.world.questions import question
 
-FILM, ARCHITECT, POET, PILOT = "w-000020", "w-000001", "w-000003", "w-000004"
-KELDAN, BRIMBY, FOUNDRY = "w-000010", "w-000011", "w-000030"
+FILM, ARCHITECT, PILOT = "w-000020", "w-000001", "w-000004"
+KELDAN, BRIMBY, FOUNDRY, VELDIA = "w-000010", "w-000011", "w-000030", "w-000040"
 BORN = "w-2hop-000020-director-birthplace"
 
 DIRECTOR = ("query", "Who directed The Silent Orchard?", FILM)
@@ -93,6 +93,18 @@ def test_a_query_may_say_what_is_known_but_not_ask_for_what_is_to_come(village: 
     assert judge(village, BORN, DIRECTOR, IS_ILVA, reminder, IS_KELDAN).valid == (True, True, True, True)
     aside = ("query", "Who directed and who produced The Silent Orchard?", FILM)
     assert judge(village, BORN, aside, IS_ILVA).valid == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("identity", "query", "passage"),
+    [
+        ("w-1hop-000004-birthplace", "Where was the director Mara Lune born?", PILOT),
+        ("w-1hop-000040-leader", "Who leads the country of Veldia?", VELDIA),
+        ("w-1hop-000030-founder", "Who founded the studio Mallow Foundry?", FOUNDRY),
+    ],
+)
+def test_a_query_may_say_what_an_entity_is(village: Path, identity: str, query: str, passage: str) -> None:
+    assert judge(village, identity, ("query", query, passage)).valid == (True,)
 
 
 def test_a_true_sub_answer_settles_its_hop_whatever_the_query_was_worth(village: Path) -> None:
