@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from envs.errors import ConfigError, DataError
 from envs.retrievers.bm25 import BM25
 
-DATA = os.environ.get("RAG_DATA")
-
 
 def write(path, fields):
     """A corpus of (title, text) pairs with ids "0", "1", …"""
@@ -200,12 +198,11 @@ def test_a_missing_corpus_is_named(tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(DATA is None, reason="RAG_DATA is not set")
 @pytest.mark.parametrize(  # title recall at 5 with title and text in one field: .715, .650, .496, .940
     ("dataset", "at_least"), [("hotpotqa", 0.725), ("2wikimultihopqa", 0.68), ("musique", 0.485), ("popqa", 0.98)]
 )
-def test_real_questions_find_their_titles(dataset, at_least):
-    folder = Path(str(DATA)) / dataset
+def test_real_questions_find_their_titles(data_root, dataset, at_least):
+    folder = data_root / dataset
     questions = [json.loads(line) for line in (folder / "questions.jsonl").open(encoding="utf-8")]
     hits = BM25(folder / "corpus.jsonl").search([question["question"] for question in questions], 5)
     recalls = [
