@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from envs.text import Codec
 from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+
+if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
+    from envs.text import Codec
 
 
 class Protocol(typing.Protocol):

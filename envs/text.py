@@ -61,7 +61,8 @@ class Codec:
 
     def data(self, text: str) -> tuple[int, ...]:
         """Ids of untrusted text: neutralised, special tokens split, no control id among them."""
-        ids = self.tokenizer(self.neutralise(text), add_special_tokens=False, split_special_tokens=True).input_ids
+        text = self.neutralise(text).encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark
+        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
         return tuple(token for token in ids if token not in self._control_ids)
 
     def decode(self, ids: Sequence[int]) -> str:

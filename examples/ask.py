@@ -1,0 +1,92 @@
+"""Watch one question being answered, step by step, with what each search found.
+
+    python examples/ask.py --config configs/quickstart.yaml --stage eval_teacher
+    python examples/ask.py --config configs/eval/smollm2_real.yaml --stage prorag_bm25 "Who founded Apple?"
+
+The agent, protocol, retriever and budgets are those of an evaluation stage. Without a question of your own, the first
+one of the dataset is asked, or the one with `--id`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from callbacks.evaluate import Evaluation
+from configs.loader import load
+from configs.plan import Plan
+from configs.stages import build_data
+from envs.errors import ConfigError, DataError, UserError
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Episode, Question
+from modules.metrics import exact_match, f1_score
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", nargs="?", help="your own question; it has no known answer")
+    parser.add_argument("--config", required=True, help="an experiment file")
+    parser.add_argument("--stage", required=True, help="one of its evaluation stages")
+    parser.add_argument("--dataset", help="whose questions and passages; default: the stage's first")
+    parser.add_argument("--id", help="ask this question of the dataset")
+    parser.add_argument("--seed", type=int, default=0, help="for a policy that samples")
+    options = parser.parse_args(arguments)
+    try:
+        plan = Plan.of(load(options.config), only=[options.stage]).checked()
+        missing = [name for name in plan.stages[options.stage].needs if not plan.stages[name].done]
+        if missing:
+            raise ConfigError(f"make {', '.join(missing)} first: python train.py --config {options.config}")
+        evaluation = build_data(options.stage, plan)
+        if not isinstance(evaluation, Evaluation):
+            raise ConfigError(
+                f"stage {options.stage} evaluates nothing; name one whose data is callbacks.evaluate:Evaluation"
+            )
+        print(transcript(ask(evaluation, options)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def ask(evaluation: Evaluation, options: argparse.Namespace) -> Episode:
+    """Run one episode of the evaluation's agent."""
+    name = options.dataset or next(iter(evaluation.datasets))
+    if name not in evaluation.datasets:
+        raise ConfigError(f"no dataset {name}; the stage has {', '.join(evaluation.datasets)}")
+    dataset = evaluation.datasets[name]
+    if options.question:
+        question: Question | None = Question("your-own", options.question, ("",))
+    else:
+        question = next((q for q in dataset.questions if options.id in (None, q.id)), None)
+    if question is None:
+        raise DataError(f"{name} has no question with id {options.id}")
+    environment = RetrievalEnvironment(
+        evaluation.protocol, dataset.retriever, top_k=evaluation.top_k, limits=evaluation.limits
+    )
+    return rollout(environment, evaluation.generator, [question], seed=options.seed)[0]
+
+
+def transcript(episode: Episode) -> str:
+    """The episode for a reader."""
+    lines = [f"Question: {episode.question.text}", ""]
+    for number, step in enumerate(episode.steps, 1):
+        said = " ".join("".join(episode.turns[turn].text for turn, _, _ in step.spans).split())
+        lines.append(f"Step {number}: {step.kind}{'' if step.valid else ' (not valid)'}")
+        lines += [f"  {said}"] if said else []
+        for hit in step.hits:
+            score = "" if hit.score is None else f"{hit.score:8.3f}  "
+            lines.append(f"    {score}{hit.document.title}: {' '.join(hit.document.text.split())[:100]}")
+    lines += ["", f"Answer: {episode.answer or '(none)'}   [{episode.status}]"]
+    if any(episode.question.answers):
+        em, f1 = (measure(episode.answer, episode.question.answers) for measure in (exact_match, f1_score))
+        lines.append(f"Gold:   {' / '.join(episode.question.answers)}   EM {em:.0f}, F1 {f1:.2f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
