@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -17,7 +18,6 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from configs.schema import Experiment, TrainerSettings
 from envs.files import atomic_write
@@ -30,6 +30,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Save one checkpoint; `storage_options` is for other stores than a file system."""
         with atomic_write(path, "wb") as f:
             torch.save(checkpoint, f)
+
+
+class _LeaveAtOnce(Callback):
+    """Ends the process on SIGTERM, without a word: the next run redoes the unit of work that was under way.
+
+    Lightning's own handler waits for the end of a batch, which may be a rollout away, and lets its ranks wait for
+    each other; an exception would have callbacks save a module that is half-way through a step.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def fit(
@@ -60,21 +71,16 @@ def fit(
         num_nodes=experiment.num_nodes,
         default_root_dir=folder,
         logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
-        callbacks=list(callbacks),
+        callbacks=[*callbacks, _LeaveAtOnce()],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=False,
     )
     last = folder / "checkpoints" / "last.ckpt"
-    # Lightning stops at the end of a batch on SIGTERM, but only where no handler of ours leaves at once.
-    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
-    except SIGTERMException:
-        raise SystemExit(128 + signal.SIGTERM) from None
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+    handler = signal.getsignal(signal.SIGTERM)
+    runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+    signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
     if export is not None and runner.is_global_zero:
         export(folder)
@@ -87,3 +93,4 @@ def _quieten() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated")
+    warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
