@@ -76,9 +76,8 @@ class WorldData:
         self.hops, self.questions = tuple(hops), questions
         self.comparison = round(comparison * questions) if comparison < 1 else round(comparison)
         self.skew, self.namesakes, self.paraphrases = skew, namesakes, paraphrases
-        self.splits = dict(
-            sorted((SPLITS if splits is None else splits).items())
-        )  # the order of the file is no setting
+        # Sorted, for the order in which a file gives them is no setting.
+        self.splits = dict(sorted((SPLITS if splits is None else splits).items()))
         self.tags, self.texts = tuple(tags), tuple(texts)
         self._check()
 
