@@ -6,8 +6,6 @@ difference: an empty prediction scores 0 even where an answer normalises to noth
 
 from __future__ import annotations
 
-import re
-import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, cast
@@ -16,14 +14,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLE = re.compile(r"\b(a|an|the)\b")
+from envs.answers import normalize_answer as normalize_answer
+
 _CLOSED = frozenset({"yes", "no", "noanswer"})
-
-
-def normalize_answer(text: str) -> str:
-    """Lowercase, delete ASCII punctuation, delete the words a, an, the, collapse whitespace; in this order."""
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answers: str | Sequence[str]) -> float:

@@ -1,9 +1,8 @@
-"""What a query in free English asks of the world, and when two answers are the same."""
+"""What a query in free English asks of the world."""
 
 from __future__ import annotations
 
 import re
-import string
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +10,7 @@ from dataclasses import dataclass
 from envs.world.facts import Entity, World
 from envs.world.relations import RELATIONS
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLE = re.compile(r"\b(a|an|the)\b")
 _WORD = re.compile(r"[^\W_]+")
-
-
-def normalize_answer(text: str) -> str:
-    """Lowercase, without punctuation, articles and surplus space: the official HotpotQA normaliser."""
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def _by_word(field: str) -> dict[str, frozenset[str]]:

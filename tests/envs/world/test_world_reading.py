@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.sources.world import WorldQuestions
 from envs.world.facts import World
-from envs.world.reading import Reader, normalize_answer
+from envs.world.reading import Reader
 from envs.world.relations import RELATIONS, TYPES
-from modules import metrics
 
 
 def asked(village: Path, query: str) -> set[tuple[str, str]]:
@@ -87,10 +85,3 @@ def test_a_query_for_two_things_asks_for_both(village: Path) -> None:
 def test_the_type_that_tells_namesakes_apart_is_no_cue() -> None:
     cues = set().union(*(relation.cues | relation.hints for relation in RELATIONS.values()))
     assert not {type_ for kind in ("person", "work") for type_ in TYPES[kind]} & cues
-
-
-@pytest.mark.parametrize("text", ["The  Silent Orchard!", "Ilva Tarrow (architect)", "an a the", "Yes.", "O'Neil-Vask"])
-def test_answers_are_normalised_as_the_metrics_do(made: Path, text: str) -> None:
-    answers = [answer for one in WorldQuestions(made, "test") for answer in one.answers]
-    for answer in [text, *answers]:
-        assert normalize_answer(answer) == metrics.normalize_answer(answer)
