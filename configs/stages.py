@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ def _manifest(
         "world_size": plan.experiment.world_size,
         "inputs": _inputs(planned, plan),
         **origin,
+        "finished": datetime.now(UTC).isoformat(),
         "seconds": seconds,
         "metrics": dict(metrics),
     }

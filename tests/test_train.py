@@ -233,6 +233,8 @@ def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(tmp_path: Path, 
     assert not (artifact(broken, "fit") / "manifest.json").exists()
     assert run(path) == 0
     assert all(torch.equal(weights(broken)[name], value) for name, value in weights(whole).items())
+    epochs = [(folder / "runs" / "flag.epochs").read_text() for folder in (whole, broken)]
+    assert epochs == ["0 1 2 3 ", "0 1 2 2 3 "], "the second run must go on, not start again"
     manifests = [json.loads((artifact(folder, "fit") / "manifest.json").read_text()) for folder in (whole, broken)]
     assert manifests[0]["metrics"] == manifests[1]["metrics"]
 

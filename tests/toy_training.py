@@ -54,12 +54,14 @@ class FailOnRank(Callback):
 
 
 class SignalOnce(Callback):
-    """Sends a signal to its own process at the start of an epoch, once."""
+    """Sends a signal to its own process at the start of an epoch, once; writes the epochs begun beside the flag."""
 
     def __init__(self, flag: str, number: int = signal.SIGKILL, epoch: int = 2) -> None:
         self.flag, self.number, self.epoch = flag, number, epoch
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with open(f"{self.flag}.epochs", "a") as f:
+            f.write(f"{trainer.current_epoch} ")
         if trainer.current_epoch == self.epoch and not os.path.exists(self.flag):
             Path(self.flag).touch()
             os.kill(os.getpid(), self.number)
