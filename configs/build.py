@@ -110,8 +110,7 @@ def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             public = [other for other in dir(found) if not other.startswith("_")]
-            near = suggest(part, public) if len(public) < 20 or "mean" in suggest(part, public) else ""
-            raise ConfigError(f"no '{part}' in {path} at {at}{near}")
+            raise ConfigError(f"no '{part}' in {path} at {at}{suggest(part, public)}")
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"{at} is no class or function")

@@ -83,9 +83,9 @@ def undotted(text: str) -> Key:
 
 
 def suggest(name: str, accepted: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest accepted one, or all of them."""
+    """The end of a message about an unknown name: the nearest accepted one, or all of a few."""
     accepted = sorted(accepted)
     near = difflib.get_close_matches(name, accepted, n=1)
     if near:
         return f"; did you mean '{near[0]}'?"
-    return f"; accepted: {', '.join(accepted)}" if accepted else ""
+    return f"; accepted: {', '.join(accepted)}" if 0 < len(accepted) <= 20 else ""
