@@ -21,6 +21,8 @@ from envs.seeds import stable_hash
 from envs.types import Document, Hit
 
 _BLOCK = 4096  # passages encoded and added at once
+_TRAIN_PER_CLUSTER = 64  # FAISS warns below 39
+_TRAIN_AT_LEAST = 16_384  # product quantizers learn 256 centroids too
 _FILE = "index.faiss"
 
 
@@ -107,8 +109,8 @@ class Dense:
         self._faiss.write_index(index, str(folder / _FILE))
 
     def _sample(self, index: Any) -> Iterator[Document]:
-        """Passages to train on, at least 64 a cluster where there are as many, chosen by hash."""
-        size = min(len(self.documents), max(64 * self._clusters(index), 16_384))
+        """Passages to train on, chosen by hash."""
+        size = min(len(self.documents), max(_TRAIN_PER_CLUSTER * self._clusters(index), _TRAIN_AT_LEAST))
         random = np.random.default_rng(stable_hash(self.documents.identity, self._factory))
         chosen = random.choice(len(self.documents), size, replace=False, shuffle=False)
         return (self.documents[i] for i in np.sort(chosen))
