@@ -13,6 +13,7 @@ from configs.loader import load
 from configs.plan import Plan
 from configs.stages import begin, record, run_stage
 from envs.errors import ConfigError, DataError, UserError
+from envs.progress import quiet_without_terminal
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns 2 for a wrong setting or input that is found before any work, 1 for any other error, 0 at the end.
     """
     options = parse(arguments)
+    quiet_without_terminal()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     ranks, code = Ranks(), 2
     try:

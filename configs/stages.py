@@ -85,9 +85,18 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> b
     return True
 
 
+def build_data(name: str, plan: Plan) -> Any:
+    """A stage's `data`, built; the artifacts that it quotes must be complete.
+
+    Raises:
+        UserError: a constructor refused its arguments.
+    """
+    return build(_settings(plan.stages[name], plan)["data"], ("stages", name, "data"), plan.origins, {})
+
+
 def _make(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, float]:
     folder, seed = planned.artifact.folder, plan.experiment.seed
-    maker = ranks.everywhere(lambda: build(settings["data"], ("stages", planned.name, "data"), plan.origins, {}))
+    maker = ranks.everywhere(lambda: build_data(planned.name, plan))
     ranks.everywhere(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
     return ranks.agree(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
 

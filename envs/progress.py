@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from tqdm import tqdm
+
+
+def quiet_without_terminal() -> None:
+    """Silence the bars of the Hugging Face libraries too; works only before they are imported."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def progress_bar(total: int | None, label: str, unit: str = "it") -> tqdm[Any]:
