@@ -1,0 +1,36 @@
+"""The quickstart made small: a whole experiment in a few seconds."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import train
+
+QUICKSTART = Path(train.__file__).parent / "configs" / "quickstart.yaml"
+SMALL = (
+    *("stages.world.data.people=40", "stages.world.data.works=20", "stages.world.data.organisations=15"),
+    *("stages.world.data.cities=12", "stages.world.data.countries=4", "stages.world.data.questions=120"),
+    "stages.world.data.splits={sft: 60, dev: 20, test: 40}",
+    *("parts.limits.turns=3", "parts.limits.turn_tokens=12"),
+    *(
+        "stages.eval_untrained.data.generator.policy.hidden_size=32",
+        "stages.eval_untrained.data.generator.policy.layers=1",
+    ),
+    "stages.eval_untrained.data.generator.policy.feed_forward=32",
+)
+
+
+def run(*arguments: str, config: Path = QUICKSTART) -> int:
+    """`train.py --config config arguments`, leaving the process's signal handling as it was."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return train.main(["--config", str(config), *arguments])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def quickstart(output: Path, *arguments: str) -> int:
+    """The small quickstart into `output`; eleven turns for the teacher, three for the untrained model."""
+    teacher = "stages.eval_teacher.data.limits={target: 'envs.types:Limits', turn_tokens: 64}"
+    return run(*SMALL, teacher, f"output={output}", *arguments)
