@@ -17,6 +17,7 @@ from envs.interfaces import Generator, Protocol, Retriever
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Question
+from modules.generation import PolicyGenerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class Evaluation:
         limits: budgets of an episode.
         pool: episodes in flight.
         unit: questions a unit.
+
+    Raises:
+        ConfigError: the policy's tokenizer is not the protocol's, so ids of one would mean nothing to the other.
     """
 
     def __init__(
@@ -63,6 +67,11 @@ class Evaluation:
     ) -> None:
         self.datasets, self.protocol, self.generator = datasets, protocol, generator
         self.top_k, self.limits, self.pool, self.unit = top_k, limits, pool, unit
+        if isinstance(generator, PolicyGenerator):
+            spoken, read = generator.policy.tokenizer, protocol.codec.tokenizer
+            if spoken.get_vocab() != read.get_vocab():
+                names = f"{spoken.name_or_path} and {read.name_or_path}"
+                raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Evaluate this rank's units; those that are there already stay.

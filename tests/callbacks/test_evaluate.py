@@ -11,7 +11,8 @@ from callbacks.evaluate import Benchmark, Evaluation
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
 from envs.types import Document, Episode, Gold, Hit, Limits, Question, Turn
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
+from modules.generation import PolicyGenerator
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer())
 
@@ -120,3 +121,9 @@ def test_prompts_that_leave_no_room_are_one_clear_error(tmp_path: Path) -> None:
 def test_an_empty_dataset_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="dataset toy, split test: no questions"):
         run(tmp_path, count=0)
+
+
+def test_a_policy_that_speaks_another_tokenizer_is_refused() -> None:
+    generator = PolicyGenerator(tiny_policy(byte_tokenizer(tags=("<other>",))))
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        Evaluation({}, PROTOCOL, generator)
