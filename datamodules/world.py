@@ -59,7 +59,7 @@ class WorldData:
         hops: tuple[int, ...] = (1, 2, 3),
         comparison: float = 0,
         questions: int = 2400,
-        skew: float = 1.0,
+        skew: float = 0.8,
         namesakes: float = 0.1,
         paraphrases: int = 3,
         splits: dict[str, float] | None = None,
