@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Question
 from modules.generation import PolicyGenerator
+from modules.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Evaluation:
         unit: questions a unit.
 
     Raises:
-        ConfigError: the policy's tokenizer is not the protocol's, so ids of one would mean nothing to the other.
+        ConfigError: a setting is out of range, or the policy cannot read the protocol's ids.
     """
 
     def __init__(
@@ -67,11 +69,10 @@ class Evaluation:
     ) -> None:
         self.datasets, self.protocol, self.generator = datasets, protocol, generator
         self.top_k, self.limits, self.pool, self.unit = top_k, limits, pool, unit
+        if min(pool, unit, top_k) < 1:
+            raise ConfigError(f"pool {pool}, unit {unit}, top_k {top_k}: each must be at least 1")
         if isinstance(generator, PolicyGenerator):
-            spoken, read = generator.policy.tokenizer, protocol.codec.tokenizer
-            if spoken.get_vocab() != read.get_vocab():
-                names = f"{spoken.name_or_path} and {read.name_or_path}"
-                raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
+            _check_policy(generator.policy, protocol, limits or Limits())
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Evaluate this rank's units; those that are there already stay.
@@ -81,10 +82,11 @@ class Evaluation:
             ConfigError: no prompt of a unit leaves room for a turn.
             DataError: a dataset is empty.
         """
+        turn = itertools.count()  # units of all datasets are dealt out to the ranks in turn
         for name, dataset in self.datasets.items():
             environment = RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
             for number, (path, questions) in enumerate(self._units(folder, name, dataset)):
-                if number % world_size != rank or path.exists():
+                if next(turn) % world_size != rank or path.exists():
                     continue
                 start = time.perf_counter()
                 episodes = rollout(
@@ -127,6 +129,17 @@ class Evaluation:
         for start in range(0, len(questions), self.unit):
             unit = questions[start : start + self.unit]
             yield folder / "data" / "units" / f"{name}-{dataset.split}" / f"{start // self.unit:05d}.jsonl", unit
+
+
+def _check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
+    """Refuse a policy that cannot read the protocol's ids, or not as many as it may be given."""
+    spoken, read = policy.tokenizer, protocol.codec.tokenizer
+    if spoken.get_vocab() != read.get_vocab():
+        names = f"{spoken.name_or_path} and {read.name_or_path}"
+        raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
+    longest = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and limits.total_tokens > longest:
+        raise ConfigError(f"limits.total_tokens is {limits.total_tokens}, but the model reads only {longest} tokens")
 
 
 def _refuse_failure(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:

@@ -19,7 +19,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from envs.errors import DataError
-from envs.files import atomic_write
+from envs.files import atomic_write, write_json
 
 _ROOT = Path(__file__).parent.parent
 _SOURCES = ("train.py", "callbacks", "configs", "datamodules", "envs", "modules")
@@ -68,13 +68,20 @@ class Artifact:
         finally:
             lock.release()
 
-    def open(self, settings: Mapping[str, Any]) -> None:
-        """Make the folder ready for work: a killed run's half-written files go, its whole ones stay."""
+    def open(self, settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the folder ready for work: a killed run's half-written files go, its whole ones stay.
+
+        Returns the origin of the run that began the work, which is another one's where a killed run is gone on with.
+        """
         self.folder.mkdir(exist_ok=True)
         for leftover in self.folder.rglob(".*.tmp"):
             leftover.unlink()
         with atomic_write(self.folder / "config.yaml") as f:
             yaml.safe_dump(dict(settings), f, sort_keys=False, allow_unicode=True)
+        begun = self.folder / "origin.json"
+        if not begun.exists():
+            write_json(begun, origin)
+        return json.loads(begun.read_text(encoding="utf-8"))
 
     def set_aside(self) -> None:
         """Move the artifact to `<folder>.old`, in place of an earlier one there, so that it is made again."""
@@ -85,9 +92,8 @@ class Artifact:
 
     def close(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest: from now on the artifact is complete."""
-        with atomic_write(self._manifest) as f:
-            json.dump(manifest, f, indent=2, ensure_ascii=False, allow_nan=False)
-            f.write("\n")
+        write_json(self._manifest, manifest)
+        (self.folder / "origin.json").unlink(missing_ok=True)  # the manifest tells it
 
     @property
     def _manifest(self) -> Path:

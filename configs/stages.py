@@ -31,9 +31,10 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
     artifact = planned.artifact
     with artifact.lock() if ranks.rank == 0 else nullcontext():
         settings = _settings(planned, plan)
-        if not ranks.agree(lambda: _opened(planned, plan, settings)):
+        origin = ranks.agree(lambda: _opened(planned, plan, settings))
+        if origin is None:
             return
-        start, origin = time.monotonic(), provenance() if ranks.rank == 0 else {}
+        start = time.monotonic()
         run = _make if planned.stage.module is None else _fit
         metrics = finite(run(planned, plan, ranks, settings))
         if ranks.rank == 0:
@@ -70,19 +71,23 @@ def begin(plan: Plan) -> None:
         print(f"reused, though made by other code or from an earlier input: {', '.join(stale)} (--force NAME remakes)")
 
 
-def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> bool:
-    """Make the artifact's folder ready and say what happens; False where it is complete already."""
+def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Make the artifact's folder ready and say what happens; returns its origin, None where it is complete already."""
     artifact = planned.artifact
     if planned.done:
         print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
-        return False
-    if artifact.complete:
+        return None
+    if artifact.complete or planned.forced:
         artifact.set_aside()
         shutil.rmtree(_events(planned, plan), ignore_errors=True)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
-    artifact.open({**settings, **run})
+    now = {"inputs": _inputs(planned, plan), **provenance()}
+    begun = artifact.open({**settings, **run}, now)
     print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
-    return True
+    if any(begun[key] != now[key] for key in ("inputs", "source")):
+        print(f"{planned.name}: goes on with what other code or inputs began (--force {planned.name} starts over)")
+        begun["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
+    return begun
 
 
 def build_data(name: str, plan: Plan) -> Any:
@@ -146,7 +151,6 @@ def _manifest(
         "fingerprint": planned.fingerprint,
         "seed": plan.experiment.seed,
         "world_size": plan.experiment.world_size,
-        "inputs": _inputs(planned, plan),
         **origin,
         "finished": datetime.now(UTC).isoformat(),
         "seconds": seconds,

@@ -97,7 +97,7 @@ def checked(question: Question, where: str) -> Question:
     """The question itself, if it has an id, a text and an answer.
 
     Raises:
-        DataError: it has not.
+        DataError: it has not, or a text in it is no Unicode.
     """
     if not question.id.strip():
         raise DataError(f"{where}: a question without id")
@@ -105,6 +105,10 @@ def checked(question: Question, where: str) -> Question:
         raise DataError(f"{where}: question {question.id!r} has no text")
     if not any(answer.strip() for answer in question.answers):
         raise DataError(f"{where}: question {question.id!r} has no answer")
+    try:
+        json.dumps(question_to_row(question), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: question {question.id!r} holds half a character (a lone surrogate)") from error
     return question
 
 

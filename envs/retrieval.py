@@ -59,7 +59,8 @@ class RetrievalEnvironment:
             return self._finish(episode, "step_budget")
         room = self.limits.total_tokens - len(coming.prefix())
         if room < 1:
-            episode.truncations["total" if episode.turns else "prompt"] += 1
+            sampled = any(turn.finish != "scripted" for turn in episode.turns)
+            episode.truncations["total" if sampled else "prompt"] = 1
             return self._finish(episode, "token_budget")
         return dataclasses.replace(
             coming,
@@ -86,8 +87,8 @@ class RetrievalEnvironment:
             if turn.finish != "scripted":
                 turn.action = self.protocol.parse(turn)
             episode.turns.append(turn)
-            if turn.finish == "length":
-                episode.truncations["total" if len(episode.context()) >= self.limits.total_tokens else "turn"] += 1
+            if turn.finish == "length" and len(episode.context()) < self.limits.total_tokens:
+                episode.truncations["turn"] += 1
         searching = [i for i, turn in enumerate(turns) if turn.action.kind == "query"]
         found = self._search([turns[i].action.text for i in searching])
         for i, hits in zip(searching, found, strict=True):
@@ -117,13 +118,19 @@ class RetrievalEnvironment:
         return found
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
-        """Ids of what the environment writes; only the untrusted part is cut."""
+        """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on."""
         codec = self.protocol.codec
         text = self.protocol.observe(turn.action, turn.hits)
         before, data, after = codec.control(text.before), codec.data(text.data), codec.control(text.after)
-        room = max(0, self.limits.total_tokens - len(episode.context()) - len(before) - len(after))
+        coming = self.protocol.next(episode)
+        opening = coming.opening_ids if isinstance(coming, Request) and coming.context_ids is None else ()
+        rest = len(episode.context()) + len(before) + len(after) + len(opening) + 1
+        room = max(0, self.limits.total_tokens - rest)
         if len(data) > min(self.limits.observation_tokens, room):
-            episode.truncations["observation" if self.limits.observation_tokens <= room else "total"] += 1
+            if self.limits.observation_tokens <= room:
+                episode.truncations["observation"] += 1
+            else:
+                episode.truncations["total"] = 1
             data = data[: min(self.limits.observation_tokens, room)]
         return before + data + after
 

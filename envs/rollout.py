@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import chain
 
 from envs.interfaces import Generator
@@ -40,7 +41,8 @@ def rollout(
     ]
     waiting = iter(episodes)
     active: list[Episode] = []
-    with progress_bar(len(episodes), label, unit="ep") as bar:
+    with progress_bar(len(episodes), label, unit="ep") as bar, ExitStack() as leaving:
+        leaving.callback(generator.release, episodes)  # also when a retriever's failure ends the work
         while True:
             running: list[Request | Act] = []
             done: list[Episode] = []

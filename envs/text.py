@@ -8,6 +8,7 @@ placeholders, so a question cannot close its own message either.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from envs.errors import ConfigError
 
 _SLOT = "\ue000{}\ue001"
+_DATE = "26 Jul 2024"  # for templates that write a date; the one Llama's own falls back to
 
 
 def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
@@ -41,16 +43,19 @@ class Codec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase | str | Path, tags: Sequence[str] = ()) -> None:
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.tags = tuple(tags)
-        control = {
-            i: str(t) for i, t in self.tokenizer.added_tokens_decoder.items() if t.special or str(t) in self.tags
-        }
-        self._control_ids = frozenset(i for i, text in control.items() if text != self.tokenizer.unk_token)
-        literal = "|".join(re.escape(text[1:]) for text in control.values() if text.startswith("<"))
+        # Encoding data splits special tokens, but not other added ones (`</think>`, `<tool_call>`): both are escaped.
+        added = [str(token) for token in self.tokenizer.added_tokens_decoder.values()]
+        literal = "|".join(re.escape(text[1:]) for text in added if re.fullmatch(r"<\S+>", text))
         self._literal = re.compile(rf"<(?={literal})", re.IGNORECASE) if literal else None
         self._tag = tag_pattern(self.tags) if self.tags else None
 
     def neutralise(self, text: str) -> str:
-        """Escape the `<` of every control tag and special token in `text`."""
+        """Escape the `<` of every control tag and special token in `text`, written in full-width letters or not."""
+        escaped = self._escape(text)
+        folded = unicodedata.normalize("NFKC", escaped)  # what some tokenizers would read
+        return escaped if folded == self._escape(folded) else self._escape(folded)
+
+    def _escape(self, text: str) -> str:
         for pattern in (self._tag, self._literal):
             text = pattern.sub("&lt;", text) if pattern else text
         return text
@@ -62,8 +67,7 @@ class Codec:
     def data(self, text: str) -> tuple[int, ...]:
         """Ids of untrusted text: neutralised, special tokens split, no control id among them."""
         text = self.neutralise(text).encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark
-        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
-        return tuple(token for token in ids if token not in self._control_ids)
+        return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens kept."""
@@ -76,29 +80,35 @@ class Codec:
         stretch of trusted text and one for each piece of data, in order; most callers join them.
 
         Raises:
-            ConfigError: the tokenizer has no chat template.
+            ConfigError: the tokenizer has no chat template, or one that writes today's date.
         """
-        if not self.tokenizer.chat_template:
-            name = self.tokenizer.name_or_path or "given"
+        template, name = str(self.tokenizer.chat_template or ""), self.tokenizer.name_or_path or "given"
+        if not template:
             raise ConfigError(f"tokenizer {name} has no chat template: set tokenizer.chat_template and save it again")
+        if "strftime_now" in template and "date_string" not in template:
+            raise ConfigError(f"the chat template of {name} writes today's date: replace strftime_now in it by a date")
         content = user
         for name in data:
             content = content.replace(f"{{{name}}}", _SLOT.format(name))
         rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+            [{"role": "user", "content": content}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+            date_string=_DATE,
         )
         pieces = re.split("\ue000(\\w+)\ue001", str(rendered))
         return [self.data(data[piece]) if i % 2 else self.control(piece) for i, piece in enumerate(pieces)]
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a folder or hub id.
 
     Raises:
         ConfigError: there is none there.
     """
     try:
-        return AutoTokenizer.from_pretrained(str(path))
+        return AutoTokenizer.from_pretrained(str(path), revision=revision)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"no tokenizer at {path}: {reason} Give a folder that holds tokenizer.json.") from error

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from envs.errors import ConfigError
+
 Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
 Finish = Literal["stop", "eos", "length", "scripted"]
 
@@ -93,12 +95,20 @@ class Limits:
     """Budgets of an episode: sampled turns, sampled tokens a turn, tokens of retrieved text a turn, tokens in all.
 
     Retrieved text is cut to its limit; running out of turns or of total tokens ends the episode.
+
+    Raises:
+        ConfigError: a budget leaves nothing.
     """
 
     turns: int = 11
     turn_tokens: int = 1024
     observation_tokens: int = 2048
     total_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        for name, least in (("turns", 1), ("turn_tokens", 1), ("observation_tokens", 0), ("total_tokens", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"limits.{name} is {getattr(self, name)}; it must be at least {least}")
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from envs.errors import ConfigError
 from envs.types import Episode, Finish, Request, Turn
@@ -84,15 +85,15 @@ class PolicyGenerator:
         batch_size: rows of one forward pass.
 
     Raises:
-        ConfigError: a model whose layers do not all attend to the whole context.
+        ConfigError: a setting is out of range, or the model's layers do not all attend to the whole context.
     """
 
     def __init__(self, policy: Policy, *, temperature: float = 0.0, top_p: float = 1.0, batch_size: int = 64) -> None:
         self.policy, self.temperature, self.top_p, self.batch_size = policy, temperature, top_p, batch_size
-        config = policy.model.config.get_text_config()
-        other = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-        if other:
-            raise ConfigError(f"{config.model_type} has {', '.join(sorted(other))} layers; use a full-attention model")
+        if temperature < 0 or not 0 < top_p <= 1 or batch_size < 1:
+            settings = f"temperature {temperature}, top_p {top_p}, batch_size {batch_size}"
+            raise ConfigError(f"{settings}: temperature must be >= 0, top_p in (0, 1], batch_size >= 1")
+        _refuse_forgetful(policy.model.config.get_text_config())
         eos = policy.model.generation_config.eos_token_id if policy.model.generation_config else None
         ids = [policy.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])]
         self._eos = frozenset(token for token in ids if token is not None)
@@ -142,7 +143,7 @@ class PolicyGenerator:
     def _reusable(self, row: _Row) -> tuple[int, Tensor]:
         """How many leading ids of the prefix are already cached, and their keys and values."""
         model = self.policy.model
-        kept = self._kept.get(id(row.request.episode))
+        kept = self._kept.pop(id(row.request.episode), None)
         if kept is not None and len(kept.ids) < len(row.prefix) and row.prefix[: len(kept.ids)] == kept.ids:
             return len(kept.ids), kept.cache
         return 0, empty_row(model.config.get_text_config(), next(model.parameters()))
@@ -154,10 +155,12 @@ class PolicyGenerator:
         reuse = [self._reusable(row) for row in rows]
         new = [row.prefix[count:] for row, (count, _) in zip(rows, reuse, strict=True)]
         past, width = max(count for count, _ in reuse), max(map(len, new))
+        counts = [count for count, _ in reuse]
         batch = BatchCache([cache for _, cache in reuse], room=width + max(row.limit for row in rows))
+        del reuse  # the batch holds a copy
         ids = torch.zeros((len(rows), width), dtype=torch.long)
         mask = torch.zeros((len(rows), past + width), dtype=torch.long)
-        for index, (fresh, (count, _)) in enumerate(zip(new, reuse, strict=True)):
+        for index, (fresh, count) in enumerate(zip(new, counts, strict=True)):
             ids[index, width - len(fresh) :] = torch.tensor(fresh)
             mask[index, past - count : past] = 1
             mask[index, past + width - len(fresh) :] = 1
@@ -200,3 +203,14 @@ class PolicyGenerator:
         columns = mask_T.nonzero().squeeze(-1)
         fed = row.prefix + tuple(row.ids[:-1])
         self._kept[id(row.request.episode)] = _Kept(fed, batch.row(index, columns))
+
+
+def _refuse_forgetful(config: PretrainedConfig) -> None:
+    """A kept cache is right only where every layer attends to the whole context."""
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    forgetful = set(kinds or ()) - {"full_attention"}
+    if not kinds and window and window < config.max_position_embeddings:
+        forgetful = {f"sliding windows of {window}"}
+    if forgetful:
+        raise ConfigError(f"{config.model_type} has {', '.join(sorted(forgetful))}; use a model with full attention")

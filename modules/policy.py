@@ -37,21 +37,26 @@ def load_policy(
     adapter: Path | None = None,
     revision: str | None = None,
 ) -> Policy:
-    """Load a policy from a folder or hub id; `adapter` is a folder with a LoRA adapter to put on it.
+    """Load a policy from a folder or hub id; `adapter` is a folder, saved by `Policy.save`, of a LoRA adapter on it.
 
-    `device` "auto" is CUDA where there is one, else the CPU.
+    The tokenizer is the adapter's where there is one: it may know more tokens than the base, which then gets rows for
+    them. `device` "auto" is CUDA where there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: there is no such model or adapter.
     """
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
+        tokenizer = load_tokenizer(adapter or path, revision=None if adapter else revision)
+        if adapter is not None:
+            if len(tokenizer) > model.config.get_text_config().vocab_size:
+                model.resize_token_embeddings(len(tokenizer))
+            model.load_adapter(str(adapter))
     except (OSError, ValueError) as error:
+        what = path if adapter is None else f"{path} with the adapter {adapter}"
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"no causal language model at {path}: {reason} (`make models` obtains small ones)") from error
-    if adapter is not None:
-        model.load_adapter(str(adapter))
-    return Policy(_placed(model, device), load_tokenizer(path))
+        raise ConfigError(f"no causal language model at {what}: {reason} (`make models` obtains small ones)") from error
+    return Policy(_placed(model, device), tokenizer)
 
 
 def random_policy(

@@ -161,6 +161,26 @@ def test_reuse_across_changed_source_is_said_once(tmp_path: Path, capsys, monkey
     )
 
 
+def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_path: Path, capsys) -> None:
+    path = chain(tmp_path)
+    run(path)
+    made = artifact(tmp_path, "more")
+    manifest = json.loads((made / "manifest.json").read_text())
+    (made / "manifest.json").unlink()
+    begun = {key: manifest[key] for key in ("inputs", "versions", "commit")} | {"source": "older"}
+    (made / "origin.json").write_text(json.dumps(begun))
+    capsys.readouterr()
+    run(path)
+    assert "more: goes on with what other code or inputs began (--force more starts over)" in capsys.readouterr().out
+    finished = json.loads((made / "manifest.json").read_text())
+    assert (finished["source"], finished["resumed_by"]["source"]) == ("older", manifest["source"])
+    (made / "manifest.json").unlink()
+    (made / "data" / "half.jsonl").write_text("begun\n")
+    assert run(path, "--force", "more") == 0
+    assert not (made / "data" / "half.jsonl").exists()
+    assert "resumed_by" not in json.loads((made / "manifest.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -58,7 +58,7 @@ class Scripted:
 
     def __init__(self, codec_ids: Callable[[str], Sequence[int]], script: Callable[[Episode], str]) -> None:
         self.codec_ids, self.script = codec_ids, script
-        self.released = 0
+        self.finished: set[str] = set()
 
     def generate(self, requests: Sequence[Request]) -> list[Turn]:
         turns = []
@@ -80,7 +80,7 @@ class Scripted:
         return turns
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        self.released += len(episodes)
+        self.finished |= {f"{e.question.id}/{e.sample}" for e in episodes}
 
 
 class FixedRetriever:

@@ -104,8 +104,8 @@ class ProRAG:
         return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
 
     def compose(self, action: Action, thought: str) -> str:
-        tag = PAYLOAD[action.kind]
-        return f"{thought} </step>\n<{tag}>\n{action.text} </{tag}>"
+        tag, neutral = PAYLOAD[action.kind], self.codec.neutralise
+        return f"{neutral(thought)} </step>\n<{tag}>\n{neutral(action.text)} </{tag}>"
 
 
 def step_kind(text: str) -> str | None:

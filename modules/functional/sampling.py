@@ -32,7 +32,8 @@ def gumbel_noise(seeds_B: Tensor, positions_B: Tensor, vocabulary: int) -> Tenso
     row_B = _mix(_mix(_mix(low) ^ (high & _MASK)) ^ ((positions_B * 0x9E3779B9) & _MASK))
     entry_V = _mix(torch.arange(1, vocabulary + 1, device=seeds_B.device))
     bits_BV = _mix(row_B[:, None] ^ entry_V[None, :])
-    uniform_BV = ((bits_BV >> 8).float() + 0.5) / 2**24
+    # 23 bits and a half fit a float32 exactly: more would round up to 1, whose noise is infinite.
+    uniform_BV = ((bits_BV >> 9).float() + 0.5) / 2**23
     return -torch.log(-torch.log(uniform_BV))
 
 

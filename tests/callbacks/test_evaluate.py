@@ -127,3 +127,15 @@ def test_a_policy_that_speaks_another_tokenizer_is_refused() -> None:
     generator = PolicyGenerator(tiny_policy(byte_tokenizer(tags=("<other>",))))
     with pytest.raises(ConfigError, match="different tokenizers"):
         Evaluation({}, PROTOCOL, generator)
+
+
+def test_a_budget_longer_than_the_models_context_is_refused() -> None:
+    generator = PolicyGenerator(tiny_policy(byte_tokenizer()))
+    with pytest.raises(ConfigError, match="total_tokens is 8192, but the model reads only 4096"):
+        Evaluation({}, PROTOCOL, generator)
+
+
+@pytest.mark.parametrize("setting", ["pool", "unit", "top_k"])
+def test_a_pool_or_unit_of_nothing_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match="each must be at least 1"):
+        Evaluation({}, PROTOCOL, Counted(), **{setting: 0})

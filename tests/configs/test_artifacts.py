@@ -11,11 +11,13 @@ import pytest
 from configs.artifacts import Artifact, finite, provenance, source_hash
 from envs.errors import DataError
 
+ORIGIN = {"source": "abc", "inputs": {}}
+
 
 def test_an_artifact_is_complete_from_its_manifest_on(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
     with artifact.lock():
-        artifact.open({"data": {"target": "a:A"}, "seed": 3})
+        artifact.open({"data": {"target": "a:A"}, "seed": 3}, ORIGIN)
         assert not artifact.complete
         artifact.close({"metrics": {"em": 0.5}})
     assert artifact.complete
@@ -25,18 +27,26 @@ def test_an_artifact_is_complete_from_its_manifest_on(tmp_path: Path) -> None:
 
 def test_opening_again_drops_half_written_files_and_keeps_whole_ones(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
-    artifact.open({})
+    artifact.open({}, ORIGIN)
     (artifact.folder / "data").mkdir()
     (artifact.folder / "data" / "unit-1.jsonl").write_text("whole")
     (artifact.folder / "data" / ".unit-2.jsonl.77.tmp").write_text("ha")
-    artifact.open({})
+    artifact.open({}, ORIGIN)
     assert [path.name for path in (artifact.folder / "data").iterdir()] == ["unit-1.jsonl"]
+
+
+def test_the_origin_is_that_of_the_run_that_began(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path / "sft-0123")
+    assert artifact.open({}, ORIGIN) == ORIGIN
+    assert artifact.open({}, {"source": "later", "inputs": {}}) == ORIGIN
+    artifact.close({})
+    assert sorted(path.name for path in artifact.folder.iterdir()) == ["config.yaml", "manifest.json"]
 
 
 def test_setting_aside_keeps_the_last_one_only(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
     for making in ("first", "second"):
-        artifact.open({})
+        artifact.open({}, ORIGIN)
         artifact.close({"making": making})
         artifact.set_aside()
     assert not artifact.folder.exists()

@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "countries": 4,
     "questions": 300,
     "comparison": 0.1,
+    "skew": 1.0,
 }
 
 

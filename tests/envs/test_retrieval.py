@@ -122,3 +122,38 @@ def test_seeds_depend_on_question_sample_iteration_and_turn_only() -> None:
     seeds = [seed(), seed("b"), seed(sample=1), seed(iteration=1), seed(run=1)]
     assert len(set(seeds)) == 5
     assert seed() == seeds[0]
+
+
+def test_a_turn_cut_by_the_total_is_counted_once() -> None:
+    [episode] = play(["x" * 500], limits=Limits(total_tokens=len(PROTOCOL.prompt(question())) + 60))
+    assert (episode.status, episode.truncations) == ("token_budget", {"total": 1})
+
+
+def test_passages_leave_room_for_the_message_after_them_and_an_answer() -> None:
+    protocol = Direct(byte_tokenizer(), retrieve=True)
+    environment = RetrievalEnvironment(protocol, FixedRetriever([LONG]), limits=Limits(total_tokens=300))
+    [episode] = rollout(environment, Scripted(protocol.codec.control, lambda _: "A"), [question()], seed=0)
+    assert (episode.status, episode.answer, episode.truncations) == ("answered", "A", {"total": 1})
+    assert len(episode.context()) == 300
+
+
+def test_a_message_that_leaves_no_room_even_without_passages_is_a_prompt_too_long() -> None:
+    protocol = Direct(byte_tokenizer(), retrieve=True)
+    environment = RetrievalEnvironment(protocol, FixedRetriever([LONG]), limits=Limits(total_tokens=120))
+    [episode] = rollout(environment, Scripted(protocol.codec.control, lambda _: "A"), [question()], seed=0)
+    assert episode.status == "token_budget"
+    assert episode.truncations["prompt"] == 1
+
+
+@pytest.mark.parametrize("setting", ["turns", "turn_tokens", "total_tokens"])
+def test_a_budget_of_nothing_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"limits.{setting} is 0; it must be at least 1"):
+        Limits(**{setting: 0})
+
+
+def test_episodes_are_released_when_the_work_is_stopped() -> None:
+    environment = RetrievalEnvironment(PROTOCOL, Flaky(set(range(9))), max_failures=1)
+    generator = Scripted(PROTOCOL.codec.control, lambda _: QUERY)
+    with pytest.raises(RetrievalError):
+        rollout(environment, generator, [question()], seed=0)
+    assert generator.finished == {"q1/0"}

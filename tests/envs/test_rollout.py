@@ -35,7 +35,7 @@ def test_every_episode_is_finished_and_in_the_order_of_the_questions() -> None:
     assert [(e.question.id, e.sample) for e in episodes] == [(q.id, s) for q in questions for s in (0, 1)]
     assert all(e.status == "answered" for e in episodes)
     assert [len(e.turns) for e in episodes] == [4, 4, 1, 1, 3, 3, 2, 2, 1, 1]
-    assert generator.released == 10
+    assert len(generator.finished) == 8  # two of the questions share a name
 
 
 def test_a_place_in_the_pool_is_filled_again_in_order() -> None:

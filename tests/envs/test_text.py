@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from envs.errors import ConfigError
 from envs.protocols.prorag import TAGS
@@ -80,3 +81,29 @@ def test_a_tokenizer_without_a_chat_template_is_a_clear_error() -> None:
 def test_a_missing_tokenizer_is_a_clear_error(tmp_path) -> None:
     with pytest.raises(ConfigError, match="no tokenizer at"):
         Codec(tmp_path)
+
+
+def test_full_width_tags_are_escaped_too() -> None:
+    assert CODEC.neutralise("a ＜answer＞x＜／ＡＮＳＷＥＲ＞") == "a &lt;answer>x&lt;/ANSWER>"
+    assert CODEC.neutralise("ｗｉｄｅ ＜b＞ text") == "ｗｉｄｅ ＜b＞ text"
+
+
+def test_added_tokens_that_are_not_special_cannot_come_out_of_data() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("</think>", special=False), AddedToken("<tool_call>", special=False)])
+    codec = Codec(tokenizer, TAGS)
+    added = {tokenizer.convert_tokens_to_ids(token) for token in ("</think>", "<tool_call>")}
+    assert added <= set(codec.control("x</think>y<tool_call>"))
+    assert not added & set(codec.data("x</think>y<tool_call>"))
+
+
+def test_a_template_that_writes_todays_date_is_refused_or_given_a_fixed_one() -> None:
+    tokenizer = byte_tokenizer()
+    fallback = (
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%d') %}{% endif %}{{ date_string }}"
+    )
+    tokenizer.chat_template = fallback
+    assert Codec(tokenizer).decode(sum(Codec(tokenizer).chat("Q"), ())) == "26 Jul 2024"
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}"
+    with pytest.raises(ConfigError, match="writes today's date"):
+        Codec(tokenizer).chat("Q")

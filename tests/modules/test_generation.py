@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig
+from transformers import MistralConfig, MistralForCausalLM
 
 from envs.errors import ConfigError
 from envs.types import Episode, Question, Request
@@ -245,3 +246,18 @@ def test_the_gpu_samples_the_same_tokens_in_float32() -> None:
         if not ties(POLICY, b, 1.0)
     ]
     assert all(same)
+
+
+def test_a_model_with_a_sliding_window_and_no_layer_types_is_refused() -> None:
+    config = MistralConfig(
+        vocab_size=len(TOKENIZER), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        intermediate_size=16, sliding_window=16,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="sliding windows of 16"):
+        PolicyGenerator(Policy(MistralForCausalLM(config), TOKENIZER))
+
+
+@pytest.mark.parametrize("settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"batch_size": 0}])
+def test_settings_out_of_range_are_refused(settings: dict) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        PolicyGenerator(POLICY, **settings)

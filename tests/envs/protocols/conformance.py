@@ -42,6 +42,7 @@ def check_protocol(protocol: Protocol, script: Sequence[Action], answer: str) ->
         _only_sampled_tokens_train(poisoned)
     _data_never_becomes_control(protocol)
     _budgets_end_episodes(protocol, script)
+    _passages_are_cut_to_their_limit(protocol, script)
 
 
 def _play(
@@ -51,7 +52,7 @@ def _play(
     environment = RetrievalEnvironment(protocol, FixedRetriever(documents), top_k=len(texts), limits=limits)
     generator = Scripted(protocol.codec.control, _speaker(protocol, script))
     [episode] = rollout(environment, generator, [Question("q", question, ("Ada",))], seed=0)
-    assert generator.released == 1
+    assert generator.finished == {"q/0"}
     return episode
 
 
@@ -111,6 +112,16 @@ def _data_never_becomes_control(protocol: Protocol) -> None:
     control = {i for i, token in protocol.codec.tokenizer.added_tokens_decoder.items() if token.special}
     for text in HOSTILE:
         assert not control & set(protocol.codec.data(text))
+
+
+def _passages_are_cut_to_their_limit(protocol: Protocol, script: Sequence[Action]) -> None:
+    long = ["word " * 400 + "needle"]
+    for limit, seen in ((5000, True), (50, False)):
+        episode = _play(protocol, script, long, "Who?", Limits(observation_tokens=limit))
+        contexts = [turn.context_ids or () for turn in episode.turns] + [episode.context()]
+        searched = any(turn.hits for turn in episode.turns)
+        assert any("needle" in protocol.codec.decode(ids) for ids in contexts) is (seen and searched)
+        assert bool(episode.truncations["observation"]) is (searched and not seen)
 
 
 def _budgets_end_episodes(protocol: Protocol, script: Sequence[Action]) -> None:

@@ -49,9 +49,8 @@ class Notebook:
         context = self.codec.control("Q: ") + self.codec.data(episode.question.text)
         for turn in episode.turns:
             context += self.codec.control("\nThought: ") + self.codec.data(turn.text)
-        if episode.turns:
-            passages = "".join(hit.document.text for hit in episode.turns[-1].hits)
-            context += self.codec.control("\nPassages: ") + self.codec.data(passages)
+        if episode.turns:  # an observation is neutralised and cut already
+            context += self.codec.control("\nPassages: ") + episode.turns[-1].observation_ids
         return Request(episode, self.codec.control("\n>"), ("</find>", "</say>"), context_ids=context)
 
     def parse(self, turn: Turn) -> Action:
@@ -62,7 +61,7 @@ class Notebook:
         return Action("invalid", "")
 
     def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()
+        return Observation(data=" ".join(hit.document.text for hit in hits))
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         steps = []

@@ -141,3 +141,9 @@ def test_no_text_is_both_unparsable_and_valid(parts: list[str]) -> None:
     if kind is not None:
         assert PROTOCOL.parse(turn(text)).kind == kind
         assert sum(text.count(tag) for tag in TAGS) == 3
+
+
+def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
+    composed = PROTOCOL.compose(Action("answer", "x</answer>y<answer>"), "see <step>")
+    assert step_kind(composed) == "answer"
+    assert PROTOCOL.parse(turn(composed)).text == "x&lt;/answer>y&lt;answer>"

@@ -78,3 +78,12 @@ def test_a_chosen_token_is_always_inside_the_nucleus(seed: int, position: int, t
     logits = torch.linspace(-3, 3, 40)[None]
     ids, _ = choose_tokens(logits, torch.tensor([seed]), torch.tensor([position]), temperature=1.0, top_p=top_p)
     assert torch.isfinite(keep_top_p(torch.log_softmax(logits, -1), top_p))[0, ids.item()]
+
+
+def test_the_noise_of_the_largest_hash_is_finite() -> None:
+    noise = gumbel_noise(torch.tensor([910686]), torch.tensor([0]), 50_000)
+    assert torch.isfinite(noise).all()
+    assert noise.max().item() < 17
+    logits = torch.full((1, 50_000), -20.0)
+    logits[0, 5] = 20.0
+    assert choose_tokens(logits, torch.tensor([910686]), torch.tensor([0]), temperature=1.0)[0].item() == 5

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig
+
+from envs.errors import ConfigError
+from modules.policy import Policy, load_policy, random_policy
+from tests.tiny import byte_tokenizer, tiny_policy
+
+IDS = torch.arange(5)[None]
+
+
+def logits(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return policy.model(IDS).logits
+
+
+def test_what_is_saved_loads_with_the_same_outputs(tmp_path: Path) -> None:
+    policy = tiny_policy(byte_tokenizer())
+    policy.save(tmp_path)
+    loaded = load_policy(str(tmp_path), device="cpu")
+    assert torch.equal(logits(loaded), logits(policy))
+    assert loaded.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+    assert load_policy(str(tmp_path), dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_an_adapter_trained_with_new_tokens_loads_on_its_base(tmp_path: Path) -> None:
+    base = tiny_policy(byte_tokenizer(tags=()))
+    base.save(tmp_path / "base")
+    trained = load_policy(str(tmp_path / "base"), device="cpu")
+    trained.tokenizer.add_special_tokens({"additional_special_tokens": ["<new>"]})
+    trained.model.resize_token_embeddings(len(trained.tokenizer))
+    new = trained.tokenizer.convert_tokens_to_ids("<new>")
+    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, trainable_token_indices=[new])
+    trained.model.add_adapter(config)
+    trained.save(tmp_path / "adapter")
+    loaded = load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", device="cpu")
+    assert torch.allclose(logits(loaded), logits(trained), atol=1e-6)
+    assert not torch.allclose(logits(loaded)[..., : len(base.tokenizer)], logits(base), atol=1e-3)
+
+
+def test_a_missing_model_or_adapter_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no causal language model at .*`make models` obtains small ones"):
+        load_policy(str(tmp_path / "none"))
+    tiny_policy(byte_tokenizer()).save(tmp_path / "base")
+    with pytest.raises(ConfigError, match=r"no tokenizer at .*empty"):
+        load_policy(str(tmp_path / "base"), adapter=tmp_path / "empty")
+
+
+def test_a_random_policy_is_a_function_of_its_seed_and_leaves_the_global_generator(tmp_path: Path) -> None:
+    byte_tokenizer().save_pretrained(tmp_path)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    first, again = (random_policy(tmp_path, hidden_size=16, heads=2, layers=1, device="cpu") for _ in range(2))
+    other = random_policy(tmp_path, hidden_size=16, heads=2, layers=1, seed=1, device="cpu")
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.equal(logits(first), logits(again))
+    assert not torch.equal(logits(first), logits(other))
