@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from configs.build import build
 from configs.fingerprints import with_folders
 from configs.launch import Ranks
 from configs.plan import Plan, PlannedStage
-from envs.files import atomic_write
+from envs.files import write_json
 from envs.seeds import stable_hash
 
 
@@ -48,9 +47,8 @@ def record(plan: Plan) -> None:
     """Write which artifacts this experiment is made of, and the makers' headline metrics where TensorBoard looks."""
     artifacts = plan.artifacts()
     output = Path(plan.experiment.output)
-    with atomic_write(plan.folder / "stages.json") as f:
-        json.dump({name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}, f, indent=2)
-        f.write("\n")
+    places = {name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}
+    write_json(plan.folder / "stages.json", places)
     for name in artifacts:
         if plan.stages[name].stage.module is None:
             _write_events(plan.stages[name], plan)

@@ -10,7 +10,7 @@ from typing import Any
 
 from datamodules.records import question_to_row, write_rows
 from envs.errors import ConfigError
-from envs.files import atomic_write
+from envs.files import write_json
 from envs.protocols.prorag import TAGS
 from envs.types import Question
 from envs.world.facts import World, make_world
@@ -107,8 +107,7 @@ class WorldData:
         )
         tokenizer = build_tokenizer(names, tags=self.tags, texts=self.texts)
         tokenizer.save_pretrained(Path(folder) / "tokenizer")
-        with atomic_write(data / "world.json") as file:
-            json.dump(self._summary(world, split_of, len(tokenizer), seed), file, indent=2)
+        write_json(data / "world.json", self._summary(world, split_of, len(tokenizer), seed))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Headline: counts, and exact match on the test split of guessing, in [0, 1] (`guess_em`, by relation)."""
