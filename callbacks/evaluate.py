@@ -78,7 +78,7 @@ class Evaluation:
         """Evaluate this rank's units; those that are there already stay.
 
         Raises:
-            RetrievalError: the retriever failed for all questions of a unit, or too often in a row.
+            RetrievalError: the retriever failed for a question; its unit is not written, and made when run again.
             ConfigError: no prompt of a unit leaves room for a turn.
             DataError: a dataset is empty.
         """
@@ -93,9 +93,7 @@ class Evaluation:
                     environment, self.generator, questions, seed=seed, pool=self.pool, label=f"{name} {number + 1}"
                 )
                 _refuse_failure(episodes, environment)
-                rows = [
-                    score(e, valid=self.protocol.valid(e), match=dataset.match, oracle=dataset.oracle) for e in episodes
-                ]
+                rows = [self._score(episode, dataset) for episode in episodes]
                 write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
                 write_rows(path, rows)
 
@@ -122,6 +120,15 @@ class Evaluation:
         write_json(folder / "data" / "results.json", results)
         return headline
 
+    def _score(self, episode: Episode, dataset: Benchmark) -> Row:
+        return score(
+            episode,
+            valid=self.protocol.valid(episode),
+            retrieves=dataset.retriever is not None,
+            match=dataset.match,
+            oracle=dataset.oracle,
+        )
+
     def _units(self, folder: Path, name: str, dataset: Benchmark) -> Iterator[tuple[Path, list[Question]]]:
         questions = list(dataset.questions)
         if not questions:
@@ -143,9 +150,12 @@ def _check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
 
 
 def _refuse_failure(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:
-    """A unit in which nothing worked is not a result."""
-    if all(episode.status == "error" for episode in episodes):
-        raise RetrievalError(f"all {len(episodes)} questions failed; the first: {episodes[0].error}")
+    """A unit with failed questions, or one in which nothing could be asked, is not a result."""
+    failed = [episode.error for episode in episodes if episode.status == "error"]
+    if failed:
+        raise RetrievalError(
+            f"{len(failed)} of {len(episodes)} questions failed, run again to go on; the first: {failed[0]}"
+        )
     if all(episode.truncations["prompt"] for episode in episodes):
         longest = max(len(episode.prompt_ids) for episode in episodes)
         limit = environment.limits.total_tokens

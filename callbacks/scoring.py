@@ -37,12 +37,15 @@ class Oracle(Protocol):
     def judge(self, episode: Episode) -> Judgement: ...
 
 
-def score(episode: Episode, *, valid: bool, match: Match = "id", oracle: Oracle | None = None) -> Row:
+def score(
+    episode: Episode, *, valid: bool, retrieves: bool = True, match: Match = "id", oracle: Oracle | None = None
+) -> Row:
     """One row of a predictions file. Measures that do not apply are None, all of them after an error.
 
     `searches` counts queries, `valid_steps` is the share of sampled steps that follow the format, `valid_episodes` is 1
-    if the whole episode does (`valid`), `true_steps` the share that the oracle calls valid, `recall` the share of gold
-    documents among all hits; `flawed` and `unresolved` are 1 for a right answer reached by a wrong process.
+    if the whole episode does (`valid`), `true_steps` the share that the oracle calls valid. `recall` is the share of
+    gold documents among all hits: 0 without a search, None without a retriever (`retrieves`). `flawed` and `unresolved`
+    are 1 for a right answer reached by a wrong process.
     """
     question, gold = episode.question, episode.question.gold or Gold()
     row: Row = {
@@ -68,7 +71,7 @@ def score(episode: Episode, *, valid: bool, match: Match = "id", oracle: Oracle 
             "searches": sum(turn.action.kind == "query" for turn in episode.turns),
             "valid_steps": _mean([float(step.valid) for step in sampled]),
             "valid_episodes": float(valid),
-            "recall": _recall(episode, gold, match),
+            "recall": _recall(episode, gold, match) if retrieves else None,
         }
         if oracle is not None:
             judgement = oracle.judge(episode)
@@ -90,8 +93,7 @@ def score(episode: Episode, *, valid: bool, match: Match = "id", oracle: Oracle 
 
 def _recall(episode: Episode, gold: Gold, match: Match) -> float | None:
     wanted = {id_.strip() for id_ in gold.documents} if match == "id" else {t.strip().lower() for t in gold.titles}
-    searched = any(turn.action.kind == "query" for turn in episode.turns)
-    if not wanted or not searched:
+    if not wanted:
         return None
     documents = [hit.document for turn in episode.turns for hit in turn.hits]
     found = {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}

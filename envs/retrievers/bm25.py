@@ -43,7 +43,7 @@ class BM25:
 
     def __init__(
         self,
-        corpus: Path | str,
+        corpus: Path,
         *,
         title_weight: float = 1.0,
         k1: float = 1.5,

@@ -42,7 +42,7 @@ class Dense:
 
     def __init__(
         self,
-        corpus: Path | str,
+        corpus: Path,
         encoder: Encoder,
         *,
         index: str = "Flat",

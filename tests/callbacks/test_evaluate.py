@@ -107,10 +107,29 @@ def test_a_killed_evaluation_goes_on_with_the_bytes_of_an_unbroken_one(tmp_path:
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
+class DownOnce(FixedRetriever):
+    """Refuses its first call."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.queries += queries
+        if len(self.queries) == len(queries):
+            raise RetrievalError("http://x: answered 400")
+        return super().search(queries, k)
+
+
 def test_a_retriever_that_is_down_is_one_clear_error_and_no_result(tmp_path: Path) -> None:
-    with pytest.raises(RetrievalError, match=r"all 3 questions failed; the first: http://x: connection refused"):
+    with pytest.raises(RetrievalError, match=r"3 of 3 questions failed, .*; the first: http://x: connection refused"):
         run(tmp_path, count=3, retriever=Down())
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_a_unit_with_a_failed_question_is_made_again_and_the_others_stay(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    with pytest.raises(RetrievalError, match=r"2 of 4 questions failed, run again to go on; .*answered 400"):
+        run(tmp_path / "cut", retriever=DownOnce([Document("d", "T", "x")]), pool=2)
+    assert not list(tmp_path.glob("cut/data/units/toy-test/*.jsonl"))
+    run(tmp_path / "cut")
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 def test_prompts_that_leave_no_room_are_one_clear_error(tmp_path: Path) -> None:

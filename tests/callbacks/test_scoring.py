@@ -29,14 +29,18 @@ def test_an_episode_becomes_one_row() -> None:
     assert row["steps"][0] == {"kind": "query", "text": "q", "valid": True, "hits": ["d1", "x9"], "said": "asks"}
 
 
-def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_search() -> None:
+def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_retriever() -> None:
     assert score(episode(), valid=True)["recall"] == 0.5
     assert score(episode(), valid=True, match="title")["recall"] == 1.0
     assert score(episode(gold=None), valid=True)["recall"] is None
+    assert score(episode(), valid=True, retrieves=False)["recall"] is None
+
+
+def test_an_agent_that_does_not_search_finds_nothing() -> None:
     unsearched = episode()
     unsearched.turns = unsearched.turns[1:]
     unsearched.steps = ()
-    assert score(unsearched, valid=True)["recall"] is None
+    assert score(unsearched, valid=True)["recall"] == 0
 
 
 @dataclass
