@@ -131,7 +131,9 @@ class Inputs:
 
 
 def _is_hub_id(value: object) -> bool:
-    return isinstance(value, str) and bool(_HUB_ID.fullmatch(value)) and not os.path.exists(value)
+    if not isinstance(value, str) or value.startswith("models/"):  # that folder is ours, filled or not
+        return False
+    return bool(_HUB_ID.fullmatch(value)) and not os.path.exists(value)
 
 
 def _hub_revision(kind: str, name: str, revision: str) -> str:
@@ -139,15 +141,16 @@ def _hub_revision(kind: str, name: str, revision: str) -> str:
 
     Where neither knows it no stage could have used it, so the revision's own name will do.
     """
-    import httpx
+    import httpx2
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HFValidationError
 
     reference = Path(constants.HF_HUB_CACHE) / f"{kind}s--{name.replace('/', '--')}" / "refs" / revision
     if reference.is_file():
         return reference.read_text(encoding="utf-8").strip()
     try:
         return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=5).sha or revision
-    except (OSError, httpx.HTTPError):
+    except (OSError, httpx2.HTTPError, HFValidationError):
         return revision
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 
-from configs import fingerprints
 from configs.fingerprints import Inputs, canonical, fingerprint, stage_names, with_folders
 from configs.schema import Experiment, Stage, TrainerSettings
 
@@ -110,13 +110,22 @@ def test_hub_ids_count_by_their_cached_revision(tmp_path: Path, monkeypatch) -> 
 
 
 def test_a_hub_id_that_nobody_knows_keeps_its_name(tmp_path: Path, monkeypatch) -> None:
+    """The port refuses connections, so this is the error that huggingface_hub itself raises without a network."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    hub = HfApi(endpoint="http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub)
+    pinned = Inputs(tmp_path / "runs").pinned
+    assert pinned({"policy": "org/big"}) == {"policy": "org/big@main"}
+    assert pinned({"policy": "org/no--id"}) == {"policy": "org/no--id@main"}
 
-    def offline(*_: Any, **__: Any) -> None:
-        raise OSError("no network")
 
-    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", offline)
-    assert fingerprints.Inputs(tmp_path / "runs").pinned({"policy": "org/big"}) == {"policy": "org/big@main"}
+def test_a_local_model_that_is_not_there_is_not_sought_on_the_hub(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("configs.fingerprints._hub_revision", lambda *_: "asked")
+    pinned = Inputs(tmp_path / "runs").pinned
+    assert pinned({"model": "models/none", "policy": "org/none"}) == {
+        "model": "models/none",
+        "policy": "org/none@asked",
+    }
 
 
 def test_stage_references_are_found_and_replaced_anywhere() -> None:
