@@ -15,7 +15,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import write_json
-from reports.results import find_arms, read_evaluation, read_json, result_row
+from reports.results import find_arms, read_evaluation, read_json
 
 
 def freeze(run: str, *, title: str, command: str, question: str = "", machine: str | None = None) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def freeze(run: str, *, title: str, command: str, question: str = "", machine: s
     rows, notes = [], {}
     for arm, seed, artifact in evaluations:
         results = read_evaluation(artifact)
-        rows += [result_row(row, experiment=arm.experiment, seed=seed, stage=arm.stage) for row in results["rows"]]
+        rows += [{"experiment": arm.experiment, "seed": seed, "stage": arm.stage, **row} for row in results["rows"]]
         notes[f"{arm.stage}, seed {seed}"] = results["notes"]
     return {
         "title": title,

@@ -60,7 +60,7 @@ def _seeds_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _spread(metric: str, group: Sequence[Mapping[str, Any]]) -> str:
-    mean, sd = across_seeds([[math.nan if row[metric] is None else row[metric]] for row in group])
+    mean, sd = across_seeds([[math.nan if row.get(metric) is None else row[metric]] for row in group])
     return figure(metric, mean) if math.isnan(sd) else f"{figure(metric, mean)} ± {figure(metric, sd)}"
 
 

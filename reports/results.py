@@ -28,10 +28,9 @@ class Arm:
     artifacts: dict[int, Path]
 
 
-def result_row(row: Mapping[str, Any], **where: str | int) -> dict[str, Any]:
+def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with exactly the keys of a `results.json`; what is missing is None."""
-    known = {**row, **where}
-    return {key: known.get(key) for key in KEYS}
+    return {key: row.get(key) for key in KEYS}
 
 
 def read_json(path: Path) -> dict[str, Any]:

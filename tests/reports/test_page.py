@@ -44,6 +44,24 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     }
 
 
+def test_every_measure_is_kept_and_shown_with_its_interval(tmp_path: Path) -> None:
+    row = {"dataset": "toy", "split": "dev", "n": 2, "em": 0.5, "em_low": 0.25, "em_high": 0.75}
+    row |= {"f1": 0.6, "f1_low": 0.4, "f1_high": 0.8, "recall": 0.3, "recall_low": 0.125, "recall_high": 0.375}
+    write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "store" / "a", [answered(0, 1)], rows=[row])})
+    freeze_main([str(tmp_path / "exp"), str(tmp_path / "kept" / "a.json"), "--title", "T", "--command", "c"])
+    kept = json.loads((tmp_path / "kept" / "a.json").read_text())["rows"]
+    assert kept == [{"experiment": "exp", "seed": 0, "stage": "eval", **row}]
+    assert "50.0 [25.0, 75.0] | 60.0 [40.0, 80.0] | 30.0 [12.5, 37.5] |" in render(tmp_path / "kept")
+
+
+def test_seeds_may_have_different_measures(tmp_path: Path) -> None:
+    for seed, more in enumerate([{"recall": 0.5}, {}]):
+        row = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0, **more}
+        write(tmp_path, "exp", seed, {"eval": evaluation(tmp_path / f"store{seed}", [answered(0, 1)], rows=[row])})
+    freeze_main([str(tmp_path / "exp"), str(tmp_path / "kept" / "a.json"), "--title", "T", "--command", "c"])
+    assert "| toy | dev | eval | 2 | 100.0 ± 0.0 | 50.0 |" in " ".join(render(tmp_path / "kept").split())
+
+
 def test_results_of_different_commits_name_them_all(tmp_path: Path) -> None:
     artifacts = {c: evaluation(tmp_path / "store" / c, [answered(0, 1)], commit=c) for c in ("new", "old")}
     write(tmp_path, "exp", 0, artifacts)
