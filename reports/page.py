@@ -26,9 +26,11 @@ def render(folder: Path) -> str:
     """The whole page, a section a file in order of their names.
 
     Raises:
-        DataError: a file is malformed or lacks a key.
+        DataError: there is no file, or one is malformed or lacks a key.
     """
     sections = [_section(path) for path in sorted(folder.glob("*.json"))]
+    if not sections:
+        raise DataError(f"no results (*.json) in {folder}: make some with python -m reports.freeze")
     return "\n\n".join(["# Results", _INTRODUCTION + LEGEND, *sections]) + "\n"
 
 

@@ -95,3 +95,12 @@ def test_a_file_that_was_not_made_by_freezing_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"title": "T"}))
     with pytest.raises(DataError, match=r"x\.json lacks 'question'"):
         render(tmp_path)
+
+
+def test_a_folder_without_results_leaves_the_page_as_it_was(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Results")
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(SystemExit, match=rf"^error: no results \(\*\.json\) in {folder}: make some with [^\n]*$"):
+            page_main([str(folder), str(page)])
+    assert page.read_text() == "# Results"
