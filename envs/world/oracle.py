@@ -47,8 +47,10 @@ class Oracle:
         """Judge every step and the episode.
 
         - A query is valid if it asks for the next open hop, in any words that name its entity and its relation, asks
-          for nothing else that is open, and the entity's passage was found. Asking again before answering is not.
-        - A sub-answer is valid if it is true of what the last query asked and the passage was among its hits.
+          for nothing else that is open, names nobody whom neither the question nor a settled hop told of, and the
+          entity's passage was found. Asking again before answering is not.
+        - A sub-answer is valid if it is true of what the last query asked, the passage was among its hits, and it has
+          not been said since.
         - The answer is valid if every hop is settled by a true sub-answer and it is what the question's chain gives.
 
         The look-ups of a comparison may come in either order; steps of any other kind are invalid.
@@ -79,43 +81,48 @@ class _Trail:
     def __init__(self, world: World, reader: Reader, hops: tuple[Hop, ...], any_order: bool) -> None:
         self._world, self._reader, self._any_order = world, reader, any_order
         self.open = list(hops)
+        self._known = {hop.subject.id for hop in (hops if any_order else hops[:1])}
         self._settled: set[str] = set()
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._found: frozenset[str] = frozenset()
-        self._awaiting: Hop | None = None
+        self._awaiting: list[Hop] = []  # asked for and found, since the last sub-answer
 
     def query(self, step: Step) -> bool:
         reading = self._reader.read(step.text)
         hop = self._next(reading)
         self._asked = reading.asked if hop is None else frozenset({(hop.subject.id, hop.relation)})
         self._found = frozenset(hit.document.id for hit in step.hits)
-        useful = hop is not None and hop.subject.id in self._found and hop is not self._awaiting
-        self._awaiting = hop if hop is not None and hop.subject.id in self._found else None
-        return useful
+        if hop is None or hop.subject.id not in self._found or hop in self._awaiting:
+            return False
+        self._awaiting.append(hop)
+        return True
 
     def subanswer(self, step: Step) -> bool:
         """Settles the next open hop where the answer is its value, whatever the query was worth."""
         said = normalize_answer(step.text)
-        self._awaiting = None
-        true = [
+        self._awaiting = []
+        true = {
             (subject, relation)
             for subject, relation in self._asked
             if subject in self._found
             and said in map(normalize_answer, self._world.hop(subject, relation).value.names())
-        ]
+        }
+        self._asked -= true
         for hop in self._reachable():
             if (hop.subject.id, hop.relation) in true:
                 self.open.remove(hop)
                 self._settled.add(hop.relation)
+                self._known.add(hop.value.id)
         return bool(true)
 
     def _reachable(self) -> list[Hop]:
         return list(self.open if self._any_order else self.open[:1])
 
     def _next(self, reading: Reading) -> Hop | None:
-        """The open hop that a query asks for, if it asks for that one alone."""
+        """The open hop that a query asks for, if it asks for that one alone and says only what is known."""
         asked = [hop for hop in self._reachable() if (hop.subject.id, hop.relation) in reading.asked]
         if len(asked) != 1:
             return None
-        known = self._settled | {asked[0].relation}
-        return asked[0] if all(cue & known for cue in reading.cues) else None
+        relations = self._settled | {asked[0].relation}
+        told = all(cue & relations for cue in reading.cues) and all(name & self._known for name in reading.named)
+        return asked[0] if told else None

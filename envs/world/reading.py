@@ -26,17 +26,24 @@ _CUES, _HINTS = _by_word("cues"), _by_word("hints")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`asked`: the (entity id, relation) pairs a query asks for. `cues`: for every cue word, what it may stand for."""
+    """What a query asks for, and all else that it says.
+
+    Attributes:
+        asked: the (entity id, relation) pairs it asks for.
+        cues: for every cue word, or every hint where there is no cue, the relations it may stand for.
+        named: for every name, the ids of the entities it may stand for.
+    """
 
     asked: frozenset[tuple[str, str]]
     cues: tuple[frozenset[str], ...]
+    named: tuple[frozenset[str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Mention:
     start: int
     end: int
-    entity: Entity
+    namesakes: list[Entity]  # one, if the query tells who is meant
 
 
 class Reader:
@@ -59,7 +66,7 @@ class Reader:
         mentions = list(self._mentions(words))
         inside = {position for mention in mentions for position in range(mention.start, mention.end)}
         outside = [position for position in range(len(words)) if position not in inside]
-        starts = {mention.start: mention.entity.kind for mention in mentions}
+        starts = {mention.start: mention.namesakes[0].kind for mention in mentions}
         cues = [
             _CUES[words[position]]
             for position in outside
@@ -67,11 +74,11 @@ class Reader:
         ]
         hints = [_HINTS[words[position]] for position in outside if words[position] in _HINTS]
         asked = set()
-        for mention in mentions:
-            entity = mention.entity
+        for entity in (mention.namesakes[0] for mention in mentions if len(mention.namesakes) == 1):
             told = _relations(entity, cues) or _relations(entity, hints)
             asked |= {(entity.id, relation) for relation in told}
-        return Reading(frozenset(asked), tuple(cues))
+        named = (frozenset(entity.id for entity in mention.namesakes) for mention in mentions)
+        return Reading(frozenset(asked), tuple(cues or hints), tuple(named))
 
     def _mentions(self, words: list[str]) -> Iterator[_Mention]:
         position = 0
@@ -79,9 +86,7 @@ class Reader:
             for length in range(min(self._longest, len(words) - position), 0, -1):
                 namesakes = self._named.get(tuple(words[position : position + length]))
                 if namesakes:
-                    entity = _tell_apart(namesakes, words, position + length)
-                    if entity is not None:
-                        yield _Mention(position, position + length, entity)
+                    yield _Mention(position, position + length, _tell_apart(namesakes, words, position + length))
                     position += length
                     break
             else:
@@ -92,13 +97,10 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def _tell_apart(namesakes: list[Entity], words: list[str], end: int) -> Entity | None:
-    """The one meant: the only one, the one whose type follows as in a title, or the only one whose type is said."""
-    if len(namesakes) == 1:
-        return namesakes[0]
+def _tell_apart(namesakes: list[Entity], words: list[str], end: int) -> list[Entity]:
+    """Who may be meant: the one whose type follows as in a title, else those whose type is said, else all."""
     following = [entity for entity in namesakes if words[end : end + 1] == [entity.type]]
-    said = following or [entity for entity in namesakes if entity.type in words]
-    return said[0] if len(said) == 1 else None
+    return following or [entity for entity in namesakes if entity.type in words] or namesakes
 
 
 def _describes(words: list[str], position: int, starts: dict[int, str]) -> bool:

@@ -95,6 +95,28 @@ def test_a_query_may_say_what_is_known_but_not_ask_for_what_is_to_come(village: 
     assert judge(village, BORN, aside, IS_ILVA).valid == (False, True)
 
 
+def test_a_query_that_hints_at_everything_is_invalid_whatever_is_made_of_it(village: Path) -> None:
+    hints = "city where from company organisation firm state runs governs head made wrote written started"
+    film = ("query", f"The Silent Orchard {hints}", FILM)
+    ilva = ("query", f"Ilva Tarrow (architect) {hints}", ARCHITECT)
+    assert judge(village, BORN, film, IS_ILVA, ilva, IS_KELDAN).valid == (False, True, False, True)
+    clear = ("query", "Where is Ilva Tarrow (architect) from?", ARCHITECT)
+    assert judge(village, BORN, DIRECTOR, IS_ILVA, clear, IS_KELDAN).valid == (True, True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("query", "valid"),
+    [
+        ("Who directed The Silent Orchard, Mallow Foundry, Keldan and Brimby?", False),
+        ("Did Mara Lune direct The Silent Orchard?", False),
+        ("Who directed The Silent Orchard, Ilva Tarrow?", False),
+        ("Who directed the film The Silent Orchard?", True),
+    ],
+)
+def test_a_query_names_only_who_is_known(village: Path, query: str, valid: bool) -> None:
+    assert judge(village, BORN, ("query", query, FILM)).valid == (valid,)
+
+
 @pytest.mark.parametrize(
     ("identity", "query", "passage"),
     [
@@ -117,6 +139,13 @@ def test_a_sub_answer_may_leave_the_bracket_out_but_a_query_may_not(village: Pat
     bare = ("query", "Where was Ilva Tarrow born?", ARCHITECT)
     result = judge(village, BORN, DIRECTOR, ("subanswer", "ilva tarrow"), bare, IS_KELDAN)
     assert result.valid == (True, True, False, False)
+
+
+def test_a_sub_answer_is_said_once(village: Path) -> None:
+    assert judge(village, BORN, DIRECTOR, *[IS_ILVA] * 4).valid == (True, True, False, False, False)
+    two = ("query", "What are the birthplace and the employer of Ilva Tarrow (architect)?", ARCHITECT)
+    steps = (two, IS_KELDAN, ("subanswer", "Mallow Foundry"), IS_KELDAN)
+    assert judge(village, "w-1hop-000001-birthplace", *steps).valid == (False, True, True, False)
 
 
 @pytest.mark.parametrize("text", ["Ilva Tarrow (painter)", "Ilva", "", "Ilva Tarrow architect directed it", "unknown"])
@@ -144,6 +173,8 @@ def test_the_sides_of_a_comparison_come_in_either_order(village: Path) -> None:
     assert judge(village, compare, brimby, veldia, keldan, veldia, yes) == flawless
     assert judge(village, compare, keldan, veldia, keldan, veldia, yes).valid == (True, True, False, True, False)
     assert judge(village, compare, yes).unresolved
+    assert judge(village, compare, keldan, brimby, keldan, brimby).valid == (True, True, False, False)
+    assert judge(village, compare, keldan, brimby, veldia, keldan, veldia, yes).valid == (True,) * 6
 
 
 def test_a_comparison_is_not_looked_up_at_once(village: Path) -> None:
