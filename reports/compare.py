@@ -61,9 +61,10 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
     """Markdown tables, one a dataset, of `metric` for each arm, and its difference to the baseline's.
 
     Raises:
-        DataError: no arm, or more than one, is called `baseline`; predictions are missing or lack the metric; an arm
-            and the baseline answered different questions.
+        DataError: two runs share a name; no arm, or more than one, is called `baseline`; predictions are missing or
+            lack the metric as a number; an arm and the baseline answered different questions.
     """
+    arms = _distinct(arms)
     base = _baseline(arms, baseline)
     scores = _load(arms, metric)
     tests = {
@@ -88,6 +89,17 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
     return "\n\n".join(parts)
 
 
+def _distinct(arms: Sequence[Arm]) -> list[Arm]:
+    """Each arm once; figures go by name, so two runs of one name would be taken for one."""
+    named: dict[str, Arm] = {}
+    for arm in arms:
+        other = named.setdefault(arm.name, arm)
+        if other != arm:
+            folders = " and ".join(str(next(iter(one.artifacts.values()))) for one in (other, arm))
+            raise DataError(f"two runs are called {arm.name} ({folders}): rename the folder of one, or leave it out")
+    return list(named.values())
+
+
 def _baseline(arms: Sequence[Arm], name: str | None) -> str:
     """The arm of that name, or the only one of that experiment or stage."""
     if name is None:
@@ -110,10 +122,10 @@ def _load(arms: Sequence[Arm], metric: str) -> dict[Where, dict[str, Scores]]:
             for row in read_evaluation(artifact)["rows"]:
                 values: dict[Key, float] = {}
                 for answered in predictions(artifact, row["dataset"], row["split"]):
-                    figures |= {key: None for key, value in answered.items() if isinstance(value, int | float)}
-                    value = answered.get(metric)
+                    numbers = {name: float(v) for name, v in answered.items() if isinstance(v, int | float)}
+                    figures |= dict.fromkeys(numbers)
                     key = answered["id"], answered["question"], tuple(answered["answers"])
-                    values[key] = math.nan if value is None else float(value)
+                    values[key] = numbers.get(metric, math.nan)
                 by_seed.setdefault((row["dataset"], row["split"]), {})[seed] = values
         for where, seeds in by_seed.items():
             questions = list(dict.fromkeys(question for values in seeds.values() for question in values))
@@ -162,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
     options = parser.parse_args(arguments)
     try:
-        arms = list({arm.name: arm for run in options.runs for arm in find_arms(run)}.values())
+        arms = [arm for run in options.runs for arm in find_arms(run)]
         text = compare(arms, baseline=options.baseline, metric=options.metric)
         if options.out:
             with atomic_write(options.out) as file:

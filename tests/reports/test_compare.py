@@ -103,8 +103,9 @@ def test_another_metric_and_questions_it_does_not_apply_to(tmp_path: Path) -> No
     first = [answered(0, 1, recall=1.0), answered(1, 1, recall=None), answered(2, 1, recall=0.5)]
     write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "store" / "x", first)})
     assert cells(compare(arms(tmp_path, "exp"), metric="recall"), "exp:eval")[2:4] == ["2", "75.0 [50.0, 100.0]"]
-    with pytest.raises(DataError, match="no question has the figure 'recal'; there are: em, f1, recall"):
-        compare(arms(tmp_path, "exp"), metric="recal")
+    for metric in ("recal", "status", "steps"):
+        with pytest.raises(DataError, match=f"no question has the figure '{metric}'; there are: em, f1, recall"):
+            compare(arms(tmp_path, "exp"), metric=metric)
 
 
 def test_a_baseline_is_named_by_arm_experiment_or_stage(tmp_path: Path) -> None:
@@ -118,6 +119,17 @@ def test_a_baseline_is_named_by_arm_experiment_or_stage(tmp_path: Path) -> None:
     for name in ("c", "ev"):
         with pytest.raises(DataError, match=f"no arm is called '{name}'"):
             compare(both, baseline=name)
+
+
+def test_two_runs_of_one_name_are_refused_and_a_run_given_twice_counts_once(tmp_path: Path) -> None:
+    for place, ems in {"here": [1, 0], "there": [1, 1]}.items():
+        run(tmp_path / place, "exp", ems)
+    here, there = (arms(tmp_path / place, "exp") for place in ("here", "there"))
+    with pytest.raises(DataError, match=r"two runs are called exp:eval \(.*here.* and .*there.*\): rename"):
+        compare([*here, *there])
+    assert compare([*here, *here]) == compare(here)
+    os.rename(tmp_path / "there" / "exp", tmp_path / "there" / "other")
+    assert cells(compare([*here, *arms(tmp_path / "there", "other")]), "other:eval")[5].startswith("+50.0")
 
 
 def test_missing_and_unfinished_runs_are_named(tmp_path: Path) -> None:
