@@ -19,11 +19,13 @@ from envs.progress import quiet_without_terminal
 def main(arguments: Sequence[str]) -> int:
     """Load, plan, run, report.
 
-    Returns 2 for a wrong setting or input that is found before any work, 1 for any other error, 0 at the end.
+    Returns 2 for a wrong setting or input that is found before any work, 1 for any other error, 0 at the end; a signal
+    exits with 128 and its number.
     """
     options = parse(arguments)
     quiet_without_terminal()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     ranks, code = Ranks(), 2
     try:
         configuration = load(options.config, options.overrides)
@@ -43,6 +45,10 @@ def main(arguments: Sequence[str]) -> int:
         if ranks.speaks():
             print(f"error: {error}", file=sys.stderr)
         return code if isinstance(error, ConfigError | DataError) else 1
+    except SystemExit as left:
+        if left.code == 128 + signal.SIGINT and ranks.rank == 0:
+            print("interrupted: the same command goes on", file=sys.stderr)
+        raise
     except Exception:
         if ranks.speaks():
             raise

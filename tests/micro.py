@@ -23,11 +23,12 @@ SMALL = (
 
 def run(*arguments: str, config: Path = QUICKSTART) -> int:
     """`train.py --config config arguments`, leaving the process's signal handling as it was."""
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return train.main(["--config", str(config), *arguments])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def quickstart(output: Path, *arguments: str) -> int:

@@ -45,11 +45,12 @@ def fitting(folder: Path, epochs: int = 4, **callbacks: Any) -> Path:
 
 
 def run(path: Path, *arguments: str) -> int:
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return train.main(["--config", str(path), *arguments])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def process(path: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -225,18 +226,24 @@ def test_a_bug_is_not_dressed_up(tmp_path: Path) -> None:
         run(chain(tmp_path), "stages.more.data.fails_on=0", "stages.more.data.bug=true")
 
 
-def test_sigterm_in_a_maker_exits_143_and_leaves_nothing_complete(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted: the same command goes on\n")],
+)
+def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
+    tmp_path: Path, number: int, code: int, said: str
+) -> None:
     flag = tmp_path / "began"
     maker = {"target": "tests.toys:Sleeper", "seconds": 600, "flag": str(flag)}
     running = process(config(tmp_path, {"sleep": {"data": maker}}))
     until(flag.exists)
-    running.send_signal(signal.SIGTERM)
+    running.send_signal(number)
     _, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (143, "")
+    assert (running.returncode, err) == (code, said)
     assert not (artifact(tmp_path, "sleep") / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(tmp_path: Path, number: int, code: int) -> None:
     """The same callbacks in both: in the unbroken run the flag is there from the start, so nothing is sent."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
