@@ -25,6 +25,7 @@ from configs.schema import Experiment
 from envs.errors import ConfigError
 
 _NAME = re.compile(r"\w[\w.-]*")
+_LEAST = {"seed": 0, "devices": 1, "num_nodes": 1}
 _PART = re.compile(r"\$\{parts[.\[]([\w-]+)")
 
 # `${stage:NAME}` stands for a folder that only the store knows, so it passes through unchanged.
@@ -60,6 +61,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
         values["data_root"] = None if OmegaConf.is_missing(settings, "data_root") else settings.data_root
     experiment = Experiment(**values, stages=stages, parts=merged.value.get("parts", {}))
     _check_names(experiment, origins)
+    _check_counts(experiment, origins)
     _check_parts(merged, documents[-2:], origins)
     return Configuration(experiment, origins)
 
@@ -116,6 +118,12 @@ def _check_names(experiment: Experiment, origins: Origins) -> None:
             raise ConfigError(f"'{name}' at {origins.at(key)} cannot be a name: use letters, digits, '_', '-' and '.'")
     if not experiment.stages:
         raise ConfigError(f"no stages in {origins.where(())}")
+
+
+def _check_counts(experiment: Experiment, origins: Origins) -> None:
+    for name, least in _LEAST.items():
+        if (value := getattr(experiment, name)) < least:
+            raise ConfigError(f"{origins.at((name,))} is {value}: it must be at least {least}")
 
 
 def _check_parts(merged: Document, own: list[Document], origins: Origins) -> None:
