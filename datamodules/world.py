@@ -45,7 +45,7 @@ class WorldData:
         texts: more texts whose words the tokenizer knows, such as a protocol's instruction.
 
     Raises:
-        ConfigError: a setting is out of range; on making, the world has too few questions.
+        ConfigError: a setting is out of range; on making, there are too few questions for the splits.
     """
 
     def __init__(

@@ -78,8 +78,11 @@ def choose(
     there twice gets twice as many) and, within that, every last relation, so far as the world has as many.
 
     Raises:
-        ConfigError: the world has too few questions.
+        ConfigError: a split would be empty, or the world has too few questions.
     """
+    sizes = shares(questions, splits)
+    if empty := [split for split, size in sizes.items() if not size]:
+        raise ConfigError(f"questions {questions} are too few for the splits: none left for {', '.join(empty)}")
     pools: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for form, last, identity in _candidates(world, hops, comparison, seed):
         pools[split_of(identity, splits, seed), form][last].append(identity)
@@ -87,7 +90,7 @@ def choose(
     if comparison:
         forms["compare"] = comparison
     chosen = {}
-    for split, size in shares(questions, splits).items():
+    for split, size in sizes.items():
         supply = {form: sum(map(len, pools[split, form].values())) for form in forms}
         if sum(supply.values()) < size:
             raise ConfigError(

@@ -153,6 +153,22 @@ def test_impossible_settings_are_refused_before_any_work(settings: dict[str, Any
         WorldData(**(SMALL | settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "empty"),
+    [
+        ({"questions": 1, "comparison": 0}, "dev, refine, rl, search, test"),
+        ({"questions": 9, "splits": {"train": 99, "test": 1}}, "test"),
+        ({"questions": 9, "splits": {"train": 1, "test": 99}}, "train"),
+    ],
+)
+def test_too_few_questions_for_the_splits_are_refused_before_anything_is_written(
+    settings: dict[str, Any], empty: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"are too few for the splits: none left for {empty}$"):
+        make(tmp_path, **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_source_reads_one_split(world: Path) -> None:
     rows = [row for _, row in numbered_rows(world / "data" / "questions.jsonl")]
     for split in ("sft", "test"):
