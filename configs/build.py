@@ -12,15 +12,19 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, TypeGuard
+from types import NoneType, UnionType
+from typing import Any, TypeGuard, Union, get_args, get_origin, is_typeddict
 
 from configs.fingerprints import canonical, stage_names
 from configs.loader import convert
 from configs.origins import Key, Origins, children, leaves, suggest
 from configs.schema import Stage, TrainerSettings
 from envs.errors import ConfigError, UserError
+
+_PLAIN = (str, bytes, bool, int, float, list, tuple, set, frozenset, dict, Path)  # what a YAML value can become
 
 
 def is_component(value: object) -> TypeGuard[dict[str, Any]]:
@@ -149,6 +153,10 @@ class _Call:
         plain = {name: value for name, value in given.items() if name in parameters and not _holds_component(value)}
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
         annotations = {name: _annotation(parameters[name].annotation, scope) for name in plain}
+        for name, value in plain.items():
+            if value is not None and _asks_for_component(annotations[name]):
+                at = origins.at((*key, name))
+                raise ConfigError(f'{at} must be a component, such as {{target: "package.module:name"}}, not {value!r}')
         converted = convert(plain, annotations, key, origins)
         for name, value in converted.items():
             _check_inputs(value, (*key, name), origins)
@@ -175,6 +183,16 @@ def _annotation(annotation: Any, scope: dict[str, Any]) -> Any:
         return eval(annotation, scope)
     except (NameError, AttributeError, TypeError, SyntaxError):  # imported for the type checker only
         return Any
+
+
+def _asks_for_component(annotation: Any) -> bool:
+    """Whether nothing that YAML can write is what an annotation means: a class of ours, a protocol, a callable."""
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_asks_for_component(one) for one in get_args(annotation) if one is not NoneType)
+    kind = get_origin(annotation) or annotation
+    if not inspect.isclass(kind) or is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, Enum):
+        return False
+    return getattr(kind, "_is_protocol", False) or not any(issubclass(plain, kind) for plain in _PLAIN)
 
 
 def _holds_component(value: object) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from envs.errors import ConfigError, DataError
 from envs.files import atomic_write
@@ -48,6 +48,25 @@ class Holder:
     ) -> None:
         self.piece, self.count, self.mode, self.corpus, self.limits = piece, count, mode, corpus, limits
         self.hook, self.more, self.rewards, self.pair = hook, more, rewards, pair
+
+
+class Codec(Protocol):
+    """A protocol that a component can satisfy."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+class Reader:
+    """Takes a component or something plain, or nothing."""
+
+    def __init__(
+        self,
+        piece: str | Piece = "",
+        codec: Codec | None = None,
+        wanted: Collection[int] = (),
+        limits: Limits | Piece | None = None,
+    ) -> None:
+        self.piece, self.codec, self.wanted, self.limits = piece, codec, wanted, limits
 
 
 class Open:

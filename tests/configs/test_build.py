@@ -82,6 +82,14 @@ def test_open_keywords_take_any_name_but_named_ones_stay_checked() -> None:
         (holder(mode="medium"), r"invalid value 'medium', expected one of \['fast', 'slow'\] at .*mode"),
         (holder(limits={"step": 1}), r"unknown key 'step' at stages.rl.module.limits .*; did you mean 'steps'\?"),
         (holder(corpus="no/where"), r"no file or folder 'no/where' at stages.rl.module.corpus"),
+        (
+            holder(piece="a"),
+            r"^stages.rl.module.piece \(x.yaml:14\) must be a component, such as {target: .*}, not 'a'$",
+        ),
+        (holder(piece=[1]), r"module.piece .* must be a component, .* not \[1\]"),
+        (holder(piece={"name": "a"}), r"module.piece .* must be a component, .* not {'name': 'a'}"),
+        (holder(hook=3), r"module.hook .* must be a component, .* not 3"),
+        ({"target": "tests.toys:Reader", "codec": 42}, r"module.codec .* must be a component, .* not 42"),
         ({"target": "tests.toys:Holder"}, r"missing 'piece' at stages.rl.module .*, which tests.toys:Holder requires"),
         (holder(more=[PIECE | {"nam": 1}]), r"unknown key 'nam' at stages.rl.module.more\[0\]"),
         ({"target": "tests.toy:Holder"}, r"no module 'tests.toy' at .*target .*; did you mean 'tests.toys'\?"),
@@ -95,6 +103,12 @@ def test_open_keywords_take_any_name_but_named_ones_stay_checked() -> None:
 )
 def test_wrong_components_are_refused_before_anything_is_called(value: Any, message: str) -> None:
     refused(value, message)
+
+
+def test_plain_values_pass_where_a_signature_takes_them_too() -> None:
+    assert made(holder(hook=None, corpus=None)).hook is None
+    assert made({"target": "tests.toys:Reader", "piece": "path", "wanted": [1]}).piece == "path"
+    assert made({"target": "tests.toys:Reader", "limits": {"steps": 5}}).limits == {"steps": 5}
 
 
 def test_a_path_inside_another_stage_need_not_exist_yet() -> None:
