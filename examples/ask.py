@@ -4,23 +4,30 @@
     python examples/ask.py --config configs/eval/smollm2_real.yaml --stage prorag_bm25 "Who founded Apple?"
 
 The agent, protocol, retriever and budgets are those of an evaluation stage. Without a question of your own, the first
-one of the dataset is asked, or the one with `--id`.
+one of the dataset is asked, or the one with `--id`. `key=value` replaces a setting of the file, as in train.py.
 """
+
+# ruff: noqa: E402
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from envs.progress import quiet_without_terminal
+
+quiet_without_terminal()  # before the libraries that draw bars are imported
+
 from callbacks.evaluate import Evaluation
 from configs.loader import load
 from configs.plan import Plan
 from configs.stages import build_data
-from envs.errors import ConfigError, DataError, UserError
+from envs.errors import ConfigError, DataError, RetrievalError, UserError
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
@@ -28,16 +35,10 @@ from modules.metrics import exact_match, f1_score
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", nargs="?", help="your own question; it has no known answer")
-    parser.add_argument("--config", required=True, help="an experiment file")
-    parser.add_argument("--stage", required=True, help="one of its evaluation stages")
-    parser.add_argument("--dataset", help="whose questions and passages; default: the stage's first")
-    parser.add_argument("--id", help="ask this question of the dataset")
-    parser.add_argument("--seed", type=int, default=0, help="for a policy that samples")
-    options = parser.parse_args(arguments)
+    """Ask and print; 2 for a wrong setting, 1 for any other error, 0 at the end."""
+    options = parse(arguments)
     try:
-        plan = Plan.of(load(options.config), only=[options.stage]).checked()
+        plan = Plan.of(load(options.config, options.overrides), only=[options.stage]).checked()
         missing = [name for name in plan.stages[options.stage].needs if not plan.stages[name].done]
         if missing:
             raise ConfigError(f"make {', '.join(missing)} first: python train.py --config {options.config}")
@@ -46,11 +47,37 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(
                 f"stage {options.stage} evaluates nothing; name one whose data is callbacks.evaluate:Evaluation"
             )
-        print(transcript(ask(evaluation, options)))
+        episode = ask(evaluation, options)
+        print(transcript(episode))
+        if episode.status == "error":
+            raise RetrievalError(episode.error)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="QUESTION|key=value",
+        help="your own question, in quotes, which has no known answer; settings that replace the file's",
+    )
+    parser.add_argument("--config", required=True, help="an experiment file")
+    parser.add_argument("--stage", required=True, help="one of its evaluation stages")
+    parser.add_argument("--dataset", help="whose questions and passages; default: the stage's first")
+    parser.add_argument("--id", help="ask this question of the dataset")
+    parser.add_argument("--seed", type=int, default=0, help="for a policy that samples")
+    options = parser.parse_intermixed_args(arguments)
+    options.overrides = [word for word in options.words if re.match(r"\S+=", word)]  # no question begins so
+    questions = [word for word in options.words if word not in options.overrides]
+    if len(questions) > 1:
+        parser.error(f"one question at a time, in quotes: {' '.join(questions)}")
+    options.question = "".join(questions)
+    return options
 
 
 def ask(evaluation: Evaluation, options: argparse.Namespace) -> Episode:
@@ -81,6 +108,8 @@ def transcript(episode: Episode) -> str:
         for hit in step.hits:
             score = "" if hit.score is None else f"{hit.score:8.3f}  "
             lines.append(f"    {score}{hit.document.title}: {' '.join(hit.document.text.split())[:100]}")
+    if episode.status == "error":
+        return "\n".join(lines).rstrip()
     lines += ["", f"Answer: {episode.answer or '(none)'}   [{episode.status}]"]
     if any(episode.question.answers):
         em, f1 = (measure(episode.answer, episode.question.answers) for measure in (exact_match, f1_score))

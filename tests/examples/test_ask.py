@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from examples.ask import main
+from examples.ask import main, parse
 from tests.micro import QUICKSTART, quickstart
 
 
@@ -33,8 +36,42 @@ def test_a_question_is_answered_step_by_step_with_its_hits(tmp_path: Path, capsy
     assert "no question with id no-such" in capsys.readouterr().err
 
 
+def test_a_retriever_that_is_down_is_named_and_nothing_is_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    down = (
+        "parts.test.world.retriever={target: envs.retrievers.http:HTTPRetriever, url: 'http://127.0.0.1:1', retries: 0}"
+    )
+    command = ["--config", str(config(tmp_path)), "--stage", "eval_teacher"]
+    capsys.readouterr()
+    assert main([*command, down]) == 1
+    shown = capsys.readouterr()
+    assert "Step 1: query" in shown.out
+    assert "Answer:" not in shown.out
+    assert "EM" not in shown.out
+    assert "error: retrieval server http://127.0.0.1:1/retrieve: gave up after try 1" in shown.err
+
+
+def test_a_question_of_one_s_own_may_hold_an_equals_sign_and_stand_next_to_overrides() -> None:
+    options = parse(["--config", "x.yaml", "a.b=1", "--stage", "s", "Is 1 + 1=2?", "c=d e"])
+    assert (options.question, options.overrides) == ("Is 1 + 1=2?", ["a.b=1", "c=d e"])
+    assert parse(["--config", "x.yaml", "--stage", "s"]).question == ""
+    with pytest.raises(SystemExit):
+        parse(["--config", "x.yaml", "--stage", "s", "who", "founded"])
+
+
+def test_bars_of_libraries_are_quiet_without_a_terminal() -> None:
+    code = "import examples.ask, huggingface_hub.constants as c; print(c.HF_HUB_DISABLE_PROGRESS_BARS)"
+    environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_DISABLE_PROGRESS_BARS"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=QUICKSTART.parents[1], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
+
+
 def test_an_unmade_stage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump({"base": [str(QUICKSTART)], "output": str(tmp_path / "runs")}))
-    assert main(["--config", str(path), "--stage", "eval_teacher"]) == 1
+    assert main(["--config", str(path), "--stage", "eval_teacher"]) == 2
     assert "make world first: python train.py --config" in capsys.readouterr().err
