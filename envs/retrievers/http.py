@@ -22,9 +22,10 @@ _LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for
 class HTTPRetriever:
     """The retriever behind `url`, the root of a server or its `/retrieve` endpoint.
 
-    Connection errors, timeouts (`timeout` seconds), 429 and 5xx are tried again up to `retries` times, after `backoff`
-    seconds and twice as long each time, or after what `Retry-After` asks for. Queries are sent `batch_size` at a time,
-    each once, cut to `max_query_chars`: a policy may sample a query of any length, and servers refuse long ones.
+    Connection errors, timeouts (no whole answer in `timeout` seconds), 429 and 5xx are tried again up to `retries`
+    times, after `backoff` seconds and twice as long each time, or after what `Retry-After` asks for. Queries are sent
+    `batch_size` at a time, each once, cut to `max_query_chars`: a policy may sample a query of any length, and servers
+    refuse long ones.
     `cache` is a file that keeps the answers by backend, k and query (`QueryCache`).
 
     Raises:
@@ -42,7 +43,7 @@ class HTTPRetriever:
         max_query_chars: int = 4096,
         cache: str | None = None,
     ) -> None:
-        if not re.match(r"https?://[^/\s]+", url):
+        if not _is_address(url):
             raise ConfigError(f"retrieval server {url!r}: give an address like http://127.0.0.1:8000")
         if timeout <= 0 or retries < 0 or backoff < 0 or batch_size < 1 or max_query_chars < 1:
             raise ConfigError(
@@ -50,7 +51,7 @@ class HTTPRetriever:
                 "retries and backoff not negative"
             )
         self.url = url.rstrip("/").removesuffix("/retrieve")
-        self.retries, self.backoff = retries, backoff
+        self.timeout, self.retries, self.backoff = timeout, retries, backoff
         self.batch_size, self.max_query_chars = batch_size, max_query_chars
         self._client = httpx.Client(timeout=timeout)
         self._cache = QueryCache(cache) if cache else None
@@ -122,7 +123,7 @@ class HTTPRetriever:
         for tries in range(1, self.retries + 2):
             asked = 0.0
             try:
-                response = self._client.request(method, self.url + path, json=body)
+                response = self._send(method, self.url + path, body)
                 if not _worth_another_try(response.status_code):
                     return response
                 failure, asked = _summary(response), _retry_after(response)
@@ -134,6 +135,19 @@ class HTTPRetriever:
                 time.sleep(min(max(self._pause(tries), asked), _LONGEST_WAIT))
         raise self._error(path, f"gave up after try {self.retries + 1}: {failure}")
 
+    def _send(self, method: str, url: str, body: object) -> httpx.Response:
+        """One try. httpx limits each wait alone, so a server that drips would never be too late."""
+        deadline = time.monotonic() + self.timeout
+        content = bytearray()
+        with self._client.stream(method, url, json=body) as response:
+            for part in response.iter_raw():
+                content += part
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout(f"no whole answer in {self.timeout:g} s")
+        return httpx.Response(
+            response.status_code, headers=response.headers, content=bytes(content), extensions=response.extensions
+        )
+
     def _pause(self, tries: int) -> float:
         """Seconds to wait: processes that failed together must not come back together, so each has its own jitter."""
         self._waits += 1
@@ -142,6 +156,14 @@ class HTTPRetriever:
 
     def _error(self, path: str, problem: str) -> RetrievalError:
         return RetrievalError(f"retrieval server {self.url}{path}: {problem}")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return address.scheme in ("http", "https") and bool(address.host)
 
 
 def _named_backend(response: httpx.Response) -> str | None:

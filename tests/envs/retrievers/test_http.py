@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -115,6 +116,18 @@ def too_late(reply: Reply, request: dict) -> None:
     hangs_up(reply, request)
 
 
+def drips(reply: Reply, _: dict) -> None:
+    reply.send_response(200)
+    reply.send_header("Content-Length", "100")
+    reply.end_headers()
+    for _ in range(100):
+        try:
+            reply.wfile.write(b" ")
+        except OSError:  # the client has gone
+            break
+        time.sleep(0.05)
+
+
 def test_the_request_is_the_common_one_and_hits_come_in_the_order_of_the_queries(serve) -> None:
     server = serve(good)
     assert client(server).search(["b", "a", "b"], 2) == [
@@ -166,6 +179,19 @@ def test_a_passing_failure_is_tried_again(serve, failure) -> None:
 def test_an_answer_that_comes_too_late_is_asked_for_again(serve) -> None:
     server = serve(too_late, good)
     assert client(server, timeout=0.1).search(["a"], 1) == [[hit("a", 0)]]
+
+
+def test_an_answer_that_drips_is_too_late_as_a_whole(serve) -> None:
+    server = serve(drips, good)
+    assert client(server, timeout=0.2).search(["a"], 1) == [[hit("a", 0)]]
+    with pytest.raises(RetrievalError, match=r"gave up after try 1: no whole answer in 0\.2 s"):
+        client(serve(drips), timeout=0.2, retries=0).search(["a"], 1)
+
+
+def test_a_compressed_answer_is_read(serve) -> None:
+    packed = gzip.compress(json.dumps({"result": [[row("a", 0)]]}).encode())
+    server = serve(says(200, packed, Content_Encoding="gzip"))
+    assert client(server).search(["a"], 1) == [[hit("a", 0)]]
 
 
 def test_retry_after_is_waited_for(serve) -> None:
@@ -300,7 +326,7 @@ def test_a_failure_is_not_kept(serve, tmp_path: Path) -> None:
     assert retriever.search(["a"], 1) == [[hit("a", 0)]]
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://"])
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://[::1", "http://host:x"])
 def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError, match="give an address like"):
         HTTPRetriever(url)
