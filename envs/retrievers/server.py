@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette import exceptions as starlette
 
 from envs.errors import ConfigError, UserError
+from envs.progress import quiet_without_terminal
 from envs.retrievers.wire import write_result
 from envs.types import Hit
 
@@ -130,6 +131,7 @@ def _facts(retriever: Retriever) -> dict[str, object]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load what the command line names and serve it; 2 where a setting or a file is wrong."""
+    quiet_without_terminal()
     options = vars(_parser().parse_args(argv))
     host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
     limits = {name: options.pop(name) for name in inspect.signature(create_app).parameters if name in options}
@@ -210,11 +212,10 @@ def _component(spec: str) -> Retriever:
         settings = json.loads(spec)
         module, _, name = settings.pop("target").partition(":")
         factory = getattr(importlib.import_module(module), name)
-        inspect.signature(factory).bind(**settings)
+        retriever = factory(**settings)
     except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(f'--json {spec}: {reason}; expected {{"target": "package.module:name", ...}}') from error
-    retriever = factory(**settings)
     if not callable(getattr(retriever, "search", None)):
         raise ConfigError(f"--json {spec}: {name} has no method search(queries, k)")
     return retriever

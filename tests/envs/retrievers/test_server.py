@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -323,6 +325,10 @@ def test_any_class_can_be_served(serve, monkeypatch: pytest.MonkeyPatch) -> None
         (["component", "--json", '{"target": "no.such:Thing"}'], "No module named 'no'"),
         (["component", "--json", '{"target": "envs.retrievers.http:Thing"}'], "no attribute 'Thing'"),
         (["component", "--json", '{"target": "envs.retrievers.http:HTTPRetriever"}'], "'url'"),
+        (
+            ["component", "--json", '{"target": "envs.retrievers.http:HTTPRetriever", "url": 3}'],
+            '"url": 3}: TypeError: ',
+        ),
         (["component", "--json", '{"target": "collections:Counter"}'], "Counter has no method search(queries, k)"),
     ],
 )
@@ -332,6 +338,14 @@ def test_a_wrong_command_ends_in_one_line(arguments: list[str], complaint: str, 
     assert error.startswith("error: ")
     assert complaint in error
     assert error.count("\n") == 1
+
+
+def test_bars_of_libraries_are_quiet_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "")  # restored after the test
+    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert main(["bm25", "--corpus", "nowhere.jsonl", "--port", "0"]) == 2
+    assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 99999), ("no.such.host.invalid", 0)])
