@@ -17,6 +17,7 @@ from omegaconf.errors import (
     InterpolationToMissingValueError,
     MissingMandatoryValue,
     OmegaConfBaseException,
+    ValidationError,
 )
 
 from configs.documents import Document, from_overrides, lay_over, read_chain
@@ -51,6 +52,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     documents = [*read_chain(Path(path)), from_overrides(overrides)]
     merged = lay_over(documents)
     origins = Origins.of(merged.value, merged.marks)
+    _check_stages(merged, documents, origins)
     with _explained(origins):
         settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), merged.value)
         if settings.data_root is None:
@@ -74,12 +76,25 @@ def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: K
     Raises:
         ConfigError: a value does not fit; names the key, the file and the line.
     """
-    kinds = {name: annotations[name] if _supported(annotations[name]) else Any for name in arguments}
-    schema = dataclasses.make_dataclass("Arguments", [(name, kind, MISSING) for name, kind in kinds.items()])
-    with _explained(origins, key):
-        # a field's default cannot be mutable, hence the two steps
-        checked: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(arguments)))
-    return {name: getattr(checked, name) for name in arguments}
+    converted = {}
+    for name, value in arguments.items():
+        kind = annotations[name] if _supported(annotations[name]) else Any
+        with _explained(origins, key):
+            try:
+                converted[name] = _converted(name, value, kind)
+            except ValidationError as error:
+                if error.full_key is not None:
+                    raise
+                # in a tuple OmegaConf names neither the key nor the value
+                raise ConfigError(f"{value!r} does not fit {kind} at {origins.at((*key, name))}") from error
+    return converted
+
+
+def _converted(name: str, value: Any, kind: Any) -> Any:
+    schema = dataclasses.make_dataclass("Argument", [(name, kind, MISSING)])
+    # a field's default cannot be mutable, hence the two steps
+    checked: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), {name: value}))
+    return getattr(checked, name)
 
 
 def _supported(annotation: Any) -> bool:
@@ -118,6 +133,25 @@ def _check_names(experiment: Experiment, origins: Origins) -> None:
             raise ConfigError(f"'{name}' at {origins.at(key)} cannot be a name: use letters, digits, '_', '-' and '.'")
     if not experiment.stages:
         raise ConfigError(f"no stages in {origins.where(())}")
+
+
+def _check_stages(merged: Document, documents: list[Document], origins: Origins) -> None:
+    """A stage that is laid over others and names nothing to run is a misspelling of one of them."""
+    stages = merged.value.get("stages")
+    if not isinstance(stages, dict):
+        return  # the schema says so
+    known: list[str] = []
+    for document in documents:
+        named = [str(name) for name in document.value.get("stages") or ()]
+        for name in named if known else ():
+            if name in stages and name not in known and not _names_data(stages[name]):
+                raise ConfigError(f"unknown stage '{name}' ({origins.where(('stages', name))}){suggest(name, known)}")
+        known += named
+
+
+def _names_data(stage: object) -> bool:
+    data = stage.get("data") if isinstance(stage, dict) else None
+    return "target" in data if isinstance(data, dict) else data is not None
 
 
 def _check_counts(experiment: Experiment, origins: Origins) -> None:

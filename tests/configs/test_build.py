@@ -79,6 +79,7 @@ def test_open_keywords_take_any_name_but_named_ones_stay_checked() -> None:
     [
         (holder(cuont=1), r"^unknown key 'cuont' at stages.rl.module \(x.yaml:14\); did you mean 'count'\?$"),
         (holder(count="x"), r"value 'x' of type 'str' could not be converted to Integer at stages.rl.module.count"),
+        (holder(pair=[1, "x"]), r"^\[1, 'x'\] does not fit tuple\[int, ...\] at stages.rl.module.pair \(x.yaml:14\)$"),
         (holder(mode="medium"), r"invalid value 'medium', expected one of \['fast', 'slow'\] at .*mode"),
         (holder(limits={"step": 1}), r"unknown key 'step' at stages.rl.module.limits .*; did you mean 'steps'\?"),
         (holder(corpus="no/where"), r"no file or folder 'no/where' at stages.rl.module.corpus"),

@@ -62,7 +62,8 @@ def test_data_root_comes_from_the_file_else_from_the_environment(tmp_path: Path,
         ("stages.make.trainer.max_epoch=1", r"unknown key 'max_epoch' at stages.make.trainer .*'max_epochs'"),
         ("seed=many", r"'many' of type 'str' could not be converted to Integer at seed \(command line\)"),
         ("stages.make.trainer.gradient_clip_algorithm=l2", r"expected one of \['norm', 'value'\]"),
-        ("stages.mak.callbacks={}", r"missing 'data' at stages.mak"),
+        ("stages.mak.callbacks={}", r"^unknown stage 'mak' \(command line\); did you mean 'make'\?$"),
+        ("stages.mak.data.path=y", r"^unknown stage 'mak' \(command line\); did you mean 'make'\?$"),
         ("stages.make.data.path=${parts.x}", r"'parts.x' not found at stages.make.data.path \(command line\)"),
         ("stages.make.data.path=${", r"at stages.make.data.path \(command line\)"),
         ("devices=0", r"^devices \(command line\) is 0: it must be at least 1$"),
@@ -79,6 +80,15 @@ def test_wrong_settings_are_named(tmp_path: Path, override: str, message: str) -
         override, path = "seed=1", write(tmp_path, "experiment: x\nstages: {}\n")
         message = "no stages in .*x.yaml"
     fails(path, message, override)
+
+
+def test_a_stage_laid_over_others_is_new_only_with_something_to_run(tmp_path: Path) -> None:
+    write(tmp_path, BASIC, "base.yaml")
+    over = "base: base.yaml\nstages:\n  mak: {data: DATA}\n"
+    fails(write(tmp_path, over.replace("DATA", "{path: y}")), r"unknown stage 'mak' \(.*x.yaml:3\); .* 'make'\?$")
+    new = load(write(tmp_path, over.replace("DATA", '{target: "b:B"}'))).experiment
+    assert list(new.stages) == ["make", "mak"]
+    fails(write(tmp_path, BASIC.replace("data: {", "trainer: {")), r"unknown key 'target' at stages.make.trainer")
 
 
 def test_a_missing_experiment_name_is_named(tmp_path: Path) -> None:
