@@ -25,8 +25,7 @@ class HTTPRetriever:
     Connection errors, timeouts (no whole answer in `timeout` seconds), 429 and 5xx are tried again up to `retries`
     times, after `backoff` seconds and twice as long each time, or after what `Retry-After` asks for. Queries are sent
     `batch_size` at a time, each once, cut to `max_query_chars`: a policy may sample a query of any length, and servers
-    refuse long ones.
-    `cache` is a file that keeps the answers by backend, k and query (`QueryCache`).
+    refuse long ones. `cache` is a file that keeps the answers by backend, k and query (`QueryCache`).
 
     Raises:
         ConfigError: `url` is no http or https address, or a number is out of range.
