@@ -22,8 +22,10 @@ METRICS = {
 LEGEND = (
     "Percent, except searches (per question) and seconds. Brackets: 95 % bootstrap interval over questions, a point "
     "where all of them score the same. Cover: an answer is contained in the prediction. Flawed: right answer with at "
-    "least one step that is not true; unresolved: right answer whose chain was never established. Valid: in format; "
-    "true: right by the world's own facts. Recall: gold documents found. n: questions that were scored."
+    "least one step that is not true, also where only the retriever missed the passage; unresolved: right answer whose "
+    "chain was never established. Valid: in format; true: right by the world's own facts. Recall: gold documents "
+    "found, 0 for a question without a search where there is a retriever. Seconds: of all processes, added up. "
+    "n: questions that were scored."
 )
 _MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}

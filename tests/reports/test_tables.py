@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reports.tables import estimate, figure, metrics_table, p_value, table
+from reports.tables import LEGEND, estimate, figure, metrics_table, p_value, table
 
 
 def test_a_table_is_padded_and_aligned() -> None:
@@ -35,3 +35,9 @@ def test_metrics_that_no_row_has_are_left_out() -> None:
     header, _, *lines = metrics_table({"stage": "stage"}, rows).replace(" ", "").splitlines()
     assert header == "|stage|n|EM|recall|"
     assert lines == ["|a|2|50.0|–|", "|b|2|–|100.0|"]
+
+
+def test_the_legend_tells_what_figures_count() -> None:
+    assert "also where only the retriever missed the passage" in LEGEND
+    assert "0 for a question without a search where there is a retriever" in LEGEND
+    assert "Seconds: of all processes, added up" in LEGEND
