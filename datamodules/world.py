@@ -14,7 +14,7 @@ from envs.files import write_json
 from envs.protocols.prorag import TAGS
 from envs.types import Question
 from envs.world.facts import World, make_world
-from envs.world.guesses import guess_baselines
+from envs.world.guesses import facts_seen, guess_baselines
 from envs.world.names import Names
 from envs.world.passages import passage
 from envs.world.questions import choose, question
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SPLITS = {"sft": 400.0, "search": 320.0, "refine": 380.0, "rl": 700.0, "dev": 300.0, "test": 300.0}
 HELD_OUT = ("dev", "test")
 LEAK = 0.30  # above this a policy gets far without searching
-HEADLINE = ("entities", "facts", "questions", "vocabulary", "guess_em", "guess_single_em")
+HEADLINE = ("entities", "facts", "questions", "vocabulary", "guess_em", "guess_single_em", "facts_seen")
 
 
 class WorldData:
@@ -110,7 +110,7 @@ class WorldData:
         write_json(data / "world.json", self._summary(world, split_of, len(tokenizer), seed))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Headline: counts, and exact match on the test split of guessing, in [0, 1] (`guess_em`, by relation)."""
+        """Headline: counts, and what guessing scores and memory may cover of the test split, in [0, 1]."""
         summary = json.loads((Path(folder) / "data" / "world.json").read_text(encoding="utf-8"))
         return {name: float(summary[name]) for name in HEADLINE}
 
@@ -122,7 +122,7 @@ class WorldData:
     def _summary(
         self, world: World, questions: dict[str, list[Question]], vocabulary: int, seed: int
     ) -> dict[str, Any]:
-        train = (one for split, members in questions.items() if split not in HELD_OUT for one in members)
+        train = [one for split, members in questions.items() if split not in HELD_OUT for one in members]
         guesses = guess_baselines(train, questions["test"])
         if guesses["guess_em"] >= LEAK:
             log.warning(
@@ -139,6 +139,7 @@ class WorldData:
             "splits": {split: len(members) for split, members in questions.items()},
             "vocabulary": vocabulary,
             **guesses,
+            "facts_seen": facts_seen(world, train, questions["test"]),
         }
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""How far guessing goes: a world whose answers can be guessed teaches nothing about searching."""
+"""How far guessing and memory go: a world that can be answered with them teaches nothing about searching."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from envs.types import Question
+from envs.world.facts import World
 
 
 def guess_baselines(train: Iterable[Question], test: Sequence[Question]) -> dict[str, float]:
@@ -25,6 +26,19 @@ def guess_baselines(train: Iterable[Question], test: Sequence[Question]) -> dict
         "guess_em": sum(guesses.get(_asked(question)) in question.answers for question in test) / len(test),
         "guess_single_em": sum(single in question.answers for question in test) / len(test),
     }
+
+
+def facts_seen(world: World, train: Iterable[Question], test: Sequence[Question]) -> float:
+    """Share of `test` whose every look-up some training question takes too, in [0, 1].
+
+    A policy that has memorised the facts it was trained on needs no search for these.
+    """
+    seen = {fact for question in train for fact in _facts(world, question)}
+    return sum(seen.issuperset(_facts(world, question)) for question in test) / len(test)
+
+
+def _facts(world: World, question: Question) -> set[tuple[str, str]]:
+    return {(hop.subject.id, hop.relation) for hop in world.lookups(question.id)}
 
 
 def _asked(question: Question) -> str:

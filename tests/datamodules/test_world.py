@@ -103,7 +103,8 @@ def test_a_killed_run_is_made_anew(world: Path, tmp_path: Path) -> None:
 
 def test_headline_metrics_count_and_guess(tmp_path: Path) -> None:
     metrics = make(tmp_path)
-    assert set(metrics) == {"entities", "facts", "questions", "vocabulary", "guess_em", "guess_single_em"}
+    guesses = {"guess_em", "guess_single_em", "facts_seen"}
+    assert set(metrics) == {"entities", "facts", "questions", "vocabulary"} | guesses
     assert (metrics["entities"], metrics["facts"], metrics["questions"]) == (88.0, 236.0, 300.0)
 
 
@@ -114,6 +115,12 @@ def test_guessing_stays_far_below_the_teacher(tmp_path: Path, seed: int) -> None
     metrics = stage.merge(tmp_path, seed=seed, world_size=1)
     assert metrics["guess_em"] < 0.30
     assert metrics["guess_single_em"] < 0.12
+
+
+def test_few_training_questions_leave_facts_unseen(tmp_path: Path) -> None:
+    few = make(tmp_path / "few", splits={"train": 1, "test": 9})
+    many = make(tmp_path / "many", splits={"train": 9, "test": 1})
+    assert few["facts_seen"] < 0.2 < 0.7 < many["facts_seen"]
 
 
 def test_a_world_that_leaks_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

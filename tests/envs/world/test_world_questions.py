@@ -13,7 +13,7 @@ from envs.retrievers.bm25 import BM25
 from envs.seeds import stable_hash
 from envs.types import GoldStep, Question
 from envs.world.facts import World
-from envs.world.guesses import guess_baselines
+from envs.world.guesses import facts_seen, guess_baselines
 from envs.world.questions import choose, question, shares, split_of
 
 SPLITS = {"test": 300.0, "train": 600.0}
@@ -160,6 +160,19 @@ def test_a_guesser_gives_the_most_frequent_answer_of_the_last_relation() -> None
         asked("w-1hop-8-spouse", "Ada"),  # never trained on
     ]
     assert guess_baselines(train, test) == {"guess_em": 0.5, "guess_single_em": 0.75}
+
+
+def test_facts_are_seen_if_every_hop_of_a_test_question_stands_in_some_training_question(village: Path) -> None:
+    def asked(*identities: str) -> list[Question]:
+        return [Question(identity, "?", ("?",)) for identity in identities]
+
+    train = asked("w-2hop-000020-director-birthplace", "w-compare-000010-000011-country")
+    seen = asked("w-1hop-000001-birthplace", "w-3hop-000020-director-birthplace-country")
+    unseen = asked("w-1hop-000002-birthplace", "w-2hop-000020-director-employer")
+    world = World.load(village)
+    assert facts_seen(world, train, seen) == 1.0
+    assert facts_seen(world, train, unseen) == 0.0
+    assert facts_seen(world, train, [*seen, *unseen[:1], *unseen]) == 0.4
 
 
 def test_a_right_sub_question_finds_its_passage_with_a_title_aware_retriever(made: Path) -> None:
