@@ -49,9 +49,12 @@ class Artifact:
             DataError: the manifest is damaged.
         """
         try:
-            return json.loads(self._manifest.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DataError(f"{self._manifest} is damaged: remove {self.folder} to make it again") from error
+            found = json.loads(self._manifest.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise DataError(f"{self._manifest} is damaged: remove {self.folder} to make it again")
+        return found
 
     @contextmanager
     def lock(self) -> Iterator[None]:

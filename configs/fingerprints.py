@@ -165,7 +165,10 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 
 def _read_memory(path: Path) -> dict[str, list[Any]]:
+    """The remembered hashes; none where the file is absent or damaged, for they can be had again."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return {}
+    whole = isinstance(known, dict) and all(isinstance(entry, list) and len(entry) == 3 for entry in known.values())
+    return known if whole else {}

@@ -71,8 +71,9 @@ def test_a_second_maker_says_that_it_waits_and_then_goes_on(tmp_path: Path, caps
     assert capsys.readouterr().out == f"waiting for another process that makes {artifact.folder}\n"
 
 
-def test_a_damaged_manifest_names_what_to_remove(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[]", "3", "null", '"text"'])
+def test_a_damaged_manifest_names_what_to_remove(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=rf"manifest.json is damaged: remove {tmp_path}"):
         Artifact(tmp_path).manifest()
 

@@ -91,6 +91,22 @@ def test_content_hashes_are_remembered_by_size_and_time(tmp_path: Path) -> None:
     assert Inputs(output).content(file) != first
 
 
+@pytest.mark.parametrize("damaged", [b"{", b"\xff", b"[1]", b'{"FILE": 3}', b'{"FILE": [1, 2]}'])
+def test_a_damaged_memory_of_hashes_is_begun_afresh(tmp_path: Path, damaged: bytes) -> None:
+    file, output = tmp_path / "corpus.jsonl", tmp_path / "runs"
+    file.write_text("first")
+    inputs = Inputs(output)
+    first = inputs.content(file)
+    inputs.save()
+    memory = output / "inputs.json"
+    whole = memory.read_bytes()
+    memory.write_bytes(damaged.replace(b"FILE", str(file).encode()))
+    again = Inputs(output)
+    assert again.content(file) == first
+    again.save()
+    assert memory.read_bytes() == whole
+
+
 def test_looking_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     of(data(path=str(tmp_path / "a.txt")), tmp_path / "runs")
