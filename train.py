@@ -11,7 +11,7 @@ from pathlib import Path
 from configs.launch import Ranks, joined, must_start, start
 from configs.loader import load
 from configs.plan import Plan
-from configs.stages import begin, record, run_stage
+from configs.stages import record, run_stage
 from envs.errors import ConfigError, DataError, UserError
 from envs.progress import quiet_without_terminal
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
             if must_start(plan.experiment) and not plan.done:
                 return start(Path(__file__), arguments, plan.experiment.devices)
             code = 1
-            ranks.agree(lambda: begin(plan))
+            ranks.agree(plan.inputs.save)
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
             ranks.agree(lambda: report(plan))

@@ -54,26 +54,15 @@ def record(plan: Plan) -> None:
             _write_events(plan.stages[name], plan)
 
 
-def begin(plan: Plan) -> None:
-    """Remember the inputs' hashes, and say which reused artifacts other code or earlier inputs went into."""
-    plan.inputs.save()
-    done = [plan.stages[name] for name in plan.chosen if plan.stages[name].done]
-    manifests = {planned.name: planned.artifact.manifest() for planned in done}
-    source = source_hash()
-    stale = [
-        planned.name
-        for planned in done
-        if manifests[planned.name]["source"] != source or _inputs(planned, plan) != manifests[planned.name]["inputs"]
-    ]
-    if stale:
-        print(f"reused, though made by other code or from an earlier input: {', '.join(stale)} (--force NAME remakes)")
-
-
 def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Make the artifact's folder ready and say what happens; returns its origin, None where it is complete already."""
     artifact = planned.artifact
     if planned.done:
         print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
+        manifest = artifact.manifest()
+        if (manifest["source"], manifest["inputs"]) != (source_hash(), _inputs(planned, plan)):
+            name = planned.name
+            print(f"{name}: reused, though made by other code or from an earlier input (--force {name} remakes)")
         return None
     if artifact.complete or planned.forced:
         artifact.set_aside()
