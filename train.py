@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from configs.launch import Ranks, joined, must_start, start
 from configs.loader import load
+from configs.options import parse
 from configs.plan import Plan
 from configs.stages import record, run_stage
 from envs.errors import ConfigError, DataError, UserError
@@ -54,23 +54,6 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return 1
     return 0
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="train.py", description="Run the stages of an experiment.", allow_abbrev=False
-    )
-    parser.add_argument("--config", required=True, type=Path, help="the experiment file")
-    parser.add_argument("--stage", nargs="+", action="extend", default=[], help="only these and what they depend on")
-    parser.add_argument("--force", nargs="+", action="extend", default=[], help="make these again")
-    parser.add_argument("--dry-run", action="store_true", help="print the stages and what would run; do nothing")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
-    options = parser.parse_intermixed_args(arguments)
-    for names in (options.stage, options.force):  # `--stage sft lr=1` means an override
-        options.overrides += [name for name in names if "=" in name]
-        names[:] = [name for name in names if "=" not in name]
-    return options
 
 
 def report(plan: Plan) -> None:
