@@ -63,8 +63,7 @@ class LibraryGenerate:
             attention_mask=mask,
             max_new_tokens=max(request.max_tokens or 0 for request in requests),
             do_sample=False,
-            stop_strings=list(requests[0].stop),
-            tokenizer=tokenizer,
+            eos_token_id=[*map(tokenizer.convert_tokens_to_ids, requests[0].stop), tokenizer.eos_token_id],
             pad_token_id=tokenizer.pad_token_id,
         )[:, width:]
         turns = []
