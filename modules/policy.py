@@ -30,7 +30,7 @@ class Policy:
 
 
 def load_policy(
-    path: str,
+    model: str,
     *,
     dtype: Dtype = "float32",
     device: str = "auto",
@@ -46,17 +46,17 @@ def load_policy(
         ConfigError: there is no such model or adapter.
     """
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
-        tokenizer = load_tokenizer(adapter or path, revision=None if adapter else revision)
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
+        tokenizer = load_tokenizer(adapter or model, revision=None if adapter else revision)
         if adapter is not None:
-            if len(tokenizer) > model.config.get_text_config().vocab_size:
-                model.resize_token_embeddings(len(tokenizer))
-            model.load_adapter(str(adapter))
+            if len(tokenizer) > loaded.config.get_text_config().vocab_size:
+                loaded.resize_token_embeddings(len(tokenizer))
+            loaded.load_adapter(str(adapter))
     except (OSError, ValueError) as error:
-        what = path if adapter is None else f"{path} with the adapter {adapter}"
+        what = model if adapter is None else f"{model} with the adapter {adapter}"
         reason = str(error).splitlines()[0]
         raise ConfigError(f"no causal language model at {what}: {reason} (`make models` obtains small ones)") from error
-    return Policy(_placed(model, device), tokenizer)
+    return Policy(_placed(loaded, device), tokenizer)
 
 
 def random_policy(
