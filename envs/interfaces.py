@@ -6,7 +6,7 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn, Verdict
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
     from envs.text import Codec
@@ -74,5 +74,16 @@ class Retriever(typing.Protocol):
 
         Raises:
             RetrievalError: the backend failed after its retries.
+        """
+        ...
+
+
+class Judge(typing.Protocol):
+    """Compares sibling steps: continuations of one episode that differ in their last turn."""
+
+    def compare(self, candidates: Sequence[Sequence[Episode]]) -> list[Verdict | None]:
+        """One verdict a group of siblings, in order; None where no pair is clearly better and worse, or none was had.
+
+        A failed call is counted by the judge and gives None: it never becomes a preference.
         """
         ...

@@ -273,3 +273,12 @@ class Done:
     """The episode is over."""
 
     status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judge's preference among sibling steps: indices of the better and the worse one, and why."""
+
+    chosen: int
+    rejected: int
+    reason: str = ""
