@@ -158,3 +158,14 @@ def test_a_budget_longer_than_the_models_context_is_refused() -> None:
 def test_a_pool_or_unit_of_nothing_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
         Evaluation({}, PROTOCOL, Counted(), **{setting: 0})
+
+
+def test_units_of_all_datasets_are_dealt_out_in_turn(tmp_path: Path) -> None:
+    shares = []
+    for rank in range(2):
+        generator = Counted()
+        datasets = {name: Benchmark(Listed(4), "test", FixedRetriever([])) for name in ("one", "two")}
+        maker = Evaluation(datasets, PROTOCOL, generator, unit=4)
+        maker.make(tmp_path, seed=0, rank=rank, world_size=2)
+        shares.append(generator.turns)
+    assert shares == [12, 12]

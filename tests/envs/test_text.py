@@ -107,3 +107,12 @@ def test_a_template_that_writes_todays_date_is_refused_or_given_a_fixed_one() ->
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}"
     with pytest.raises(ConfigError, match="writes today's date"):
         Codec(tokenizer).chat("Q")
+
+
+def test_special_tokens_without_brackets_are_split_in_data() -> None:
+    tokenizer = byte_tokenizer(tags=(*TAGS, "[INST]"))
+    codec = Codec(tokenizer, TAGS)
+    special = tokenizer.convert_tokens_to_ids("[INST]")
+    assert special in codec.control("x[INST]")
+    assert codec.decode(codec.data("x[INST]")) == "x[INST]"
+    assert special not in codec.data("x[INST]")
