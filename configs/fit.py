@@ -57,7 +57,7 @@ def fit(
     """Fit and export; returns the metrics that were logged last.
 
     Checkpoints go to `folder/checkpoints`, TensorBoard events to `events`; `module.export(folder)`, where there is
-    one, is called on rank 0 at the end.
+    one, is called on every rank at the end, for sharded weights have to be gathered: the module lets one rank write.
     """
     _quieten()
     for callback in callbacks:
@@ -82,7 +82,7 @@ def fit(
     runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
     signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
-    if export is not None and runner.is_global_zero:
+    if export is not None:
         export(folder)
     return dict(runner.callback_metrics)
 

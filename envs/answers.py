@@ -1,12 +1,19 @@
-"""When two answers are the same: the one normaliser of the suite."""
+"""When two answers are the same: the one normaliser of the suite, and exact match, F1 and cover match over aliases.
+
+They follow the official HotpotQA evaluation (Yang et al. 2018, hotpot_evaluate_v1.py, itself after SQuAD's), with one
+difference: an empty prediction scores 0 even where an answer normalises to nothing ("The"), for it says nothing.
+"""
 
 from __future__ import annotations
 
 import re
 import string
+from collections import Counter
+from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
+_CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize_answer(text: str) -> str:
@@ -15,3 +22,42 @@ def normalize_answer(text: str) -> str:
     Source: the official HotpotQA evaluation (Yang et al. 2018), itself after SQuAD's.
     """
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answers: str | Sequence[str]) -> float:
+    """1 if the normalised prediction equals any normalised answer, else 0."""
+    predicted = normalize_answer(prediction)
+    return float(predicted in _normalized(answers))
+
+
+def f1_score(prediction: str, answers: str | Sequence[str]) -> float:
+    """Bag-of-tokens F1, the highest over the answers, in [0, 1].
+
+    Where the prediction or an answer is yes, no or noanswer and they differ, that answer scores 0: no part of a verdict
+    is right.
+    """
+    predicted = normalize_answer(prediction)
+    return max((_token_f1(predicted, answer) for answer in _normalized(answers)), default=0.0)
+
+
+def cover_match(prediction: str, answers: str | Sequence[str]) -> float:
+    """1 if any normalised answer is a substring, by characters, of the normalised prediction, else 0.
+
+    HiPRAG's measure (there with another normaliser); it forgives long predictions and counts "no" inside "nobody".
+    """
+    predicted = normalize_answer(prediction)
+    return float(any(answer in predicted for answer in _normalized(answers)))
+
+
+def _normalized(answers: str | Sequence[str]) -> list[str]:
+    """The answers that still say something once normalised."""
+    aliases = [answers] if isinstance(answers, str) else answers
+    return [answer for answer in map(normalize_answer, aliases) if answer]
+
+
+def _token_f1(predicted: str, answer: str) -> float:
+    if predicted != answer and (predicted in _CLOSED or answer in _CLOSED):
+        return 0.0
+    predicted_tokens, answer_tokens = predicted.split(), answer.split()
+    shared = (Counter(predicted_tokens) & Counter(answer_tokens)).total()
+    return 2 * shared / (len(predicted_tokens) + len(answer_tokens))

@@ -6,9 +6,11 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn, Verdict
+from envs.types import Act, Action, Candidate, Done, Episode, Hit, Observation, Question, Request, Step, Turn, Verdict
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
+    from torch import Tensor
+
     from envs.text import Codec
 
 
@@ -81,9 +83,17 @@ class Retriever(typing.Protocol):
 class Judge(typing.Protocol):
     """Compares sibling steps: continuations of one episode that differ in their last turn."""
 
-    def compare(self, candidates: Sequence[Sequence[Episode]]) -> list[Verdict | None]:
-        """One verdict a group of siblings, in order; None where no pair is clearly better and worse, or none was had.
+    def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
+        """For each group of siblings its verdicts, best first: empty where no pair is clearly better and worse.
 
-        A failed call is counted by the judge and gives None: it never becomes a preference.
+        None where no answer was had: a failed call is counted by the judge and never becomes a preference.
         """
+        ...
+
+
+class StepScorer(typing.Protocol):
+    """Says how good every step of an episode is: a process reward model."""
+
+    def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
+        """One `[S]` float32 an episode, in order: raw scores, 0 being even odds where the scorer is calibrated."""
         ...

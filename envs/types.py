@@ -276,6 +276,18 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of several sibling steps: an episode that ends in it, and what the tree search knows of it.
+
+    `value` is the mean backed-up outcome in [0, 1] and `visits` how often it was measured.
+    """
+
+    episode: Episode
+    value: float = 0.0
+    visits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's preference among sibling steps: indices of the better and the worse one, and why."""
 

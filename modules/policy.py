@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from envs.errors import ConfigError
@@ -36,27 +37,61 @@ def load_policy(
     device: str = "auto",
     adapter: Path | None = None,
     revision: str | None = None,
+    tokenizer: Path | None = None,
 ) -> Policy:
     """Load a policy from a folder or hub id; `adapter` is a folder, saved by `Policy.save`, of a LoRA adapter on it.
 
-    The tokenizer is the adapter's where there is one: it may know more tokens than the base, which then gets rows for
-    them. `device` "auto" is CUDA where there is one, else the CPU.
+    The tokenizer is the adapter's where there is one. `tokenizer` replaces the model's own by one that knows more
+    tokens, a format's tags: each new one begins as the mean of the tokens that spelt it before. `device` "auto" is
+    CUDA where there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such model or adapter.
+        ConfigError: there is no such model or adapter, or `tokenizer` numbers the model's tokens otherwise.
     """
     try:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
-        tokenizer = load_tokenizer(adapter or model, revision=None if adapter else revision)
+        spoken = load_tokenizer(adapter or model, revision=None if adapter else revision)
         if adapter is not None:
-            if len(tokenizer) > loaded.config.get_text_config().vocab_size:
-                loaded.resize_token_embeddings(len(tokenizer))
+            if len(spoken) > loaded.config.get_text_config().vocab_size:
+                loaded.resize_token_embeddings(len(spoken))
             loaded.load_adapter(str(adapter))
     except (OSError, ValueError) as error:
         what = model if adapter is None else f"{model} with the adapter {adapter}"
         reason = str(error).splitlines()[0]
         raise ConfigError(f"no causal language model at {what}: {reason} (`make models` obtains small ones)") from error
-    return Policy(_placed(loaded, device), tokenizer)
+    if tokenizer is not None:
+        spoken = _extend(loaded, spoken, load_tokenizer(tokenizer))
+    return Policy(_placed(loaded, device), spoken)
+
+
+def _extend(
+    model: PreTrainedModel, old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase
+) -> PreTrainedTokenizerBase:
+    """Give the model rows for the tokens that only the new tokenizer knows; returns the new tokenizer."""
+    known, wanted = old.get_vocab(), new.get_vocab()
+    if moved := [token for token, number in known.items() if wanted.get(token) != number]:
+        raise ConfigError(
+            f"tokenizer {new.name_or_path} is none of this model's: it has another number for {len(moved)} of its "
+            f"{len(known)} tokens, {moved[0]!r} for one; make it from {old.name_or_path}"
+        )
+    added = {token: number for token, number in wanted.items() if token not in known}
+    if len(new) > embedding_rows(model):
+        model.resize_token_embeddings(len(new), mean_resizing=False)
+    tables = [
+        cast(Tensor, table.weight)
+        for table in (model.get_input_embeddings(), cast(torch.nn.Module, model.get_output_embeddings()))
+    ]
+    with torch.no_grad():
+        for table in {id(table): table for table in tables}.values():  # one where they are tied
+            for token, number in added.items():
+                spelt = old(token, add_special_tokens=False).input_ids
+                table[number] = table[spelt].mean(dim=0)
+    return new
+
+
+def embedding_rows(model: PreTrainedModel) -> int:
+    """How many token ids a model has rows for; at least as many as its tokenizer has tokens."""
+    return len(cast(Tensor, model.get_input_embeddings().weight))
 
 
 def random_policy(

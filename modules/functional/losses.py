@@ -1,0 +1,110 @@
+"""The losses of ProRAG and its neighbours, as plain functions of log-probabilities and scores."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Aggregate = Literal["token_mean", "sequence_mean", "group_sum"]
+
+
+def format_weighted_nll(
+    logps_BT: Tensor,
+    mask_BT: Tensor,
+    is_control_BT: Tensor,
+    *,
+    control_weight: float | Tensor,
+    reduction: Literal["weighted_mean", "sum"] = "weighted_mean",
+) -> Tensor:
+    """Negative log-likelihood in which control tokens (the format's tags) count `control_weight` times.
+
+    Source: ProRAG Eq 1; its code divides by the sum of the weights (`weighted_mean`), its paper does not (`sum`).
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities of the targets.
+        mask_BT: `[B, T]`, true where a token is trained.
+        is_control_BT: `[B, T]`, true on control tokens.
+        control_weight: one weight, or `[B, T]` with one a position, read on control tokens.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    weights_BT = token_weights(mask_BT, is_control_BT, control_weight).to(logps_BT.dtype)
+    total = -(weights_BT * logps_BT.masked_fill(weights_BT == 0, 0.0)).sum()
+    return total if reduction == "sum" else total / weights_BT.sum().clamp(min=1e-8)
+
+
+def token_weights(mask_BT: Tensor, is_control_BT: Tensor, control_weight: float | Tensor) -> Tensor:
+    """`[B, T]` float32: 0 where nothing is trained, `control_weight` on control tokens, 1 elsewhere."""
+    weight = torch.as_tensor(control_weight, dtype=torch.float32, device=mask_BT.device)
+    one = torch.ones((), device=mask_BT.device)
+    return torch.where(is_control_BT.bool(), weight, one) * mask_BT.float()
+
+
+def pairwise_ranking_loss(chosen_N: Tensor, rejected_N: Tensor) -> Tensor:
+    """Mean of -log sigmoid(chosen - rejected) over N pairs of scores. Source: ProRAG Eq 4 (Bradley-Terry)."""
+    return -F.logsigmoid(chosen_N - rejected_N).mean()
+
+
+def clipped_policy_loss(
+    logps_BT: Tensor,
+    old_logps_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    aggregate: Aggregate = "token_mean",
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """The negative clipped surrogate min(rho A, clip(rho, 1 - low, 1 + high) A), rho the ratio of new to old policy.
+
+    Source: ProRAG Eq 9; `clip_high` above `clip_low` is DAPO's (arXiv 2503.14476).
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        advantages_BT: `[B, T]`.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        aggregate: `token_mean` divides the sum by the tokens, `sequence_mean` is the mean over rows of their means,
+            `group_sum` divides the sum by the rows (Eq 9 as written).
+        denominator: what to divide by in place of the local count of tokens or rows.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    mask_BT = mask_BT.bool()
+    ratio_BT = (logps_BT - old_logps_BT).masked_fill(~mask_BT, 0.0).exp()
+    advantages_BT = advantages_BT.masked_fill(~mask_BT, 0.0)
+    clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_BT
+    terms_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT)
+    if aggregate == "sequence_mean":
+        terms_BT = terms_BT / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    if denominator is None:
+        denominator = mask_BT.sum() if aggregate == "token_mean" else mask_BT.any(dim=1).sum()
+    return terms_BT.sum() / torch.as_tensor(denominator, device=terms_BT.device).clamp(min=1e-8)
+
+
+def dpo_loss(
+    policy_chosen_N: Tensor,
+    policy_rejected_N: Tensor,
+    reference_chosen_N: Tensor,
+    reference_rejected_N: Tensor,
+    *,
+    beta: float,
+) -> Tensor:
+    """Direct preference optimisation over N pairs of summed log-probabilities. Source: Rafailov et al. 2023, Eq 7."""
+    margin_N = (policy_chosen_N - reference_chosen_N) - (policy_rejected_N - reference_rejected_N)
+    return -F.logsigmoid(beta * margin_N).mean()
+
+
+def k3_divergence(logps_BT: Tensor, reference_logps_BT: Tensor) -> Tensor:
+    """`[B, T]`: the estimate exp(d) - 1 - d, d = reference - policy, of the KL from reference, never negative.
+
+    Unbiased under the policy, with a low variance. Source: Schulman, "Approximating KL Divergence" (2020), k3.
+    """
+    difference_BT = reference_logps_BT - logps_BT
+    return difference_BT.exp() - 1 - difference_BT

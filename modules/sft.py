@@ -1,0 +1,72 @@
+"""Supervised fine-tuning on episodes, with control tokens weighted (ProRAG Eq 1); with weight 1 also ProRAG's RFT."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from envs.batches import SequenceBatch
+from envs.errors import ConfigError
+from modules.functional.losses import format_weighted_nll, token_weights
+from modules.optimizer import Optimizer
+from modules.policy import Policy, embedding_rows
+from modules.scoring import sequence_logprobs
+from modules.training import Training
+
+
+class SFT(Training):
+    """Trains a policy on the policy's tokens of episodes.
+
+    Args:
+        control_weight: weight of control tokens, the tokenizer's special ones; a map gives tags weights of their own
+            and everything else 1.
+
+    Raises:
+        ConfigError: a tag of the map is no token.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Optimizer,
+        *,
+        control_weight: float | dict[str, float] = 3.0,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        super().__init__(policy, optimizer, gradient_checkpointing=gradient_checkpointing)
+        weight_V = _weights(policy, control_weight, embedding_rows(policy.model))
+        self.register_buffer("weight_V", weight_V, persistent=False)
+        self.weight_V: Tensor
+
+    def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
+        total, count, tokens = self._loss(batch)
+        self.log("loss", total.detach() / count, batch_size=len(batch))
+        self.log("tokens", tokens, batch_size=len(batch), reduce_fx="sum")
+        return self.mean_loss(total, count)
+
+    def validation_step(self, batch: SequenceBatch, index: int) -> None:
+        total, count, _ = self._loss(batch)
+        self.log("val_loss", total / count, batch_size=len(batch), sync_dist=True)
+
+    def _loss(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum of weighted losses, sum of weights, number of trained tokens."""
+        logps_BT = sequence_logprobs(self.model, batch)
+        weight_BT = self.weight_V[batch.ids_BT]
+        control_BT = weight_BT != 1
+        total = format_weighted_nll(logps_BT, batch.loss_mask_BT, control_BT, control_weight=weight_BT, reduction="sum")
+        count = token_weights(batch.loss_mask_BT, control_BT, weight_BT).sum()
+        return total, count, batch.loss_mask_BT.float().sum()
+
+
+def _weights(policy: Policy, control_weight: float | dict[str, float], rows: int) -> Tensor:
+    """The weight of every entry of the vocabulary, `[V]`."""
+    weight_V = torch.ones(rows)
+    if isinstance(control_weight, dict):
+        vocabulary = policy.tokenizer.get_vocab()
+        for tag, weight in control_weight.items():
+            if tag not in vocabulary:
+                raise ConfigError(f"control_weight names {tag!r}, which is no token of the policy's tokenizer")
+            weight_V[vocabulary[tag]] = weight
+    else:
+        weight_V[list(policy.tokenizer.all_special_ids)] = control_weight
+    return weight_V

@@ -1,0 +1,80 @@
+"""What all training modules share: the optimiser, exact means over ranks and accumulated batches, and the export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from envs.errors import UserError
+from modules.optimizer import Optimizer
+from modules.policy import Policy
+
+
+class TrainingError(UserError):
+    """Training cannot go on: a loss that is no number."""
+
+
+class Training(LightningModule):
+    """Trains a policy. A subclass computes sums in `training_step` and hands them to `mean_loss`.
+
+    Sums are divided by what they count only when the optimiser steps, over all ranks and accumulated batches, so a
+    step is the same however its rows were shared out.
+
+    Args:
+        policy: what is trained.
+        optimizer: how.
+        gradient_checkpointing: recompute activations in the backward pass, for memory.
+    """
+
+    def __init__(self, policy: Policy, optimizer: Optimizer, *, gradient_checkpointing: bool = False) -> None:
+        super().__init__()
+        self.policy, self.model, self.optimizer = policy, policy.model, optimizer
+        if gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.model.train()  # models are loaded in evaluation mode, and Lightning leaves modes as they are
+        self._count: Tensor | None = None
+
+    def configure_optimizers(self) -> Any:
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return self.optimizer.configure(parameters, int(self.trainer.estimated_stepping_batches))
+
+    def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
+        """What `training_step` returns: its share of a mean over all ranks and batches of the optimiser step.
+
+        Args:
+            total: scalar, the sum of the losses of this batch.
+            count: scalar, what the sum is to be divided by (tokens, weights, rows, pairs).
+
+        Raises:
+            TrainingError: the loss is not finite.
+        """
+        if not bool(torch.isfinite(total.detach())):
+            raise TrainingError(
+                f"the loss is {float(total.detach())} at optimiser step {self.global_step}: "
+                "lower the learning rate or look at the data of this step; nothing of it was saved"
+            )
+        self._count = count.detach().float() + (0.0 if self._count is None else self._count)
+        # Lightning divides by the accumulated batches and DDP by the ranks: undone here.
+        return total * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        assert self._count is not None
+        count = self.trainer.strategy.reduce(self._count, reduce_op="sum")
+        self._count = None
+        scale = 1.0 / max(float(count), 1e-8)
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        for gradient in gradients:
+            gradient.mul_(scale)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.log("grad_norm", norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        self.log("lr", optimizer.param_groups[0]["lr"])
+
+    def export(self, folder: Path) -> None:
+        """Write the trained policy to `folder/model`; called on every rank, written by the first."""
+        if self.trainer.is_global_zero:
+            self.policy.save(folder / "model")
