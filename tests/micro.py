@@ -1,4 +1,4 @@
-"""The quickstart made small: a whole experiment in a few seconds."""
+"""The experiment of the embedded world made small: a whole one in a few seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import train
 
-QUICKSTART = Path(train.__file__).parent / "configs" / "quickstart.yaml"
+WORLD = Path(train.__file__).parent / "configs" / "world.yaml"
 SMALL = (
     *("stages.world.data.people=40", "stages.world.data.works=20", "stages.world.data.organisations=15"),
     *("stages.world.data.cities=12", "stages.world.data.countries=4", "stages.world.data.questions=120"),
@@ -21,7 +21,7 @@ SMALL = (
 )
 
 
-def run(*arguments: str, config: Path = QUICKSTART) -> int:
+def run(*arguments: str, config: Path = WORLD) -> int:
     """`train.py --config config arguments`, leaving the process's signal handling as it was."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -31,7 +31,7 @@ def run(*arguments: str, config: Path = QUICKSTART) -> int:
             signal.signal(number, handler)
 
 
-def quickstart(output: Path, *arguments: str) -> int:
-    """The small quickstart into `output`; eleven turns for the teacher, three for the untrained model."""
+def small_world(output: Path, *arguments: str) -> int:
+    """The small world into `output`; eleven turns for the teacher, three for the untrained model."""
     teacher = "stages.eval_teacher.data.limits={target: 'envs.types:Limits', turn_tokens: 64}"
     return run(*SMALL, teacher, f"output={output}", *arguments)

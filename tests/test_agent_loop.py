@@ -1,4 +1,4 @@
-"""The agent loop from the command line: the quickstart, small, with its promises and its failures."""
+"""The agent loop from the command line: the small world, small, with its promises and its failures."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 import yaml
 
 from datamodules.records import read_rows
-from tests.micro import quickstart, run
+from tests.micro import run, small_world
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("runs")
-    assert quickstart(output) == 0
+    assert small_world(output) == 0
     return output
 
 
 def results(output: Path) -> dict[str, dict]:
-    rows = json.loads((output / "quickstart" / "results.json").read_text())["rows"]
+    rows = json.loads((output / "world" / "results.json").read_text())["rows"]
     return {row["stage"]: row for row in rows}
 
 
@@ -39,14 +39,14 @@ def test_the_teacher_solves_the_world_and_an_untrained_policy_does_not(finished:
 
 
 def test_the_report_prints_what_guessing_scores_far_below_the_teacher(finished: Path) -> None:
-    report = (finished / "quickstart" / "seed0" / "report.md").read_text()
+    report = (finished / "world" / "seed0" / "report.md").read_text()
     [line] = [line for line in report.splitlines() if "guess_em" in line]
     assert float(line.rsplit(maxsplit=1)[1]) < 45  # a world of 40 people leaks more than the real one
 
 
 def test_again_everything_is_done_and_nothing_is_written(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in (finished / "store").rglob("*") if path.is_file()}
-    assert quickstart(finished) == 0
+    assert small_world(finished) == 0
     printed = capsys.readouterr().out
     assert [line.split(",")[0] for line in printed.splitlines()[:3]] == [
         "world: done", "eval_teacher: done", "eval_untrained: done",
@@ -55,10 +55,10 @@ def test_again_everything_is_done_and_nothing_is_written(finished: Path, capsys:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_world(finished: Path, tmp_path: Path) -> None:
-    assert quickstart(tmp_path / "same") == 0
+    assert small_world(tmp_path / "same") == 0
     for stage in ("eval_teacher", "eval_untrained"):
         assert predictions(tmp_path / "same", stage) == predictions(finished, stage)
-    assert quickstart(tmp_path / "other", "seed=1", "--stage", "eval_teacher") == 0
+    assert small_world(tmp_path / "other", "seed=1", "--stage", "eval_teacher") == 0
     assert predictions(tmp_path / "other", "eval_teacher") != predictions(finished, "eval_teacher")
 
 
@@ -78,7 +78,7 @@ def test_a_retriever_that_is_down_ends_with_one_line_and_no_result(
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     retriever = {"target": "envs.retrievers.http:HTTPRetriever", "url": url, "retries": 1, "backoff": 0.01}
     override = f"parts.test.world.retriever={json.dumps(retriever)}"
-    assert quickstart(tmp_path, override, "--stage", "eval_teacher") == 1
+    assert small_world(tmp_path, override, "--stage", "eval_teacher") == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert url in error
@@ -88,7 +88,7 @@ def test_a_retriever_that_is_down_ends_with_one_line_and_no_result(
 
 
 def test_a_prompt_that_leaves_no_room_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert quickstart(tmp_path, "parts.limits.total_tokens=5", "--stage", "eval_untrained") == 1
+    assert small_world(tmp_path, "parts.limits.total_tokens=5", "--stage", "eval_untrained") == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "no prompt leaves room for a turn" in error
     assert "limits.total_tokens (5)" in error
@@ -108,14 +108,14 @@ def test_a_bad_question_file_is_named_with_its_line(
     (tmp_path / "questions.jsonl").write_text(rows)
     source = {"target": "datamodules.sources.jsonl:JSONLQuestions", "path": str(tmp_path / "questions.jsonl")}
     override = f"parts.test.world.questions={json.dumps(source)}"
-    assert quickstart(tmp_path / "runs", override, "--stage", "eval_untrained") != 0
+    assert small_world(tmp_path / "runs", override, "--stage", "eval_untrained") != 0
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
 
 
 def test_a_misspelt_setting_is_found_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert quickstart(tmp_path / "runs", "parts.limits.turn_token=5") == 2
+    assert small_world(tmp_path / "runs", "parts.limits.turn_token=5") == 2
     assert "did you mean 'turn_tokens'?" in capsys.readouterr().err
     assert not (tmp_path / "runs" / "store").exists()
 
@@ -124,7 +124,7 @@ def test_an_experiment_of_ones_own_needs_only_a_file(tmp_path: Path, finished: P
     (tmp_path / "mine.yaml").write_text(
         yaml.safe_dump(
             {
-                "base": ["quickstart.yaml"],
+                "base": ["world.yaml"],
                 "experiment": "mine",
                 "output": str(finished),
                 "stages": {"eval_untrained": None, "eval_teacher": {"data": {"top_k": 1}}},
@@ -137,6 +137,6 @@ def test_an_experiment_of_ones_own_needs_only_a_file(tmp_path: Path, finished: P
         "stages.world.data.splits={sft: 60, dev: 20, test: 40}",
     ]  # fmt: skip
     assert run(*small, config=tmp_path / "mine.yaml") == 0
-    assert len(list(finished.glob("store/world-*"))) == 1  # the quickstart's world is used again
+    assert len(list(finished.glob("store/world-*"))) == 1  # the small world's world is used again
     rows = json.loads((finished / "mine" / "results.json").read_text())["rows"]
     assert [row["stage"] for row in rows] == ["eval_teacher"]

@@ -9,16 +9,16 @@ import pytest
 import yaml
 
 from examples.ask import main, parse
-from tests.micro import QUICKSTART, quickstart
+from tests.micro import WORLD, small_world
 
 
 def config(folder: Path) -> Path:
-    """The small quickstart as a file, made."""
-    assert quickstart(folder / "runs", "--stage", "eval_teacher") == 0
+    """The small world as a file, made."""
+    assert small_world(folder / "runs", "--stage", "eval_teacher") == 0
     [resolved] = folder.glob("runs/store/world-*/config.yaml")
     world = yaml.safe_load(resolved.read_text())["data"]
     path = folder / "small.yaml"
-    own = {"base": [str(QUICKSTART)], "output": str(folder / "runs"), "stages": {"world": {"data": world}}}
+    own = {"base": [str(WORLD)], "output": str(folder / "runs"), "stages": {"world": {"data": world}}}
     path.write_text(yaml.safe_dump(own))
     return path
 
@@ -65,13 +65,13 @@ def test_bars_of_libraries_are_quiet_without_a_terminal() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_DISABLE_PROGRESS_BARS"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, cwd=QUICKSTART.parents[1], env=environment, capture_output=True, text=True, check=True
+        command, cwd=WORLD.parents[1], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "True\n"
 
 
 def test_an_unmade_stage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump({"base": [str(QUICKSTART)], "output": str(tmp_path / "runs")}))
+    path.write_text(yaml.safe_dump({"base": [str(WORLD)], "output": str(tmp_path / "runs")}))
     assert main(["--config", str(path), "--stage", "eval_teacher"]) == 2
     assert "make world first: python train.py --config" in capsys.readouterr().err
