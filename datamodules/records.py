@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from datamodules.tree.node import Tree
 from envs.errors import DataError
 from envs.files import atomic_write
-from envs.types import Episode, Question
+from envs.types import Episode, Pair, Question, Status, Step, Turn
 
 QUESTION = "question/1"
 EPISODE = "episode/1"
+TREE = "tree/1"
+PAIR = "pair/1"
 
 T = TypeVar("T")
 
@@ -50,6 +54,82 @@ def episode_from_row(row: dict[str, Any], where: str = "row") -> Episode:
         DataError: another schema, or a field is missing or of the wrong type.
     """
     return _from_row(EPISODE, Episode, row, where)
+
+
+def tree_to_row(tree: Tree) -> dict[str, Any]:
+    """A `tree/1` row: the question, the counts of its search and all nodes, children inside their parents."""
+    return _to_row(TREE, Tree, tree)
+
+
+def tree_from_row(row: dict[str, Any], where: str = "row") -> Tree:
+    """The tree of a `tree/1` row, equal to the one that was written.
+
+    Raises:
+        DataError: another schema, or a field is missing or of the wrong type.
+    """
+    return _from_row(TREE, Tree, row, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One side of a pair: its last turn, and the steps that the other side does not share."""
+
+    turn: Turn
+    steps: tuple[Step, ...]
+    status: Status | None
+    answer: str
+    value: float
+    visits: int
+
+    @classmethod
+    def of(cls, episode: Episode, shared: int, value: float, visits: int) -> _Branch:
+        return cls(episode.turns[-1], episode.steps[shared:], episode.status, episode.answer, value, visits)
+
+    def episode(self, history: Episode) -> Episode:
+        return replace(
+            history,
+            turns=[*history.turns, self.turn],
+            steps=history.steps + self.steps,
+            status=self.status,
+            answer=self.answer,
+            truncations=history.truncations.copy(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _PairRow:
+    """A pair with what its two sides share written once."""
+
+    history: Episode
+    chosen: _Branch
+    rejected: _Branch
+    reason: str
+
+
+def pair_to_row(pair: Pair, **extra: Any) -> dict[str, Any]:
+    """A `pair/1` row: the shared `history` as an episode, and of each side its last turn, steps, value and visits."""
+    chosen, rejected = pair.chosen, pair.rejected
+    same = [a == b for a, b in zip(chosen.steps, rejected.steps, strict=False)]
+    shared = [*same, False].index(False)
+    row = _PairRow(
+        replace(chosen, turns=chosen.turns[:-1], steps=chosen.steps[:shared], status=None, answer=""),
+        _Branch.of(chosen, shared, pair.chosen_value, pair.chosen_visits),
+        _Branch.of(rejected, shared, pair.rejected_value, pair.rejected_visits),
+        pair.reason,
+    )
+    return _to_row(PAIR, _PairRow, row) | extra
+
+
+def pair_from_row(row: dict[str, Any], where: str = "row") -> Pair:
+    """The pair of a `pair/1` row; its two episodes share the turns before their last.
+
+    Raises:
+        DataError: another schema, or a field is missing or of the wrong type.
+    """
+    read = _from_row(PAIR, _PairRow, row, where)
+    a, b = read.chosen, read.rejected
+    sides = a.episode(read.history), b.episode(read.history)
+    return Pair(*sides, a.value, a.visits, b.value, b.visits, read.reason)
 
 
 def read_rows(path: Path, schema: str | None) -> Iterator[dict[str, Any]]:

@@ -294,3 +294,19 @@ class Verdict:
     chosen: int
     rejected: int
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two sibling steps and which is better: episodes with `steps` set that are equal but for their last turn.
+
+    Values and visits are those the search gave the two steps, as in `Candidate`.
+    """
+
+    chosen: Episode
+    rejected: Episode
+    chosen_value: float = 0.0
+    chosen_visits: int = 0
+    rejected_value: float = 0.0
+    rejected_visits: int = 0
+    reason: str = ""
