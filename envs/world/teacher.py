@@ -1,4 +1,4 @@
-"""The teacher: writes the turns of a flawless agent, as far as the retriever lets it."""
+"""The teacher: writes the turns of an agent, flawless unless it is told otherwise, as far as the retriever lets it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from random import Random
 
 from envs.interfaces import Protocol
+from envs.seeds import stable_hash
 from envs.types import Action, Episode, Hit, Request, Turn
 from envs.world.facts import Hop, World
+from envs.world.flaws import Flaw, Flaws, lookups
 from envs.world.questions import is_comparison
 from envs.world.relations import RELATIONS
 
@@ -32,6 +34,7 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
     "chain": ("Now every part is known, so I can answer.", "That was the last part, so the answer is {v}."),
     "yes": ("Both are {v}, so the answer is yes.", "The two are the same, so the answer is yes."),
     "no": ("They are {v} and {w}, so the answer is no.", "The two are not the same, so the answer is no."),
+    "memory": ("I know that {fact} is {v}, so I can answer.", "I need not search for {fact}, I know that it is {v}."),
     "stuck": ("I could not find {fact}, so I do not know the answer.",),
 }
 
@@ -47,13 +50,18 @@ class Teacher:
         world: the stage folder of a made world.
         protocol: writes the turns.
         paraphrases: wordings used of each relation, 1 to 3.
+        flaws: shares of episodes that go wrong, none if left out.
+        seed: which episodes do, by hash(seed, question id, iteration, sample).
 
     Raises:
         DataError: there is no world; on generating, a question is not of this world.
     """
 
-    def __init__(self, world: Path, protocol: Protocol, *, paraphrases: int = 3) -> None:
+    def __init__(
+        self, world: Path, protocol: Protocol, *, paraphrases: int = 3, flaws: Flaws | None = None, seed: int = 0
+    ) -> None:
         self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
+        self._flaws, self._seed = flaws or Flaws(), seed
 
     def generate(self, requests: Sequence[Request]) -> list[Turn]:
         return [self._turn(request) for request in requests]
@@ -77,10 +85,13 @@ class Teacher:
         )
 
     def _decide(self, episode: Episode, rng: Random) -> tuple[Action, str]:
-        hops = self._world.lookups(episode.question.id)
+        needed = self._world.lookups(episode.question.id)
+        fate = Random(stable_hash(self._seed, "flaw", episode.question.id, episode.iteration, episode.sample))
+        flaw = self._flaws.choose(needed, fate)
+        hops = lookups(self._world, needed, flaw, fate)
         past = _Past.of(episode)
         if past.settled == len(hops):
-            return self._conclude(episode, hops, rng)
+            return self._conclude(episode, needed, flaw, rng)
         hop = hops[past.settled]
         if past.hits is not None:
             read = any(hit.document.id == hop.subject.id for hit in past.hits)
@@ -92,13 +103,19 @@ class Teacher:
         wordings = [q.format(x=hop.subject.title) for q in RELATIONS[hop.relation].questions[: self._paraphrases]]
         fresh = [wording for wording in wordings if wording not in past.queries]
         query = rng.choice(fresh or wordings)
-        return Action("query", query), self._thought("retry" if past.failures else "search", hop, rng)
+        again = past.failures or hop in hops[: past.settled]
+        return Action("query", query), self._thought("retry" if again else "search", hop, rng)
 
-    def _conclude(self, episode: Episode, hops: tuple[Hop, ...], rng: Random) -> tuple[Action, str]:
-        if not is_comparison(episode.question.id):
-            return Action("answer", hops[-1].value.title), self._thought("chain", hops[-1], rng)
-        verdict = "yes" if hops[0].value is hops[1].value else "no"
-        return Action("answer", verdict), self._thought(verdict, hops[0], rng, w=hops[1].value.title)
+    def _conclude(self, episode: Episode, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random) -> tuple[Action, str]:
+        early, comparison = flaw == "stops_early", is_comparison(episode.question.id)
+        last = hops[-2 if early else -1]
+        answer, occasion = last.value.title, "chain"
+        if comparison and not early:
+            answer = occasion = "yes" if hops[0].value is hops[1].value else "no"
+        if flaw == "shortcut":
+            return Action("answer", answer), self._thought("memory", last, rng)
+        spoken = hops[0] if comparison else last
+        return Action("answer", answer), self._thought(occasion, spoken, rng, w=hops[-1].value.title)
 
     def _thought(self, occasion: str, hop: Hop, rng: Random, **more: str) -> str:
         fact = rng.choice(RELATIONS[hop.relation].phrases[: self._paraphrases]).format(x=hop.subject.title)
