@@ -13,6 +13,9 @@ from envs.seeds import stable_hash
 from envs.types import Document, Question
 
 
+Part = tuple[float, float]
+
+
 class Source(typing.Protocol):
     """Where questions come from; each iteration starts anew and gives the same questions in the same order."""
 
@@ -32,22 +35,31 @@ class Source(typing.Protocol):
         ...
 
 
-def choose(questions: Iterable[Question], *, limit: int | None, sample: int | None, seed: int) -> Iterator[Question]:
-    """Cut to the first `limit` questions, then to the `sample` of them with the smallest hash(seed, id), in that order.
+def choose(
+    questions: Iterable[Question], *, part: Part | None = None, limit: int | None, sample: int | None, seed: int
+) -> Iterator[Question]:
+    """Cut to a `part`, then to its first `limit` questions, then to the `sample` of them with the smallest hash(seed, id).
 
-    A smaller sample is a part of a larger one, and a sample as large as the input is a shuffle. Holds `sample`
-    questions at a time.
+    `part` holds the questions whose place in [0, 1), a hash of the id alone, lies between its two bounds: parts that
+    do not overlap share no question, whatever the other settings. A sample comes in the order of its hashes, so a
+    smaller one is the head of a larger one, and one as large as the input is a shuffle. Holds `sample` questions at
+    a time.
     """
+    if part is not None:
+        low, high = part
+        questions = (one for one in questions if low <= stable_hash("part", one.id) / 2**63 < high)
     first = itertools.islice(questions, limit)
     return first if sample is None else iter(heapq.nsmallest(sample, first, key=lambda q: stable_hash(seed, q.id)))
 
 
-def check_sizes(**sizes: int | None) -> None:
-    """Refuse a `limit` or `sample` that leaves nothing.
+def check_choice(*, part: Part | None, **sizes: int | None) -> None:
+    """Refuse a `part`, `limit` or `sample` that leaves nothing.
 
     Raises:
-        ConfigError: one of them is below 1.
+        ConfigError: a size is below 1, or the bounds of the part are not in order within [0, 1].
     """
+    if part is not None and not 0 <= part[0] < part[1] <= 1:
+        raise ConfigError(f"part: {list(part)} must be two bounds in order, within [0, 1], such as [0.0, 0.4]")
     for name, size in sizes.items():
         if size is not None and size < 1:
             raise ConfigError(f"{name}: {size} leaves no question; give 1 or more, or leave it out")

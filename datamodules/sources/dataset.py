@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import ValidationError
 
 from datamodules.records import checked, explain
-from datamodules.sources import check_sizes, choose
+from datamodules.sources import Part, check_choice, choose
 from datamodules.sources.fields import Row
 from datamodules.sources.reading import Rows, read_hub, read_json
 from envs.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ class Dataset(ABC, Generic[R]):
 
     `hub` is a Hugging Face id or a local folder that `datasets.load_dataset` understands. Local folders are tested;
     the call to the real hub is not verified. Pin its `revision` where results are to be repeatable.
-    `limit`, `sample` and `seed` are those of `datamodules.sources.choose`; they choose questions, not passages.
+    `part`, `limit`, `sample` and `seed` are those of `datamodules.sources.choose`; they choose questions, not passages.
 
     Raises:
         ConfigError: both or neither of `path` and `hub`; `hub` without `split`, or an option of `hub` without it.
@@ -42,6 +42,7 @@ class Dataset(ABC, Generic[R]):
         name: str | None = None,
         split: str | None = None,
         revision: str | None = None,
+        part: Part | None = None,
         limit: int | None = None,
         sample: int | None = None,
         seed: int = 0,
@@ -52,10 +53,10 @@ class Dataset(ABC, Generic[R]):
             raise ConfigError(f"{self.label}: hub {hub} needs a split (train, validation, ...)")
         if hub is None and (name or split or revision):
             raise ConfigError(f"{self.label}: name, split and revision belong to hub; a path names one file")
-        check_sizes(limit=limit, sample=sample)
+        check_choice(part=part, limit=limit, sample=sample)
         self.path = None if path is None else Path(path)
         self.hub, self.name, self.split, self.revision = hub, name, split, revision
-        self.limit, self.sample, self.seed = limit, sample, seed
+        self.part, self.limit, self.sample, self.seed = part, limit, sample, seed
         self.skipped: Counter[str] = Counter()
 
     @abstractmethod
@@ -71,7 +72,7 @@ class Dataset(ABC, Generic[R]):
         return read_json(path)
 
     def __iter__(self) -> Iterator[Question]:
-        return choose(self._questions(), limit=self.limit, sample=self.sample, seed=self.seed)
+        return choose(self._questions(), part=self.part, limit=self.limit, sample=self.sample, seed=self.seed)
 
     def documents(self) -> Iterator[Document]:
         """The passages of all rows, each id once, the first kept."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
+from datamodules.sources import Part
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, accepted
 from envs.types import Gold, GoldStep, Question
@@ -66,11 +67,12 @@ class JSONLQuestions(Dataset[PlainRow]):
         path: Path,
         *,
         split: str | None = None,
+        part: Part | None = None,
         limit: int | None = None,
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(path, limit=limit, sample=sample, seed=seed)
+        super().__init__(path, part=part, limit=limit, sample=sample, seed=seed)
         self.split = split
 
     def question(self, row: PlainRow, default_id: str) -> Question | str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 
-from datamodules.sources import Source, check_sizes, choose
+from datamodules.sources import Part, Source, check_choice, choose
 from envs.errors import ConfigError
 from envs.seeds import stable_hash
 from envs.types import Document, GoldStep, Question
@@ -20,7 +20,7 @@ class Mixture:
     Ids of questions and passages become `name/id`, always, so that no two sources can clash and an id tells where it
     came from. Passages are not compared across sources. With weights, each draw takes the next question of a source
     picked by hash(seed, draw) in proportion to the weights of those not yet exhausted: every question comes once, and
-    the proportions hold for a `limit` that exhausts none. `limit`, `sample`: see `datamodules.sources.choose`.
+    the proportions hold for a `limit` that exhausts none. `part`, `limit`, `sample`: see `datamodules.sources.choose`.
 
     Raises:
         ConfigError: no source, or weights that do not name just these sources or are not positive.
@@ -31,6 +31,7 @@ class Mixture:
         sources: dict[str, Source],
         *,
         weights: dict[str, float] | None = None,
+        part: Part | None = None,
         limit: int | None = None,
         sample: int | None = None,
         seed: int = 0,
@@ -39,9 +40,9 @@ class Mixture:
             raise ConfigError("mixture: no sources")
         if weights is not None and (weights.keys() != sources.keys() or not all(w > 0 for w in weights.values())):
             raise ConfigError(f"mixture: weights must give a positive number for each of {', '.join(sources)}")
-        check_sizes(limit=limit, sample=sample)
+        check_choice(part=part, limit=limit, sample=sample)
         self.sources, self.weights = sources, weights
-        self.limit, self.sample, self.seed = limit, sample, seed
+        self.part, self.limit, self.sample, self.seed = part, limit, sample, seed
 
     @property
     def skipped(self) -> Counter[str]:
@@ -49,7 +50,7 @@ class Mixture:
         return Counter({f"{n}/{reason}": count for n, s in self.sources.items() for reason, count in s.skipped.items()})
 
     def __iter__(self) -> Iterator[Question]:
-        return choose(self._questions(), limit=self.limit, sample=self.sample, seed=self.seed)
+        return choose(self._questions(), part=self.part, limit=self.limit, sample=self.sample, seed=self.seed)
 
     def documents(self) -> Iterator[Document]:
         for name, source in self.sources.items():

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import ValidationError
 
 from datamodules.records import explain, numbered_rows
+from datamodules.sources import Part
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted, tuples_of
 from datamodules.sources.hotpotqa import ContextRow
@@ -69,12 +70,13 @@ class TwoWiki(Dataset[TwoWikiRow]):
         name: str | None = None,
         split: str | None = None,
         revision: str | None = None,
+        part: Part | None = None,
         limit: int | None = None,
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            path, hub=hub, name=name, split=split, revision=revision, limit=limit, sample=sample, seed=seed
+            path, hub=hub, name=name, split=split, revision=revision, part=part, limit=limit, sample=sample, seed=seed
         )
         self.aliases = aliases
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datamodules.records import numbered_rows
+from datamodules.sources import Part
 from datamodules.sources.jsonl import JSONLQuestions
 from envs.types import Document
 
@@ -16,10 +17,17 @@ class WorldQuestions(JSONLQuestions):
     label = "world"
 
     def __init__(
-        self, path: Path, split: str, limit: int | None = None, *, sample: int | None = None, seed: int = 0
+        self,
+        path: Path,
+        split: str,
+        limit: int | None = None,
+        *,
+        part: Part | None = None,
+        sample: int | None = None,
+        seed: int = 0,
     ) -> None:
         data = Path(path) / "data"
-        super().__init__(data / "questions.jsonl", split=split, limit=limit, sample=sample, seed=seed)
+        super().__init__(data / "questions.jsonl", split=split, part=part, limit=limit, sample=sample, seed=seed)
         self._corpus = data / "corpus.jsonl"
 
     def documents(self) -> Iterator[Document]:

@@ -44,6 +44,21 @@ def test_sample_is_taken_from_the_limit(tmp_path: Path) -> None:
     assert sorted(texts(NQ(nq_file(tmp_path, 30), limit=3, sample=3))) == ["q1", "q2", "q3"]
 
 
+def test_parts_are_disjoint_cuts_that_together_are_everything(tmp_path: Path) -> None:
+    path = nq_file(tmp_path, 200)
+    cuts = [texts(NQ(path, part=part)) for part in ((0.0, 0.3), (0.3, 0.6), (0.6, 1.0))]
+    assert [len(cut) for cut in cuts] == [51, 58, 91]
+    assert sorted(text for cut in cuts for text in cut) == sorted(texts(NQ(path)))
+
+
+def test_parts_stay_disjoint_whatever_else_is_chosen_in_them(tmp_path: Path) -> None:
+    path = nq_file(tmp_path, 200)
+    first, rest = texts(NQ(path, part=(0.0, 0.5), sample=40, seed=1)), texts(NQ(path, part=(0.5, 1.0), limit=60))
+    assert (len(first), len(rest)) == (40, 60)
+    assert not {*first} & {*rest}
+    assert texts(NQ(path, part=(0.0, 0.5), limit=3)) == texts(NQ(path, part=(0.0, 0.5)))[:3]
+
+
 def test_limit_reads_no_further_than_it_must(tmp_path: Path) -> None:
     path = nq_file(tmp_path, 2)
     path.write_text(path.read_text() + "broken\n")
@@ -58,6 +73,8 @@ def test_limit_reads_no_further_than_it_must(tmp_path: Path) -> None:
         ({"hub": "b"}, "hub b needs a split"),
         ({"path": "a.json", "split": "train"}, "belong to hub"),
         ({"path": "a.json", "limit": 0}, "limit: 0 leaves no question"),
+        ({"path": "a.json", "part": (0.5, 0.5)}, r"part: \[0.5, 0.5\] must be two bounds in order, within \[0, 1\]"),
+        ({"path": "a.json", "part": (0.0, 40.0)}, "part: .* must be two bounds in order"),
         ({"path": "a.json", "sample": -1}, "sample: -1 leaves no question"),
     ],
 )
