@@ -1,0 +1,41 @@
+"""From scores that only rank to log-odds: a threshold needs a zero that means something."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+
+
+def platt(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float]:
+    """(scale, offset) such that `scale * score + offset` is the log-odds that a score is a positive one's.
+
+    Fitted by maximum likelihood to smoothed targets, so that separable scores get a finite scale, and with both sides
+    weighing the same, so that 0 is even odds where either is as likely. The scale is never negative: the order of
+    scores is kept. Source: Platt 1999, with the targets of his Eq 5.
+
+    Args:
+        positive: scores `[P]` of what is right.
+        negative: scores `[N]` of what is wrong.
+
+    Raises:
+        ValueError: one side is empty.
+    """
+    right, wrong = np.asarray(positive, dtype=float), np.asarray(negative, dtype=float)
+    if not len(right) or not len(wrong):
+        raise ValueError(f"calibration needs scores of both sides, got {len(right)} and {len(wrong)}")
+    scores = np.concatenate([right, wrong])
+    centre, spread = scores.mean(), max(float(scores.std()), 1e-8)
+    x = (scores - centre) / spread
+    target = np.repeat([(len(right) + 1) / (len(right) + 2), 1 / (len(wrong) + 2)], [len(right), len(wrong)])
+    weight = np.repeat([0.5 / len(right), 0.5 / len(wrong)], [len(right), len(wrong)])
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        z = parameters[0] * x + parameters[1]
+        value = float(weight @ (np.logaddexp(0, z) - target * z))
+        error = weight * (1 / (1 + np.exp(-z)) - target)
+        return value, np.array([error @ x, error.sum()])
+
+    fitted = minimize(loss, np.array([1.0, 0.0]), jac=True, bounds=[(1e-3, None), (None, None)], method="L-BFGS-B")
+    scale = float(fitted.x[0]) / spread
+    return scale, float(fitted.x[1]) - scale * float(centre)

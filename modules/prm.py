@@ -1,0 +1,110 @@
+"""Fitting a process reward model on pairs of sibling steps (ProRAG Eq 4)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.utilities import move_data_to_device
+from torch import Tensor
+
+from envs.readings import PairBatch
+from modules.calibration import platt
+from modules.functional.losses import pairwise_ranking_loss
+from modules.optimizer import Optimizer
+from modules.policy import Policy
+from modules.reward_model import ReadAt, untrained_reward_model
+from modules.training import Training
+
+log = logging.getLogger(__name__)
+
+
+class PRM(Training):
+    """Trains a policy with a scalar head to score the better of two sibling steps higher.
+
+    At the end the scores are calibrated on the held-out pairs (on the training pairs where none are held out): the
+    loss only orders siblings, so it leaves their zero and scale free.
+
+    Args:
+        policy: the backbone, an SFT checkpoint.
+        optimizer: how it is trained.
+        read_at: where a step is read: the last token of its observation, or its last policy token.
+        logp_weight: initial weight of the mean log-probability that the backbone gives to the step's tokens; 0 leaves
+            it out, as the paper does.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Optimizer,
+        *,
+        read_at: ReadAt = "observation",
+        logp_weight: float = 0.0,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        super().__init__(policy, optimizer, gradient_checkpointing=gradient_checkpointing)
+        self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
+        self.head = self.reward_model.head
+        if not self.head.reads_logps:
+            _freeze_unread(policy)
+        self._held_out: list[Tensor] = []
+
+    def training_step(self, batch: PairBatch, index: int) -> Tensor:
+        chosen_N, rejected_N = self._scores(batch)
+        mean = pairwise_ranking_loss(chosen_N, rejected_N)
+        self.log("loss", mean.detach(), batch_size=len(batch))
+        self.log("accuracy", (chosen_N > rejected_N).float().mean(), batch_size=len(batch))
+        return self.mean_loss(mean * len(batch), torch.tensor(float(len(batch)), device=mean.device))
+
+    def validation_step(self, batch: PairBatch, index: int) -> None:
+        self._held_out.append(self._compared(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        _, chosen_N, rejected_N = self._gathered(self._held_out)
+        self._held_out = []
+        self.log("val_loss", pairwise_ranking_loss(chosen_N, rejected_N))
+        self.log("prm/pair_accuracy", (chosen_N > rejected_N).float().mean())
+
+    def export(self, folder: Path) -> None:
+        """Calibrate, then write the reward model to `folder/model`; called on every rank, written by the first."""
+        self._calibrate()
+        if self.trainer.is_global_zero:
+            self.reward_model.save(folder / "model")
+
+    def _calibrate(self) -> None:
+        data = cast(Any, self.trainer).datamodule
+        batches = data.val_dataloader() if data.held_out else data.train_dataloader()
+        if not data.held_out:
+            log.warning(
+                "no pairs are held out: the scores are calibrated on training pairs, and too sure of themselves"
+            )
+        device = self.trainer.strategy.root_device
+        self.to(device).eval()
+        with torch.inference_mode():
+            compared = [self._compared(move_data_to_device(batch, device)) for batch in batches]
+        _, chosen_N, rejected_N = self._gathered(compared)
+        self.reward_model.scale, self.reward_model.offset = platt(chosen_N.cpu(), rejected_N.cpu())
+
+    def _scores(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        raw_R = self.reward_model.read(batch.reads)
+        return raw_R[batch.chosen_N], raw_R[batch.rejected_N]
+
+    def _compared(self, batch: PairBatch) -> Tensor:
+        """`[N, 3]`: numbers of the pairs, scores of the better and the worse steps."""
+        return torch.stack([batch.number_N.double(), *(scores.double() for scores in self._scores(batch))], dim=-1)
+
+    def _gathered(self, compared: list[Tensor]) -> tuple[Tensor, ...]:
+        """The columns of all ranks' rows, by number, each pair once: the last batch is filled up with the first ones."""
+        rows = cast(Tensor, self.all_gather(torch.cat(compared))).reshape(-1, 3)
+        numbers = rows[:, 0].tolist()
+        first = {number: row for row, number in reversed(list(enumerate(numbers)))}
+        return tuple(rows[[first[number] for number in sorted(first)]].float().T)
+
+
+def _freeze_unread(policy: Policy) -> None:
+    """An output layer of its own is read by log-probabilities alone; DDP waits for the gradient of what is trained."""
+    output, table = policy.model.get_output_embeddings(), policy.model.get_input_embeddings()
+    if output is not None and output.weight is not table.weight:
+        output.requires_grad_(False)

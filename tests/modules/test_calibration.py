@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modules.calibration import platt
+
+
+def test_scores_that_are_log_odds_up_to_scale_and_shift_get_them_back() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=20_000)
+    right = rng.random(20_000) < 1 / (1 + np.exp(-2 * x))  # log-odds 2x, as many right as wrong
+    scale, offset = platt(5 * x[right] + 3, 5 * x[~right] + 3)
+    assert scale == pytest.approx(2 / 5, rel=0.05)
+    assert offset == pytest.approx(-2 * 3 / 5, abs=0.05)
+
+
+def test_zero_is_even_odds_whichever_side_has_more() -> None:
+    scale, offset = platt([2.0, 4.0] * 50, [0.0, 2.0] * 500)
+    assert scale * 2.0 + offset == pytest.approx(0.0, abs=0.05)
+    assert scale > 0
+
+
+def test_separable_scores_get_a_finite_scale_and_reversed_ones_keep_their_order() -> None:
+    assert 0 < platt([1.0, 1.1], [0.0, 0.1])[0] < 100
+    assert platt([0.0, 0.1], [1.0, 1.1])[0] > 0
+    assert np.isfinite(platt([1.0, 1.0], [1.0])).all()
+
+
+def test_one_side_alone_cannot_be_calibrated() -> None:
+    with pytest.raises(ValueError, match="both sides, got 1 and 0"):
+        platt([1.0], [])

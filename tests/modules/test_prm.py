@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from datamodules.pairs import PairData
+from datamodules.records import pair_to_row, write_rows
+from envs.protocols.prorag import ProRAG
+from modules.optimizer import AdamW
+from modules.prm import PRM
+from modules.reward_model import load_reward_model
+from tests.steps import toy_pairs
+from tests.tiny import byte_tokenizer, tiny_policy
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    byte_tokenizer().save_pretrained(folder)
+    write_rows(folder / "data" / "pairs.jsonl", map(pair_to_row, toy_pairs(ProRAG(folder, instruction=""), 40)))
+    return folder
+
+
+def fitted(
+    pairs: Path, folder: Path, *, epochs: int = 3, validation: float = 0.3, lr: float = 3e-3, **settings: Any
+) -> Trainer:
+    module = PRM(tiny_policy(byte_tokenizer()), AdamW(lr), **settings)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, datamodule=PairData(pairs, batch_size=8, validation=validation))
+    module.export(folder)
+    return trainer
+
+
+def test_it_learns_to_tell_siblings_apart_on_questions_it_was_not_shown(pairs: Path, tmp_path: Path) -> None:
+    trainer = fitted(pairs, tmp_path)
+    assert trainer.callback_metrics["prm/pair_accuracy"] >= 0.95
+    scorer = load_reward_model(tmp_path / "model", device="cpu")
+    held_out = toy_pairs(ProRAG(pairs, instruction=""), 60)[-10:]
+    good = torch.cat(scorer.score([pair.chosen for pair in held_out]))
+    bad = torch.cat(scorer.score([pair.rejected for pair in held_out]))
+    assert (good > 0).all(), "calibrated scores have their zero between right and wrong"
+    assert (bad < 0).all()
+
+
+def test_before_any_step_all_siblings_are_equal_and_the_loss_is_log_two(pairs: Path, tmp_path: Path) -> None:
+    metrics = fitted(pairs, tmp_path, epochs=1, lr=0.0).callback_metrics
+    assert float(metrics["val_loss"]) == pytest.approx(0.693147, abs=1e-5)
+    assert float(metrics["prm/pair_accuracy"]) == 0
+
+
+def test_the_same_seed_gives_the_same_weights(pairs: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        fitted(pairs, tmp_path / name, epochs=1, logp_weight=1.0)
+    for file in ("model.safetensors", "head.safetensors", "reward_model.json"):
+        assert (tmp_path / "first/model" / file).read_bytes() == (tmp_path / "second/model" / file).read_bytes()
+
+
+def test_backbone_head_and_weight_of_the_log_probability_are_trained(pairs: Path, tmp_path: Path) -> None:
+    before = {name: value.clone() for name, value in tiny_policy(byte_tokenizer()).model.state_dict().items()}
+    trainer = fitted(pairs, tmp_path, epochs=1, logp_weight=1.0)
+    head = trainer.lightning_module.head
+    assert head.linear.weight.abs().max() > 0
+    assert head.logp_weight.item() != 1
+    after = trainer.lightning_module.model.state_dict()
+    assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], after["model.layers.0.mlp.up_proj.weight"])
+
+
+def test_without_held_out_pairs_it_says_that_the_calibration_is_too_sure(
+    pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fitted(pairs, tmp_path, epochs=1, validation=0.0)
+    assert "no pairs are held out" in caplog.text
+    assert load_reward_model(tmp_path / "model").scale != 1

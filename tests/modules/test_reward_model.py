@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from envs.errors import ConfigError
+from envs.protocols.prorag import ProRAG
+from envs.types import Episode
+from modules import reward_model
+from modules.reward_model import ReadAt, RewardModel, load_reward_model, untrained_reward_model
+from tests.steps import episodes
+from tests.tiny import byte_tokenizer, tiny_policy
+
+
+@pytest.fixture(scope="module")
+def protocol(tmp_path_factory: pytest.TempPathFactory) -> ProRAG:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_tokenizer().save_pretrained(folder)
+    return ProRAG(folder, instruction="")
+
+
+def model(read_at: ReadAt = "observation", logp_weight: float = 0.5) -> RewardModel:
+    made = untrained_reward_model(tiny_policy(byte_tokenizer()), read_at=read_at, logp_weight=logp_weight)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        made.head.linear.weight.copy_(torch.randn(made.head.linear.weight.shape, generator=generator))
+    return made
+
+
+def until(episode: Episode, step: int) -> Episode:
+    """The episode as it was when a step had just been observed."""
+    return replace(episode, turns=episode.turns[: step + 1], steps=episode.steps[: step + 1], status=None)
+
+
+@pytest.mark.parametrize("read_at", ["observation", "action"])
+def test_one_pass_scores_what_every_prefix_alone_scores(protocol: ProRAG, read_at: ReadAt) -> None:
+    scorer, whole = model(read_at), episodes(protocol)
+    for episode, scores in zip(whole, scorer.score(whole), strict=True):
+        alone = [scorer.score([until(episode, step)])[0][step] for step in range(len(episode.steps))]
+        assert torch.allclose(scores, torch.stack(alone), atol=1e-4)
+        assert len(scores) == 1 or scores.std() > 0.1
+
+
+def test_a_step_is_read_after_its_observation_or_before_it(protocol: ProRAG) -> None:
+    [episode, *_] = episodes(protocol)
+    blind = replace(episode, turns=[replace(turn, observation_ids=()) for turn in episode.turns[:1]])
+    blind.steps = episode.steps[:1]
+    for read_at, equal in (("observation", False), ("action", True)):
+        scorer = model(read_at)  # type: ignore[arg-type]
+        seen, unseen = (float(scorer.score([one])[0][0]) for one in (until(episode, 0), blind))
+        assert (abs(seen - unseen) < 1e-4) == equal
+
+
+def test_neither_batches_nor_padding_nor_what_is_trained_matter(
+    protocol: ProRAG, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, whole = model(), episodes(protocol)
+    together = scorer.score(whole)
+    untrained = [replace(e, turns=[replace(turn, trainable=False) for turn in e.turns]) for e in reversed(whole)]
+    monkeypatch.setattr(reward_model, "_TOKENS", 1)  # one sequence a batch
+    alone = scorer.score(untrained)[::-1]
+    for first, second in zip(together, alone, strict=True):
+        assert torch.allclose(first, second, atol=1e-4)
+
+
+def test_without_training_the_score_is_the_weighted_mean_log_probability_of_the_step(protocol: ProRAG) -> None:
+    policy = tiny_policy(byte_tokenizer(), scale=5.0)
+    [episode, *_] = episodes(protocol)
+    scores = untrained_reward_model(policy, logp_weight=2.0).score([episode])[0]
+    [sequence] = episode.sequences()
+    ids, index = torch.tensor([sequence.ids]), torch.tensor(sequence.step_index)
+    with torch.no_grad():
+        logps = policy.model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
+    expected = [2.0 * logps[index[1:] == step].mean() for step in range(3)]
+    assert torch.allclose(scores, torch.stack(expected), atol=1e-4)
+    assert untrained_reward_model(policy).score([episode])[0].abs().max() == 0
+
+
+def test_calibration_moves_the_scores_and_the_mode_of_the_model_stays(protocol: ProRAG) -> None:
+    scorer, whole = model(), episodes(protocol)
+    raw = scorer.score(whole)[0]
+    scorer.scale, scorer.offset = 3.0, -1.0
+    scorer.policy.model.train()
+    assert torch.allclose(scorer.score(whole)[0], 3 * raw - 1, atol=1e-4)
+    assert scorer.policy.model.training
+
+
+def test_what_is_saved_scores_the_same_when_loaded(protocol: ProRAG, tmp_path: Path) -> None:
+    scorer, whole = model("action"), episodes(protocol)
+    scorer.scale, scorer.offset = 2.0, 0.5
+    scorer.save(tmp_path)
+    loaded = load_reward_model(tmp_path, device="cpu")
+    for first, second in zip(scorer.score(whole), loaded.score(whole), strict=True):
+        assert torch.equal(first, second)
+    assert loaded.read_at == "action"
+    assert load_reward_model(tmp_path, dtype="bfloat16").score(whole)[0].dtype == torch.float32
+
+
+def test_a_policy_is_no_reward_model(tmp_path: Path) -> None:
+    tiny_policy(byte_tokenizer()).save(tmp_path)
+    with pytest.raises(ConfigError, match=r"no reward model at .*; give the model/ folder of a fitted PRM"):
+        load_reward_model(tmp_path)
