@@ -8,6 +8,7 @@ from torch import Tensor
 from envs.batches import SequenceBatch
 from envs.errors import ConfigError
 from modules.functional.losses import format_weighted_nll, token_weights
+from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy, embedding_rows
 from modules.scoring import sequence_logprobs
@@ -31,9 +32,10 @@ class SFT(Training):
         optimizer: Optimizer,
         *,
         control_weight: float | dict[str, float] = 3.0,
+        lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        super().__init__(policy, optimizer, gradient_checkpointing=gradient_checkpointing)
+        super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         weight_V = _weights(policy, control_weight, embedding_rows(policy.model))
         self.register_buffer("weight_V", weight_V, persistent=False)
         self.weight_V: Tensor

@@ -7,12 +7,16 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from envs.errors import UserError
+from envs.errors import ConfigError, UserError
+from envs.seeds import stable_hash
+from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
+from modules.sharding import FSDP2, shard, whole
 
 
 class TrainingError(UserError):
@@ -28,16 +32,41 @@ class Training(LightningModule):
     Args:
         policy: what is trained.
         optimizer: how.
+        lora: train adapters in place of the policy's weights; None trains them all.
         gradient_checkpointing: recompute activations in the backward pass, for memory.
     """
 
-    def __init__(self, policy: Policy, optimizer: Optimizer, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, optimizer: Optimizer, *, lora: LoRA | None = None, gradient_checkpointing: bool = False
+    ) -> None:
         super().__init__()
         self.policy, self.model, self.optimizer = policy, policy.model, optimizer
+        self.strict_loading = False  # a checkpoint holds only what trains
+        self._seed = torch.initial_seed()
+        if lora is not None:
+            lora.apply(policy)
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.train()  # models are loaded in evaluation mode, and Lightning leaves modes as they are
         self._count: Tensor | None = None
+
+    def configure_model(self) -> None:
+        """Let a strategy that shards have its way with what trains.
+
+        Raises:
+            ConfigError: the strategy's checkpoints cannot be trusted.
+        """
+        strategy = self.trainer.strategy
+        if not isinstance(strategy, ModelParallelStrategy):
+            return
+        if not isinstance(strategy, FSDP2):
+            raise ConfigError(
+                f"strategy {type(strategy).__name__} leaves half-written checkpoints behind when it is killed: "
+                'use {target: "modules.sharding:FSDP2"}'
+            )
+        for module in self.children():
+            if any(parameter.requires_grad for parameter in module.parameters()):
+                shard(module, strategy.device_mesh["data_parallel"], mixed=self.trainer.precision == "bf16-mixed")
 
     def configure_optimizers(self) -> Any:
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -62,6 +91,15 @@ class Training(LightningModule):
         # Lightning divides by the accumulated batches and DDP by the ranks: undone here.
         return total * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        # Dropout, where a model has any: no state of a generator is saved, so a resumed run has to come by it anew.
+        torch.manual_seed(stable_hash(self._seed, "batch", self.current_epoch, batch_idx, self.global_rank))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        frozen = {name for name, one in self.named_parameters(remove_duplicate=False) if not one.requires_grad}
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: value for name, value in state.items() if name not in frozen}
+
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         assert self._count is not None
         count = self.trainer.strategy.reduce(self._count, reduce_op="sum")
@@ -75,6 +113,7 @@ class Training(LightningModule):
         self.log("lr", optimizer.param_groups[0]["lr"])
 
     def export(self, folder: Path) -> None:
-        """Write the trained policy to `folder/model`; called on every rank, written by the first."""
-        if self.trainer.is_global_zero:
-            self.policy.save(folder / "model")
+        """Write the trained policy to `folder/model`, adapters merged; called on every rank, written by the first."""
+        model = whole(self.model)
+        if model is not None:
+            Policy(model, self.policy.tokenizer).save(folder / "model")

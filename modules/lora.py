@@ -1,0 +1,91 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train, and how they become part of the weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils.other import TrainableTokensWrapper
+from torch import Tensor, nn
+
+from envs.errors import ConfigError
+from modules.policy import Policy
+
+_ADAPTER = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class LoRA:
+    """Freezes a policy's model and trains low-rank additions to its linear layers, in float32 whatever the model is.
+
+    Args:
+        r: rank.
+        alpha: an addition counts `alpha / r` times.
+        dropout: of what enters an adapter.
+        targets: names of the linear layers, such as q_proj; None takes all but the head.
+        trainable_tokens: the embeddings of the tokenizer's special tokens, a format's tags among them, train too: as
+            input and, where the head has rows of its own, as output. Tags that a model has just got need it.
+    """
+
+    r: int = 16
+    alpha: float = 32
+    dropout: float = 0.0
+    targets: list[str] | None = None
+    trainable_tokens: bool = True
+
+    def apply(self, policy: Policy) -> None:
+        """Put the adapters into the policy's model, in place; they begin as no change at all.
+
+        Raises:
+            ConfigError: no layer of the model has one of the names.
+        """
+        config = LoraConfig(
+            r=self.r,
+            lora_alpha=cast(int, self.alpha),
+            lora_dropout=self.dropout,
+            target_modules="all-linear" if self.targets is None else self.targets,
+            trainable_token_indices=self._tokens(policy) if self.trainable_tokens else None,
+        )
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # between two libraries
+        try:
+            get_peft_model(policy.model, config, adapter_name=_ADAPTER)
+        except ValueError as error:
+            raise ConfigError(f"lora.targets {self.targets}: {str(error).splitlines()[0]}") from error
+
+    def _tokens(self, policy: Policy) -> dict[str, list[int]]:
+        """The rows that train, by the name of the table; a tied head follows the embedding."""
+        tables = [policy.model.get_input_embeddings()]
+        if not policy.model.config.get_text_config().tie_word_embeddings:
+            tables.append(cast(nn.Module, policy.model.get_output_embeddings()))
+        names = {module: name.rpartition(".")[2] for name, module in policy.model.named_modules()}
+        return {names[table]: sorted(policy.tokenizer.all_special_ids) for table in tables}
+
+
+def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a model with its adapters added to its weights: the state of the same model without any.
+
+    Works on names and whole tensors alone, so `model` may be sharded and `state` gathered from it.
+    """
+    plain = dict(state)
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            weight = plain[f"{name}.base_layer.weight"]
+            down, up = (plain[f"{name}.lora_{side}.{_ADAPTER}.weight"].float() for side in "AB")
+            plain[f"{name}.base_layer.weight"] = (weight.float() + module.scaling[_ADAPTER] * (up @ down)).to(weight)
+        elif isinstance(module, TrainableTokensWrapper):
+            adapter = module.token_adapter
+            rows = torch.tensor(adapter.token_indices[_ADAPTER])
+            weight = plain[f"{name}.token_adapter.base_layer.weight"]
+            trained = plain[f"{name}.token_adapter.trainable_tokens_delta.{_ADAPTER}"]
+            plain[f"{name}.token_adapter.base_layer.weight"] = weight.index_copy(0, rows, trained.to(weight))
+    kept = {name: value for name, value in plain.items() if not _is_adapter(name)}
+    return {name.replace(".token_adapter", "").replace(".base_layer", ""): value for name, value in kept.items()}
+
+
+def _is_adapter(name: str) -> bool:
+    return any(f".{part}." in name for part in ("lora_A", "lora_B", "trainable_tokens_delta"))
