@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from callbacks.scoring import Match, Oracle, Row, endings, score, summarise, summarise_groups
 from datamodules.records import read_rows, write_rows
@@ -29,6 +29,8 @@ class Benchmark:
     `match` says how retrieved passages are compared with gold ones: by id, or by title where the corpus has other ids.
     `oracle` judges steps where truth is known.
     """
+
+    role: ClassVar[str] = "eval"
 
     questions: Source
     split: str
@@ -72,7 +74,7 @@ class Evaluation:
         if min(pool, unit, top_k) < 1:
             raise ConfigError(f"pool {pool}, unit {unit}, top_k {top_k}: each must be at least 1")
         if isinstance(generator, PolicyGenerator):
-            _check_policy(generator.policy, protocol, limits or Limits())
+            check_policy(generator.policy, protocol, limits or Limits())
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Evaluate this rank's units; those that are there already stay.
@@ -138,7 +140,7 @@ class Evaluation:
             yield folder / "data" / "units" / f"{name}-{dataset.split}" / f"{start // self.unit:05d}.jsonl", unit
 
 
-def _check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
+def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
     """Refuse a policy that cannot read the protocol's ids, or not as many as it may be given."""
     spoken, read = policy.tokenizer, protocol.codec.tokenizer
     if spoken.get_vocab() != read.get_vocab():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envs.types import Act, Action, Candidate, Done, Episode, Hit, Observation, Question, Request, Step, Turn, Verdict
@@ -97,3 +98,10 @@ class StepScorer(typing.Protocol):
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
         """One `[S]` float32 an episode, in order: raw scores, 0 being even odds where the scorer is calibrated."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RewardContext:
+    """What a reward may know besides the episodes that it scores."""
+
+    protocol: Protocol

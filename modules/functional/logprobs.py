@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens."""
+"""Log-probabilities of given tokens, and the entropy of the distributions they come from."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def token_logprobs(logits_BTV: Tensor, ids_BT: Tensor, temperature: float = 1.0)
         for logits_TV, ids_T in zip(logits_BTV, ids_BT, strict=True)
     ]
     return torch.stack(rows) if rows else logits_BTV.new_zeros(ids_BT.shape, dtype=torch.float32)
+
+
+def token_entropy(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
+    """Entropy in nats of the distribution at each position, `[B, T, V]` -> `[B, T]` float32, row by row as above."""
+    rows: list[Tensor] = []
+    for logits_TV in logits_BTV:
+        logps_TV = torch.log_softmax(logits_TV.float() / temperature, dim=-1)
+        rows.append(-(logps_TV.exp() * logps_TV).nansum(dim=-1))
+    return torch.stack(rows) if rows else logits_BTV.new_zeros(logits_BTV.shape[:2], dtype=torch.float32)

@@ -80,12 +80,19 @@ def clipped_policy_loss(
     ratio_BT = (logps_BT - old_logps_BT).masked_fill(~mask_BT, 0.0).exp()
     advantages_BT = advantages_BT.masked_fill(~mask_BT, 0.0)
     clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_BT
-    terms_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT)
-    if aggregate == "sequence_mean":
-        terms_BT = terms_BT / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    total = masked_total(-torch.minimum(ratio_BT * advantages_BT, clipped_BT), mask_BT, aggregate)
     if denominator is None:
         denominator = mask_BT.sum() if aggregate == "token_mean" else mask_BT.any(dim=1).sum()
-    return terms_BT.sum() / torch.as_tensor(denominator, device=terms_BT.device).clamp(min=1e-8)
+    return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
+
+
+def masked_total(terms_BT: Tensor, mask_BT: Tensor, aggregate: Aggregate) -> Tensor:
+    """The sum over trained tokens, or for `sequence_mean` over the rows' means: what a denominator is to divide."""
+    mask_BT = mask_BT.bool()
+    terms_BT = terms_BT.masked_fill(~mask_BT, 0.0)
+    if aggregate == "sequence_mean":
+        terms_BT = terms_BT / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    return terms_BT.sum()
 
 
 def dpo_loss(

@@ -1,0 +1,228 @@
+"""An iteration of reinforcement learning: sample with the current policy, score, turn rewards into advantages."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from callbacks.evaluate import check_policy
+from callbacks.rollout_metrics import means, measure
+from datamodules.questions import QuestionData
+from envs.batches import PackedSequence, pack
+from envs.errors import ConfigError, UserError
+from envs.interfaces import Protocol, Retriever, RewardContext
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Episode, Hit, Limits
+from modules.functional.advantages import per_token
+from modules.generation import PolicyGenerator
+from modules.grpo import GRPO
+from modules.rewards.combine import Scores, combine, read_terms
+from modules.sharding import gathered
+
+
+class ScoringError(UserError):
+    """Nothing of an iteration could be scored: there is nothing to learn from."""
+
+
+class RolloutCallback(Callback):
+    """Fills the buffer of a `QuestionData` at the start of every epoch, for a `GRPO` module to train on.
+
+    Each rank samples `group_size` episodes for each of its questions and scores them alone: no collective call lies
+    between, for ranks take different numbers of turns. An episode that could not be scored trains nothing; a turn that
+    several episodes share is trained in the first of them.
+
+    Args:
+        protocol: the format.
+        retriever: where queries go.
+        rewards: by name, `{weight, level, reward}`, or `Term`s.
+        advantage: `(step_rewards_BS, step_mask_BS, outcome_B, *, group_size) -> [B, S]`; `step_lengths_BS` is given
+            where it is asked for.
+        group_size: episodes a question.
+        top_p: stays at 1: the stored log-probs would not be those of what was sampled.
+        top_k: passages a query.
+        limits: budgets of an episode.
+        pool: episodes in flight.
+        batch_size: rows of one forward pass while sampling.
+
+    Raises:
+        ConfigError: a setting is out of range; on setting up, module or data is of another kind, or the policy cannot
+            read the protocol's ids.
+        ScoringError: in an iteration, a reward could not be had for any episode, or all episodes failed.
+        RetrievalError: in an iteration, the retriever failed too often in a row.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        retriever: Retriever | None,
+        *,
+        rewards: Mapping[str, Any],
+        advantage: Callable[..., Tensor],
+        group_size: int = 8,
+        top_p: float = 1.0,
+        top_k: int = 3,
+        limits: Limits | None = None,
+        pool: int = 64,
+        batch_size: int = 64,
+    ) -> None:
+        if top_p != 1:
+            raise ConfigError(f"top_p {top_p}: reinforcement learning samples with top_p 1")
+        if group_size < 2 or min(top_k, pool, batch_size) < 1:
+            settings = f"group_size {group_size}, top_k {top_k}, pool {pool}, batch_size {batch_size}"
+            raise ConfigError(f"{settings}: group_size must be at least 2, the others 1")
+        self.protocol, self.terms, self.advantage = protocol, read_terms(rewards), advantage
+        self.group_size, self.pool, self.batch_size = group_size, pool, batch_size
+        self._retriever = None if retriever is None else _Timed(retriever)
+        self._environment = RetrievalEnvironment(protocol, self._retriever, top_k=top_k, limits=limits)
+        self._generator: PolicyGenerator | None = None
+        self._seconds: dict[str, float] = {}
+        self._sampled = 0
+        self._since = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if not isinstance(pl_module, GRPO) or not isinstance(_data(trainer), QuestionData):
+            raise ConfigError("RolloutCallback goes with modules.grpo:GRPO and datamodules.questions:QuestionData")
+        check_policy(pl_module.policy, self.protocol, self._environment.limits)
+        _data(trainer).group_size = self.group_size
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, GRPO)
+        start = time.perf_counter()
+        if self._retriever is not None:
+            self._retriever.seconds = 0.0
+        episodes = self._sample(pl_module, _data(trainer), trainer.current_epoch)
+        sampled = time.perf_counter()
+        scores = combine(self.terms, episodes, RewardContext(self.protocol))
+        _refuse_unscored(scores, episodes, trainer.current_epoch)
+        advantages_BS = self._advantages(scores, episodes)
+        _data(trainer).fill(self._rows(episodes, scores, advantages_BS, drop=pl_module.zero_variance == "drop"))
+        values = measure(episodes, scores, advantages_BS, self.protocol, group_size=self.group_size)
+        pl_module.log_dict(means(values, trainer.strategy))
+        self._since = time.perf_counter()
+        retrieval = 0.0 if self._retriever is None else self._retriever.seconds
+        self._seconds = {
+            "time/rollout": sampled - start,
+            "time/retrieval": retrieval,
+            "time/prm": self._since - sampled,
+        }
+        self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Straight to the logger: times are no result of the stage, they differ from run to run.
+        speed = {"perf/tokens_per_s": self._sampled / max(self._seconds["time/rollout"], 1e-9)}
+        update = {"time/update": time.perf_counter() - self._since}
+        if trainer.logger is not None:
+            trainer.logger.log_metrics(self._seconds | update | speed, step=trainer.global_step)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if _data(trainer).mid_iteration:
+            raise ConfigError(
+                "a checkpoint in the middle of an iteration could not be resumed: "
+                "give ModelCheckpoint save_last: true and no every_n_train_steps or train_time_interval"
+            )
+
+    def _sample(self, module: GRPO, data: QuestionData, iteration: int) -> list[Episode]:
+        """This rank's episodes, group by group, by the policy as it is now."""
+        if self._generator is None:
+            self._generator = PolicyGenerator(module.policy, temperature=module.temperature, batch_size=self.batch_size)
+        module.model.eval()
+        try:
+            with gathered(module):
+                return rollout(
+                    self._environment,
+                    self._generator,
+                    data.share(iteration),
+                    seed=data.seed,
+                    samples=self.group_size,
+                    iteration=iteration,
+                    pool=self.pool,
+                    label=f"iteration {iteration}",
+                )
+        finally:
+            module.model.train()
+
+    def _advantages(self, scores: Scores, episodes: Sequence[Episode]) -> Tensor:
+        """`[B, S]`."""
+        more: dict[str, Tensor] = {}
+        if "step_lengths_BS" in inspect.signature(self.advantage).parameters:
+            more["step_lengths_BS"] = torch.zeros(scores.step_mask_BS.shape)
+            for row, episode in enumerate(episodes):
+                for column, step in enumerate(episode.steps):
+                    more["step_lengths_BS"][row, column] = sum(end - start for _, start, end in step.spans)
+        advantages_BS = self.advantage(
+            scores.step_BS, scores.step_mask_BS, scores.outcome_B, group_size=self.group_size, **more
+        )
+        if advantages_BS.shape != scores.step_mask_BS.shape or not bool(advantages_BS.isfinite().all()):
+            raise ValueError(
+                f"an advantage gave {tuple(advantages_BS.shape)}, or no finite numbers, for {len(episodes)} episodes"
+            )
+        return advantages_BS
+
+    def _rows(
+        self, episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, *, drop: bool
+    ) -> list[list[PackedSequence]]:
+        """What each episode trains, with an advantage for every token."""
+        kept_B = scores.outcome_B.isfinite()
+        if drop:
+            flat_QG = (advantages_BS == 0).reshape(-1, self.group_size, advantages_BS.shape[1]).all(dim=(1, 2))
+            kept_B = kept_B & ~flat_QG.repeat_interleave(self.group_size)
+        rows: list[list[PackedSequence]] = []
+        seen: set[str] = set()
+        for episode, kept, advantages_S in zip(episodes, kept_B.tolist(), advantages_BS, strict=True):
+            rows.append([])
+            if not kept:
+                continue
+            for sequence in _untrained_twice(episode, seen).sequences():
+                packed = pack(sequence)
+                packed.advantages_T = per_token(advantages_S[None], packed.step_index_T[None].long())[0]
+                rows[-1].append(packed)
+        return rows
+
+
+class _Timed:
+    """A retriever whose seconds are counted."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        self.retriever, self.seconds = retriever, 0.0
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        start = time.perf_counter()
+        try:
+            return self.retriever.search(queries, k)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+def _data(trainer: Trainer) -> QuestionData:
+    return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _untrained_twice(episode: Episode, seen: set[str]) -> Episode:
+    """The episode with turns that were seen before untrained; remembers those that are seen now."""
+    shared = seen & {turn.uid for turn in episode.turns}
+    seen.update(turn.uid for turn in episode.turns)
+    if not shared:
+        return episode
+    turns = [dataclasses.replace(turn, trainable=turn.trainable and turn.uid not in shared) for turn in episode.turns]
+    return dataclasses.replace(episode, turns=turns)
+
+
+def _refuse_unscored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
+    """End where a reward could not be had at all: to train on the others alone would be another method."""
+    where = f"iteration {iteration}"
+    known = [i for i, episode in enumerate(episodes) if episode.status != "error"]
+    if not known:
+        raise ScoringError(f"{where}: all {len(episodes)} episodes failed; the first: {episodes[0].error}")
+    for name, values in scores.breakdown.items():
+        looked_at = values[scores.step_mask_BS] if values.dim() == 2 else values
+        if len(looked_at) and bool(looked_at.isnan().all()):
+            reason = scores.failures.get(name, "it gave no number")
+            raise ScoringError(f"{where}: reward {name} could not be had for any of {len(known)} episodes: {reason}")

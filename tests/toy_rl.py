@@ -1,0 +1,167 @@
+"""Reinforcement learning made tiny: a policy with two dozen tokens, and rewards that it gets by writing one letter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from callbacks.rollout import RolloutCallback
+from datamodules.questions import QuestionData
+from envs.interfaces import RewardContext
+from envs.protocols.prorag import TAGS, ProRAG
+from envs.types import Document, Episode, Limits, Question
+from modules.functional.advantages import dual_granularity
+from modules.grpo import GRPO
+from modules.optimizer import AdamW
+from modules.policy import Policy
+from modules.rewards.combine import Term
+from tests.tiny import CHAT_TEMPLATE, FixedRetriever, tiny_policy
+
+LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)
+
+
+def small_tokenizer() -> PreTrainedTokenizerFast:
+    """Ten letters, a space, a newline and the tags: a random policy soon ends a turn, or its message."""
+    alphabet = [*"abcdefghij", "Ġ", "Ċ"]
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|im_end|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", *TAGS]})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def small_policy(seed: int = 0) -> Policy:
+    """A random policy over the small tokenizer."""
+    return tiny_policy(small_tokenizer(), seed)
+
+
+def save_policy(folder: Path) -> Path:
+    """The random policy on disk, where a config finds it."""
+    small_policy().save(folder)
+    return folder
+
+
+class Asked:
+    """A source of questions."""
+
+    def __init__(self, count: int = 8) -> None:
+        self.count = count
+        self.skipped: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[Question]:
+        return (Question(f"q{i}", "abcdefghij"[i % 10] * (1 + i // 10), ("a",)) for i in range(self.count))
+
+    def documents(self) -> Iterator[Document]:
+        return iter(())
+
+
+def retriever() -> FixedRetriever:
+    """Finds one passage, whatever is asked."""
+    return FixedRetriever([Document("d", "ab", "bad cab")])
+
+
+def letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+    """An outcome: the share of an episode's sampled tokens that are an `a`."""
+    return torch.tensor([_share([i for turn in episode.turns for i in turn.action_ids]) for episode in episodes])
+
+
+def step_letters(episodes: Sequence[Episode], context: RewardContext) -> list[Tensor]:
+    """The same for each step."""
+    return [torch.tensor([_share(turn.action_ids) for turn in episode.turns]) for episode in episodes]
+
+
+def _share(ids: Sequence[int]) -> float:
+    return sum(i == 0 for i in ids) / max(len(ids), 1)
+
+
+TERMS = {"letters": Term(letters), "step_letters": Term(step_letters, level="step")}
+
+
+class RecordingGRPO(GRPO):
+    """Writes the gradients of every optimiser step, as the optimiser gets them but for clipping."""
+
+    def __init__(self, policy: Policy, optimizer: AdamW, folder: str, **settings: Any) -> None:
+        super().__init__(policy, optimizer, **settings)
+        self.folder = folder
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        super().on_before_optimizer_step(optimizer)
+        gradients = {name: p.grad for name, p in self.named_parameters() if p.grad is not None}
+        torch.save(gradients, Path(self.folder) / f"gradients-{self.trainer.global_rank}-{self.global_step}.pt")
+
+
+class Watch(Callback):
+    """Keeps, for every iteration, the buffer, the weights that it was sampled with, and those it left."""
+
+    def __init__(self) -> None:
+        self.buffers: list[list[Any]] = []
+        self.before: list[dict[str, Tensor]] = []
+        self.after: list[dict[str, Tensor]] = []
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            buffer = trainer.datamodule._buffer  # pyright: ignore
+            self.buffers.append([row for episode in buffer._episodes for row in episode])
+            self.before.append({name: one.clone() for name, one in pl_module.model.state_dict().items()})
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.after.append({name: one.clone() for name, one in pl_module.model.state_dict().items()})
+
+
+def learn(
+    folder: Path,
+    *,
+    iterations: int = 2,
+    lr: float = 1e-3,
+    beta: float = 0.3,
+    rewards: dict[str, Any] | None = None,
+    questions: Asked | None = None,
+    policy: Policy | None = None,
+    data: dict[str, Any] | None = None,
+    rollout: dict[str, Any] | None = None,
+    accumulate: int = 1,
+    callbacks: Sequence[Callback] = (),
+    **grpo: Any,
+) -> tuple[GRPO, Watch, dict[str, Any]]:
+    """Train in this process; returns the module, what was watched and the metrics that were logged last."""
+    torch.manual_seed(0)
+    policy = policy or small_policy()
+    module = GRPO(policy, AdamW(lr, floor=1.0), **grpo)
+    watch = Watch()
+    settings: dict[str, Any] = {
+        "rewards": rewards or TERMS,
+        "advantage": partial(dual_granularity, beta=beta),
+        "group_size": 4,
+        "limits": LIMITS,
+    }
+    sample = RolloutCallback(prorag(policy), retriever(), **(settings | (rollout or {})))
+    trainer = Trainer(
+        max_epochs=iterations,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        accumulate_grad_batches=accumulate,
+        callbacks=[sample, *callbacks, watch],
+    )
+    data = {"questions_per_iteration": 4} | (data or {})
+    trainer.fit(module, datamodule=QuestionData(questions or Asked(), **data))
+    return module, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def prorag(policy: Policy) -> ProRAG:
+    """The protocol over a policy's own tokenizer."""
+    return ProRAG(policy.tokenizer, instruction="")  # pyright: ignore[reportArgumentType]
