@@ -96,7 +96,7 @@ class PRM(Training):
         return torch.stack([batch.number_N.double(), *(scores.double() for scores in self._scores(batch))], dim=-1)
 
     def _gathered(self, compared: list[Tensor]) -> tuple[Tensor, ...]:
-        """The columns of all ranks' rows, by number, each pair once: the last batch is filled up with the first ones."""
+        """The columns of all ranks' rows, by number, each pair once (the last batch is filled up)."""
         rows = cast(Tensor, self.all_gather(torch.cat(compared))).reshape(-1, 3)
         numbers = rows[:, 0].tolist()
         first = {number: row for row, number in reversed(list(enumerate(numbers)))}

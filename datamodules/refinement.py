@@ -1,0 +1,217 @@
+"""Refinement: of a policy's own episodes, keep the right ones, and of those the steps that a reward model approves of.
+
+The filter of ProRAG's RFT (§3.3): first the answer, then every (context, action) pair on its own. A step that is not
+kept stays in its episode as context, untrained.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from datamodules.records import episode_from_row, episode_to_row, numbered_rows, read_rows, write_rows
+from envs.answers import exact_match
+from envs.errors import ConfigError, DataError
+from envs.files import write_json
+from envs.interfaces import Protocol, StepScorer
+from envs.types import Episode
+
+Row = dict[str, Any]
+
+
+class Judgement(typing.Protocol):
+    """The truth of every step of an episode."""
+
+    @property
+    def valid(self) -> tuple[bool, ...]: ...
+
+
+class Oracle(typing.Protocol):
+    """Knows the truth of every step."""
+
+    def judge(self, episode: Episode) -> Judgement: ...
+
+
+class Refinement:
+    """A `Maker` of episodes to fine-tune on: `data/episodes.jsonl`, and `data/refinement.json` with all counts.
+
+    An episode is kept if its answer is right; a step of it if it follows the format and its score is above the
+    threshold; a turn is trained if all its steps are kept. Episodes without a kept step are left out.
+
+    Args:
+        episodes: a stage folder that holds `data/episodes.jsonl`.
+        scorer: the reward model; None keeps every step in the right format.
+        protocol: says which steps follow the format.
+        threshold: a step's calibrated score must be above it.
+        quantile: in place of the threshold, the share of the steps in question that is left out, lowest scores first.
+        require_all_steps: leave out an episode as soon as one of its steps fails.
+        answer: `exact` keeps episodes whose answer equals one of the accepted ones, normalised; `any` keeps all.
+        oracle: where the truth is known, what share of the kept steps is true, and of the true ones kept.
+        unit: episodes a unit; a unit is scored once and written whole.
+
+    Raises:
+        ConfigError: a setting is out of range.
+        DataError: on making, a row is malformed; on merging, nothing is kept.
+    """
+
+    def __init__(
+        self,
+        episodes: Path,
+        scorer: StepScorer | None,
+        protocol: Protocol,
+        *,
+        threshold: float = 0.0,
+        quantile: float | None = None,
+        require_all_steps: bool = False,
+        answer: Literal["exact", "any"] = "exact",
+        oracle: Oracle | None = None,
+        unit: int = 256,
+    ) -> None:
+        if unit < 1 or (quantile is not None and not 0 <= quantile < 1):
+            raise ConfigError(f"unit {unit}, quantile {quantile}: unit must be at least 1, quantile in [0, 1)")
+        if scorer is None and quantile is not None:
+            raise ConfigError("quantile needs a scorer: give one, or leave quantile out")
+        self.path, self.scorer, self.protocol = Path(episodes) / "data" / "episodes.jsonl", scorer, protocol
+        self.threshold, self.quantile, self.require_all_steps = threshold, quantile, require_all_steps
+        self.answer, self.oracle, self.unit = answer, oracle, unit
+
+    def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
+        """Score this rank's units; those that are there already stay."""
+        for number, episodes in enumerate(self._units()):
+            path = _unit(folder, number)
+            if number % world_size == rank and not path.exists():
+                write_rows(path, self._scored(episodes))
+
+    def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
+        """Apply the threshold to all scores, write what is kept, return shares and counts as `refine/<name>`."""
+        threshold = self.threshold if self.quantile is None else self._threshold(folder)
+        counts: Counter[str] = Counter()
+        write_rows(folder / "data" / "episodes.jsonl", self._kept(folder, threshold, counts))
+        shares = _shares(counts)
+        settings = {"threshold": threshold if math.isfinite(threshold) else None, "quantile": self.quantile}
+        write_json(folder / "data" / "refinement.json", {"counts": dict(sorted(counts.items())), **shares, **settings})
+        if not counts["episodes_kept"]:
+            raise DataError(self._nothing(counts, threshold))
+        headline = {name: float(counts[name]) for name in ("episodes", "episodes_kept", "steps", "steps_kept")} | shares
+        return {f"refine/{name}": value for name, value in headline.items()}
+
+    def _threshold(self, folder: Path) -> float:
+        """The highest score that the quantile leaves out: a score has to be above it."""
+        units = sorted((folder / "data" / "units").glob("*.jsonl"))
+        scores = [score for path in units for row in read_rows(path, None) for score in row["scores"]]
+        known = sorted(score for score in scores if score is not None)
+        left_out = math.floor((self.quantile or 0) * len(known))
+        return known[left_out - 1] if left_out else -math.inf
+
+    def _scored(self, episodes: Sequence[Episode]) -> Iterator[Row]:
+        """A row an episode: why it is left out, or the scores of its steps; None for one that is not in question."""
+        reasons = [self._reason(episode) for episode in episodes]
+        right = [episode for episode, reason in zip(episodes, reasons, strict=True) if reason is None]
+        found = iter(self.scorer.score(right) if self.scorer is not None and right else [])
+        for episode, reason in zip(episodes, reasons, strict=True):
+            row: Row = {"id": episode.question.id, "sample": episode.sample, "reason": reason, "scores": []}
+            if reason is None and self.scorer is not None:
+                given = next(found).tolist()
+                row["scores"] = [
+                    score if step.valid and not math.isnan(score) else None
+                    for step, score in zip(episode.steps, given, strict=True)
+                ]
+            yield row
+
+    def _reason(self, episode: Episode) -> str | None:
+        """Why the episode is left out whole, before any score."""
+        if episode.status == "error":
+            return "error"
+        if self.answer == "exact" and not exact_match(episode.answer, episode.question.answers):
+            return "no answer" if episode.status != "answered" else "wrong answer"
+        return None
+
+    def _kept(self, folder: Path, threshold: float, counts: Counter[str]) -> Iterator[Row]:
+        for number, episodes in enumerate(self._units()):
+            for episode, row in zip(episodes, read_rows(_unit(folder, number), None), strict=True):
+                counts["episodes"] += 1
+                if row["reason"] is not None:
+                    counts[f"episodes: {row['reason']}"] += 1
+                    continue
+                good = self._good(episode, row["scores"], threshold, counts)
+                turns = [
+                    replace(turn, trainable=turn.trainable and all(steps) and bool(steps))
+                    for turn, steps in zip(episode.turns, _steps_of_turns(episode, good), strict=True)
+                ]
+                if not any(turn.trainable for turn in turns):
+                    counts["episodes: no step kept"] += 1
+                    continue
+                counts["episodes_kept"] += 1
+                yield episode_to_row(replace(episode, turns=turns))
+
+    def _good(self, episode: Episode, scores: list[float | None], threshold: float, counts: Counter[str]) -> list[bool]:
+        """Which steps are kept; counts them by reason, and by truth where it is known."""
+        reasons = []
+        for index, step in enumerate(episode.steps):
+            score = scores[index] if self.scorer is not None else math.inf
+            if not step.spans:
+                reasons.append("not sampled")
+            elif not step.valid:
+                reasons.append("invalid format")
+            elif score is None:
+                reasons.append("not scored")
+            else:
+                reasons.append("kept" if score > threshold else "score below")
+        sampled = [reason for reason in reasons if reason != "not sampled"]
+        if self.require_all_steps and any(reason != "kept" for reason in sampled):
+            reasons = ["another step failed" if reason == "kept" else reason for reason in reasons]
+        truth = self.oracle.judge(episode).valid if self.oracle is not None else ()
+        for index, reason in enumerate(reasons):
+            if reason != "not sampled":
+                counts["steps"] += 1
+                counts["steps_kept" if reason == "kept" else f"steps: {reason}"] += 1
+                if truth and truth[index]:
+                    counts["true_steps"] += 1
+                    counts["true_steps_kept"] += reason == "kept"
+        return [reason == "kept" for reason in reasons]
+
+    def _nothing(self, counts: Counter[str], threshold: float) -> str:
+        why = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if ":" in name) or "there are none"
+        return (
+            f"{self.path}: refinement keeps nothing of {counts['episodes']} episodes ({why}; threshold {threshold:g}): "
+            "lower `threshold` or set `quantile`, sample more, or train the policy before"
+        )
+
+    def _units(self) -> Iterator[list[Episode]]:
+        part: list[Episode] = []
+        for where, row in numbered_rows(self.path):
+            part.append(episode_from_row(row, where))
+            if len(part) == self.unit:
+                yield part
+                part = []
+        if part:
+            yield part
+
+
+def _unit(folder: Path, number: int) -> Path:
+    return folder / "data" / "units" / f"{number:05d}.jsonl"
+
+
+def _steps_of_turns(episode: Episode, good: Sequence[bool]) -> list[list[bool]]:
+    """For each turn, whether its steps are kept."""
+    found: list[list[bool]] = [[] for _ in episode.turns]
+    for step, kept in zip(episode.steps, good, strict=True):
+        for turn in {turn for turn, _, _ in step.spans}:
+            found[turn].append(kept)
+    return found
+
+
+def _shares(counts: Counter[str]) -> dict[str, float]:
+    """Yields in [0, 1]; precision and recall of true steps where the truth is known."""
+    shares = {"episode_yield": counts["episodes_kept"] / max(1, counts["episodes"])}
+    shares["step_yield"] = counts["steps_kept"] / max(1, counts["steps"])
+    if "true_steps" in counts:
+        shares["precision_before"] = counts["true_steps"] / max(1, counts["steps"])
+        shares["precision"] = counts["true_steps_kept"] / max(1, counts["steps_kept"])
+        shares["recall"] = counts["true_steps_kept"] / max(1, counts["true_steps"])
+    return shares
