@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 
@@ -39,9 +39,28 @@ def rollout(
         for question in questions
         for sample in range(samples)
     ]
+    with progress_bar(len(episodes), label, unit="ep") as bar:
+        play_out(environment, generator, episodes, seed=seed, pool=pool, tick=bar.update)
+    return episodes
+
+
+def play_out(
+    environment: RetrievalEnvironment,
+    generator: Generator,
+    episodes: Sequence[Episode],
+    *,
+    seed: int,
+    pool: int = 64,
+    tick: Callable[[int], object] = int,
+) -> None:
+    """Take episodes, begun or not, to their ends, as `rollout` does; `tick` is told how many ended.
+
+    Raises:
+        RetrievalError: the retriever failed too often in a row.
+    """
     waiting = iter(episodes)
     active: list[Episode] = []
-    with progress_bar(len(episodes), label, unit="ep") as bar, ExitStack() as leaving:
+    with ExitStack() as leaving:
         leaving.callback(generator.release, episodes)  # also when a retriever's failure ends the work
         while True:
             running: list[Request | Act] = []
@@ -55,9 +74,9 @@ def rollout(
                 if len(running) == pool:
                     break
             generator.release(done)
-            bar.update(len(done))
+            tick(len(done))
             if not running:
-                return episodes
+                return
             _take_turns(environment, generator, running)
             active = [coming.episode for coming in running]
 

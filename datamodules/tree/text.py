@@ -1,0 +1,63 @@
+"""Trees and pairs as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from datamodules.tree.node import Node, Tree
+from envs.types import Episode, Pair, Turn
+
+_WIDTH = 110
+
+
+def tree_text(tree: Tree, nodes: int = 80) -> str:
+    """A tree as an indented list: N visits, Q value, P prior, and each step; at most so many nodes, depth first."""
+    lines = [f"Question: {tree.question.text}", f"Gold: {' | '.join(tree.question.answers)}"]
+    paths = list(tree.paths())
+    for path in paths[:nodes]:
+        lines.append(f"{'  ' * (len(path) - 1)}{_node(path[-1])}")
+    if len(paths) > nodes:
+        lines.append(f"... and {len(paths) - nodes} more")
+    return "\n".join(lines)
+
+
+def pair_text(pair: Pair) -> str:
+    """A pair: the question, the steps before in short, the better and the worse step, and why."""
+    question = pair.chosen.question
+    lines = [f"Question: {question.text}", f"Gold: {' | '.join(question.answers)}", *_history(pair.chosen)]
+    sides = (
+        ("better", pair.chosen, pair.chosen_value, pair.chosen_visits),
+        ("worse", pair.rejected, pair.rejected_value, pair.rejected_visits),
+    )
+    for name, episode, value, visits in sides:
+        lines.append(f"{name} (Q {value:.2f}, N {visits}): {_turn(episode.turns[-1])}")
+        lines += _found(episode.turns[-1])
+    return "\n".join([*lines, f"because: {pair.reason}"] if pair.reason else lines)
+
+
+def _node(node: Node) -> str:
+    figures = f"N {node.visits}, Q {node.value:.2f}, P {node.prior:.2f}"
+    if node.turn is None:
+        return f"[{figures}] start"
+    ended = "" if node.status is None else f" [{node.status}: {node.outcome:.0f}]"
+    return f"[{figures}] {_turn(node.turn)}{ended}{' [dead]' if node.dead else ''}"
+
+
+def _history(episode: Episode) -> Iterator[str]:
+    for number, turn in enumerate(episode.turns[:-1], 1):
+        yield f"  {number}. {turn.action.kind}: {_short(turn.action.text)}"
+        yield from _found(turn)
+
+
+def _found(turn: Turn) -> Iterator[str]:
+    if turn.hits:
+        yield f"     found: {_short(' | '.join(hit.document.title for hit in turn.hits))}"
+
+
+def _turn(turn: Turn) -> str:
+    return f"{turn.action.kind}: {_short(turn.text)}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
