@@ -41,7 +41,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ProRAG]:
     protocol = ProRAG(folder, instruction="")
     error = replace(played(protocol, [query("x=9"), final("Ada")], identity="error"), status="error", error="down")
     episodes = [
-        played(protocol, [query("x=2"), subanswer("y=-1"), query("x=1"), subanswer("y=3"), final("ada!")], identity="a"),
+        played(protocol, [query("x=2"), subanswer("-=-1"), query("x=1"), subanswer("=3"), final("ada!")], identity="a"),
         played(protocol, [query("x=9"), final("Bob")], identity="wrong"),
         played(protocol, [query("x=9"), "no end"], identity="none"),
         played(protocol, [query("x=-2"), final("Ada") + "<step>"], identity="b"),
