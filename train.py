@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.launch import Ranks, joined, must_start, start
+from configs.leaks import Leaks
 from configs.loader import load
 from configs.options import parse
 from configs.plan import Plan
@@ -31,15 +32,19 @@ def main(arguments: Sequence[str]) -> int:
         configuration = load(options.config, options.overrides)
         with joined(configuration.experiment) as ranks:
             plan = ranks.agree(lambda: Plan.of(configuration, only=options.stage, force=options.force).checked())
+            leaks = Leaks(plan)
             if options.dry_run:
+                leaks.check()
                 print(plan.table())
                 return 0
             if must_start(plan.experiment) and not plan.done:
                 return start(Path(__file__), arguments, plan.experiment.devices)
+            ranks.agree(leaks.check)
             code = 1
             ranks.agree(plan.inputs.save)
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
+                ranks.agree(leaks.check)
             ranks.agree(lambda: report(plan))
     except UserError as error:
         if ranks.speaks():

@@ -12,7 +12,6 @@ from envs.errors import ConfigError
 from envs.seeds import stable_hash
 from envs.types import Document, Question
 
-
 Part = tuple[float, float]
 
 
@@ -38,7 +37,7 @@ class Source(typing.Protocol):
 def choose(
     questions: Iterable[Question], *, part: Part | None = None, limit: int | None, sample: int | None, seed: int
 ) -> Iterator[Question]:
-    """Cut to a `part`, then to its first `limit` questions, then to the `sample` of them with the smallest hash(seed, id).
+    """Cut to a `part`, then to its first `limit`, then to the `sample` of those with the smallest hash(seed, id).
 
     `part` holds the questions whose place in [0, 1), a hash of the id alone, lies between its two bounds: parts that
     do not overlap share no question, whatever the other settings. A sample comes in the order of its hashes, so a
