@@ -19,11 +19,11 @@ class SFT(Training):
     """Trains a policy on the policy's tokens of episodes.
 
     Args:
-        control_weight: weight of control tokens, the tokenizer's special ones; a map gives tags weights of their own
-            and everything else 1.
+        control_weight: weight of control tokens, the tokenizer's special ones; everything else has 1.
+        tag_weights: in its place, a weight for each tag named.
 
     Raises:
-        ConfigError: a tag of the map is no token.
+        ConfigError: a tag of `tag_weights` is no token.
     """
 
     def __init__(
@@ -31,12 +31,13 @@ class SFT(Training):
         policy: Policy,
         optimizer: Optimizer,
         *,
-        control_weight: float | dict[str, float] = 3.0,
+        control_weight: float = 3.0,
+        tag_weights: dict[str, float] | None = None,
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
-        weight_V = _weights(policy, control_weight, embedding_rows(policy.model))
+        weight_V = _weights(policy, control_weight, tag_weights, embedding_rows(policy.model))
         self.register_buffer("weight_V", weight_V, persistent=False)
         self.weight_V: Tensor
 
@@ -60,15 +61,15 @@ class SFT(Training):
         return total, count, batch.loss_mask_BT.float().sum()
 
 
-def _weights(policy: Policy, control_weight: float | dict[str, float], rows: int) -> Tensor:
+def _weights(policy: Policy, control_weight: float, tag_weights: dict[str, float] | None, rows: int) -> Tensor:
     """The weight of every entry of the vocabulary, `[V]`."""
     weight_V = torch.ones(rows)
-    if isinstance(control_weight, dict):
-        vocabulary = policy.tokenizer.get_vocab()
-        for tag, weight in control_weight.items():
-            if tag not in vocabulary:
-                raise ConfigError(f"control_weight names {tag!r}, which is no token of the policy's tokenizer")
-            weight_V[vocabulary[tag]] = weight
-    else:
+    if tag_weights is None:
         weight_V[list(policy.tokenizer.all_special_ids)] = control_weight
+        return weight_V
+    vocabulary = policy.tokenizer.get_vocab()
+    for tag, weight in tag_weights.items():
+        if tag not in vocabulary:
+            raise ConfigError(f"tag_weights names {tag!r}, which is no token of the policy's tokenizer")
+        weight_V[vocabulary[tag]] = weight
     return weight_V
