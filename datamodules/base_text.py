@@ -1,0 +1,128 @@
+"""Text for a base model of the embedded world: other worlds of its size, made on the fly, in no format."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from random import Random
+
+from lightning.pytorch import LightningDataModule
+
+from datamodules.loader import Batches
+from envs.batches import PackedSequence, SequenceBatch, collate, pack
+from envs.errors import ConfigError, DataError
+from envs.seeds import stable_hash
+from envs.text import Codec
+from envs.types import TrainingSequence
+from envs.world.drills import DRILLS, Drills, Piece
+from envs.world.names import Names
+from envs.world.vocabulary import END, english
+
+PER_WORLD = 16  # sequences that a world serves
+REPEATED = (4, 8, 16, 24)  # how many tokens are said again
+
+
+class WorldText(LightningDataModule):
+    """Sequences of drills in random worlds, each a function of hash(seed, its number); what can be known is trained.
+
+    The first sequences only repeat random tokens, which is how copying is learnt fastest.
+
+    Args:
+        world: stage folder of a made world: its tokenizer is used and its size, but nothing that it says.
+        sequences: how many in all, one epoch.
+        batch_size: sequences of one batch of all ranks.
+        tokens: length of a sequence; texts follow each other in it, and the last is cut.
+        copying: share of the sequences that only repeat.
+        shares: how often each kind of drill (`envs.world.drills`) is drawn, in proportion.
+
+    Raises:
+        ConfigError: a setting is out of range.
+        DataError: there is no world.
+    """
+
+    def __init__(
+        self,
+        world: Path,
+        *,
+        sequences: int,
+        batch_size: int = 16,
+        tokens: int = 512,
+        copying: float = 0.1,
+        shares: dict[str, float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.shares = dict.fromkeys(DRILLS, 1.0) if shares is None else dict(sorted(shares.items()))
+        if unknown := set(self.shares) - set(DRILLS):
+            raise ConfigError(f"shares name {min(unknown)!r}, which is no drill: there are {', '.join(DRILLS)}")
+        if min(sequences, batch_size) < 1 or tokens < 2 or not 0 <= copying <= 1:
+            settings = f"sequences {sequences}, batch_size {batch_size}, tokens {tokens}, copying {copying}"
+            raise ConfigError(f"{settings}: the first two must be >= 1, tokens >= 2, copying in [0, 1]")
+        self.world, self.sequences, self.batch_size, self.tokens = Path(world), sequences, batch_size, tokens
+        self.copying, self.seed = copying, seed
+
+    def setup(self, stage: str) -> None:
+        size = _size(self.world)
+        self._codec = Codec(self.world / "tokenizer")
+        names = Names(size, english())
+        self._drills = functools.lru_cache(maxsize=1)(
+            lambda k: Drills(names, seed=stable_hash("base", self.seed, "world", k))
+        )
+        (self._end,) = self._codec.control(END)
+        special = set(self._codec.tokenizer.all_special_ids)
+        self._words = [number for number in range(len(self._codec.tokenizer)) if number not in special]
+
+    def train_dataloader(self) -> Batches[int, SequenceBatch]:
+        assert self.trainer is not None
+        trainer = self.trainer
+        if self.batch_size % trainer.world_size:
+            raise ConfigError(f"batch_size {self.batch_size} does not divide among {trainer.world_size} ranks")
+        return Batches(
+            range(self.sequences),
+            lambda numbers: collate([self.sequence(number) for number in numbers]),
+            batch_size=self.batch_size,
+            seed=self.seed,
+            epoch=lambda: 0,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            shuffle=False,
+        )
+
+    def sequence(self, number: int) -> PackedSequence:
+        """The sequence of this number, `tokens` long."""
+        rng = Random(stable_hash("base", self.seed, "sequence", number))
+        ids: list[int] = []
+        mask: list[int] = []
+        while len(ids) < self.tokens:
+            if number < self.copying * self.sequences:
+                more, trained = self._repeats(rng)
+            else:
+                more, trained = self._encoded(self._drill(number, rng))
+            ids += (*more, self._end)
+            mask += (*trained, 0)
+        T = self.tokens
+        return pack(TrainingSequence(tuple(ids[:T]), tuple(mask[:T]), (-1,) * T, (0.0,) * T, ()))
+
+    def _repeats(self, rng: Random) -> tuple[list[int], list[int]]:
+        """Random tokens said two or three times, trained from the second time on."""
+        said, times = rng.choices(self._words, k=rng.choice(REPEATED)), rng.choice((2, 3))
+        return said * times, [0] * len(said) + [1] * len(said) * (times - 1)
+
+    def _drill(self, number: int, rng: Random) -> list[Piece]:
+        drills = self._drills(number // PER_WORLD)
+        return drills.draw(rng.choices(list(self.shares), list(self.shares.values()))[0], rng)
+
+    def _encoded(self, pieces: list[Piece]) -> tuple[list[int], list[int]]:
+        encoded = self._codec.tokenizer([text for text, _ in pieces], add_special_tokens=False).input_ids
+        ids = [token for tokens in encoded for token in tokens]
+        return ids, [int(learnt) for tokens, (_, learnt) in zip(encoded, pieces, strict=True) for _ in tokens]
+
+
+def _size(world: Path) -> dict[str, int]:
+    """How many entities of each kind a made world has."""
+    path = world / "data" / "world.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["settings"]["counts"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"no world at {world}: {path} cannot be read; give the folder of a made world") from error

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from datamodules.base_text import WorldText
+from datamodules.world import WorldData
+from envs.errors import ConfigError, DataError
+from envs.protocols.prorag import TAGS
+from envs.text import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    sizes = {"people": 40, "cities": 12, "works": 20, "organisations": 15, "countries": 4}
+    WorldData(**sizes, questions=60).make(folder, seed=5, rank=0, world_size=1)
+    return folder
+
+
+def text(world: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) -> WorldText:
+    data = WorldText(world, **{"sequences": 24, "batch_size": 4, "tokens": 300, "copying": 0.25} | settings)
+    data.setup("fit")
+    data.trainer = cast(Any, SimpleNamespace(world_size=world_size, global_rank=rank))
+    return data
+
+
+def test_no_control_tag_and_no_unknown_word_is_ever_said(world: Path) -> None:
+    tokenizer = load_tokenizer(world / "tokenizer")
+    never = torch.tensor(tokenizer.convert_tokens_to_ids([*TAGS, "<unk>", "<|im_start|>"]))
+    for batch in text(world).train_dataloader():
+        assert not torch.isin(batch.ids_BT, never).any()
+
+
+def test_the_first_sequences_repeat_themselves_and_only_what_is_said_again_is_trained(world: Path) -> None:
+    end = load_tokenizer(world / "tokenizer").eos_token_id
+    sequence = text(world).sequence(0)
+    ids, mask = sequence.ids_T.tolist(), sequence.loss_mask_T.tolist()
+    first = ids[: ids.index(end)]
+    half = mask.index(True)
+    assert first[:half] == first[half : 2 * half]
+    assert all(mask[half : len(first)])
+
+
+def test_passages_are_read_but_not_trained(world: Path) -> None:
+    data = text(world, copying=0.0, shares={"session": 1})
+    tokenizer = load_tokenizer(world / "tokenizer")
+    for number in range(10):
+        sequence = data.sequence(number)
+        trained = tokenizer.decode(sequence.ids_T[sequence.loss_mask_T])
+        assert "Doc" in tokenizer.decode(sequence.ids_T)
+        assert "Doc" not in trained
+        assert 0.1 < sequence.loss_mask_T.float().mean() < 0.6
+
+
+def test_the_same_seed_gives_the_same_batches_and_another_seed_others(world: Path) -> None:
+    one, same, other = (list(text(world, seed=seed).train_dataloader()) for seed in (1, 1, 2))
+    assert len(one) == 6
+    assert all(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(one, same, strict=True))
+    assert not any(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(one, other, strict=True))
+
+
+def test_a_resumed_run_goes_on_with_the_batches_it_had_not_seen(world: Path) -> None:
+    whole = list(text(world).train_dataloader())
+    loader = text(world).train_dataloader()
+    batches = iter(loader)
+    next(batches), next(batches)
+    resumed = text(world).train_dataloader()
+    resumed.load_state_dict(loader.state_dict())
+    rest = list(resumed)
+    assert len(rest) == 4
+    assert all(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(whole[2:], rest, strict=True))
+
+
+def test_ranks_share_what_one_would_see(world: Path) -> None:
+    (one, *_), (left, *_), (right, *_) = (
+        list(text(world, rank=rank, world_size=size).train_dataloader()) for rank, size in ((0, 1), (0, 2), (1, 2))
+    )
+    assert torch.equal(one.ids_BT[0::2], left.ids_BT)
+    assert torch.equal(one.ids_BT[1::2], right.ids_BT)
+
+
+def test_wrong_settings_and_a_missing_world_are_named(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'riddle', which is no drill: there are plan, reading, session"):
+        WorldText(world, sequences=10, shares={"riddle": 1})
+    with pytest.raises(ConfigError, match="copying 2"):
+        WorldText(world, sequences=10, copying=2)
+    with pytest.raises(DataError, match="no world at"):
+        WorldText(tmp_path, sequences=10).setup("fit")
