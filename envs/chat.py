@@ -153,9 +153,10 @@ class ChatClient:
         if known is not None:
             self._count("cached")
             return known
+        server = self._server()
         self._start()
         try:
-            reply, tokens = self._send(call)
+            reply, tokens = self._send(server, call)
         except openai.OpenAIError as error:
             self._failed(error)
             return None
@@ -188,7 +189,7 @@ class ChatClient:
                 raise self._end
             self._in_flight += 1
 
-    def _send(self, call: ChatCall) -> tuple[str, int]:
+    def _send(self, server: openai.OpenAI, call: ChatCall) -> tuple[str, int]:
         """Text of a reply and what it cost in tokens.
 
         Raises:
@@ -196,7 +197,7 @@ class ChatClient:
         """
         for attempt in range(self.retries + 1):
             try:
-                completion = self._server().chat.completions.create(
+                completion = server.chat.completions.create(
                     model=self.model,
                     messages=[{"role": "system", "content": call.system}, {"role": "user", "content": call.user}],
                     **self._settings,

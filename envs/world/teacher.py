@@ -9,6 +9,7 @@ from random import Random
 
 from envs.interfaces import Protocol
 from envs.seeds import stable_hash
+from envs.teachers.turns import written_turn
 from envs.types import Action, Episode, Hit, Request, Turn
 from envs.world.facts import Hop, World
 from envs.world.flaws import Flaw, Flaws, lookups
@@ -70,19 +71,8 @@ class Teacher:
         pass
 
     def _turn(self, request: Request) -> Turn:
-        episode, codec = request.episode, self._protocol.codec
-        action, thought = self._decide(episode, Random(request.seed))
-        ids = codec.control(self._protocol.compose(action, thought))
-        return Turn(
-            agent=request.agent,
-            opening_ids=request.opening_ids,
-            action_ids=ids,
-            action_logps=(0.0,) * len(ids),
-            finish="stop",
-            uid=f"{episode.question.id}/{episode.iteration}/{episode.sample}/{len(episode.turns)}",
-            text=codec.decode(ids),
-            context_ids=request.context_ids,
-        )
+        action, thought = self._decide(request.episode, Random(request.seed))
+        return written_turn(self._protocol, request, action, thought)
 
     def _decide(self, episode: Episode, rng: Random) -> tuple[Action, str]:
         needed = self._world.lookups(episode.question.id)

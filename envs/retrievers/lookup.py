@@ -1,0 +1,58 @@
+"""Passages of a corpus by name: by id or, where there is no such id, by title."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import numpy as np
+
+from envs.progress import progress_bar
+from envs.retrievers.corpus import DocumentFile
+from envs.types import Document
+
+
+class Lookup:
+    """Finds single passages of a corpus file, with 32 bytes a passage in memory.
+
+    Titles are compared without case and outer blanks; of several with the same title the first counts.
+
+    Raises:
+        DataError: the corpus cannot be read.
+    """
+
+    def __init__(self, corpus: Path) -> None:
+        self._documents = DocumentFile(corpus)
+        ids, titles = array("q"), array("q")
+        with progress_bar(len(self._documents), "indexing names", "passages") as bar:
+            for document in self._documents:
+                ids.append(hash(document.id))
+                titles.append(hash(_folded(document.title)))
+                bar.update()
+        self._ids, self._titles = _sorted(ids), _sorted(titles)
+
+    def find(self, name: str) -> Document | None:
+        """The passage with this id, else the first with this title, else None."""
+        for document in self._candidates(self._ids, hash(name)):
+            if document.id == name:
+                return document
+        for document in self._candidates(self._titles, hash(_folded(name))):
+            if _folded(document.title) == _folded(name):
+                return document
+        return None
+
+    def _candidates(self, index: tuple[np.ndarray, np.ndarray], value: int) -> list[Document]:
+        hashes, places = index
+        start, end = np.searchsorted(hashes, value, "left"), np.searchsorted(hashes, value, "right")
+        return [self._documents[int(place)] for place in places[start:end]]
+
+
+def _folded(title: str) -> str:
+    return title.strip().casefold()
+
+
+def _sorted(hashes: array[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes in order, and the places that they stood in, the first of equals first."""
+    values = np.frombuffer(hashes, dtype=np.int64)
+    places = np.argsort(values, kind="stable")
+    return values[places], places
