@@ -13,9 +13,11 @@ from torch import Tensor
 from envs.readings import PairBatch
 from modules.calibration import platt
 from modules.functional.losses import pairwise_ranking_loss
+from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
 from modules.reward_model import ReadAt, untrained_reward_model
+from modules.sharding import full_state, whole
 from modules.training import Training
 
 log = logging.getLogger(__name__)
@@ -42,9 +44,10 @@ class PRM(Training):
         *,
         read_at: ReadAt = "observation",
         logp_weight: float = 0.0,
+        lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        super().__init__(policy, optimizer, gradient_checkpointing=gradient_checkpointing)
+        super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
         self.head = self.reward_model.head
         if not self.head.reads_logps:
@@ -70,8 +73,9 @@ class PRM(Training):
     def export(self, folder: Path) -> None:
         """Calibrate, then write the reward model to `folder/model`; called on every rank, written by the first."""
         self._calibrate()
-        if self.trainer.is_global_zero:
-            self.reward_model.save(folder / "model")
+        model, head = whole(self.model), full_state(self.head)
+        if model is not None:
+            self.reward_model.with_weights(model, head).save(folder / "model")
 
     def _calibrate(self) -> None:
         data = cast(Any, self.trainer).datamodule

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -12,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from envs.errors import ConfigError
 from envs.files import write_json
@@ -38,7 +40,7 @@ class StepHead(torch.nn.Module):
         self.linear = torch.nn.Linear(hidden, 1, bias=False)
         torch.nn.init.zeros_(self.linear.weight)
         self.reads_logps = logp_weight != 0
-        self.logp_weight = torch.nn.Parameter(torch.tensor(float(logp_weight)), requires_grad=self.reads_logps)
+        self.logp_weight = torch.nn.Parameter(torch.tensor([float(logp_weight)]), requires_grad=self.reads_logps)
 
     def forward(self, hidden_RD: Tensor, logp_R: Tensor) -> Tensor:
         return self.linear(hidden_RD.to(self.linear.weight.dtype)).squeeze(-1) + self.logp_weight * logp_R
@@ -86,6 +88,10 @@ class RewardModel:
         model.train(training)
         return scores
 
+    def with_weights(self, model: PreTrainedModel, head: Mapping[str, Tensor]) -> RewardModel:
+        """This reward model with other weights, such as those gathered from shards."""
+        return dataclasses.replace(self, policy=Policy(model, self.policy.tokenizer), head=_head(head))
+
     def save(self, folder: Path | str) -> None:
         """Write the backbone in the Hugging Face format, the head and the settings."""
         folder = Path(folder)
@@ -112,9 +118,14 @@ def load_reward_model(model: Path, *, dtype: Dtype = "float32", device: str = "a
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(f"no reward model at {folder}: {error!r}; give the model/ folder of a fitted PRM") from error
     policy = load_policy(str(folder), dtype=dtype, device=device)
+    return RewardModel(policy, _head(weights).to(policy.model.device), **settings)
+
+
+def _head(weights: Mapping[str, Tensor]) -> StepHead:
+    """The head that has these weights."""
     head = StepHead(weights["linear.weight"].shape[1], float(weights["logp_weight"]))
     head.load_state_dict(weights)
-    return RewardModel(policy, head.to(policy.model.device), **settings)
+    return head
 
 
 def untrained_reward_model(policy: Policy, *, read_at: ReadAt = "observation", logp_weight: float = 0.0) -> RewardModel:

@@ -71,10 +71,15 @@ def gathered(module: LightningModule) -> Iterator[None]:
             one.reshard()
 
 
+def full_state(module: nn.Module) -> dict[str, Tensor]:
+    """Whole parameters and buffers by name, on the CPU. All ranks call it, the first gets them, the others nothing."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return cast(dict[str, Tensor], get_model_state_dict(module, options=options))
+
+
 def whole(model: PreTrainedModel) -> PreTrainedModel | None:
     """A copy to be saved: shards gathered, adapters merged, on the CPU. All ranks call it, the first gets it."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = cast(dict[str, Tensor], get_model_state_dict(model, options=options))
+    state = full_state(model)
     if is_initialized() and get_rank() != 0:
         return None
     kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))

@@ -64,9 +64,10 @@ class Training(LightningModule):
                 f"strategy {type(strategy).__name__} leaves half-written checkpoints behind when it is killed: "
                 'use {target: "modules.sharding:FSDP2"}'
             )
+        mixed = self.trainer.precision == "bf16-mixed"
         for module in self.children():
             if any(parameter.requires_grad for parameter in module.parameters()):
-                shard(module, strategy.device_mesh["data_parallel"], mixed=self.trainer.precision == "bf16-mixed")
+                shard(module, strategy.device_mesh["data_parallel"], mixed=mixed and module is self.model)
 
     def configure_optimizers(self) -> Any:
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
