@@ -63,16 +63,11 @@ def stage(protocol: ProRAG, questions: int = 7, **settings: Any) -> TreeSearch:
         return LINES[(episode.sample * 7 + len(episode.turns) * 3 + len(episode.question.id)) % 4]
 
     generator = Unequal(protocol.codec.control, line)
-    defaults: dict[str, Any] = {
-        "simulations": 12,
-        "children": 3,
-        "depth": 4,
-        "chunk": 2,
-        "limits": Limits(turn_tokens=99),
-    }
-    return TreeSearch(
-        Questions(questions), protocol, generator, **{"retriever": FixedRetriever(DOCUMENTS)} | defaults | settings
-    )
+    arguments: dict[str, Any] = {}
+    arguments.update(retriever=FixedRetriever(DOCUMENTS), limits=Limits(turn_tokens=99))
+    arguments.update(simulations=12, children=3, depth=4, chunk=2)
+    arguments.update(settings)
+    return TreeSearch(Questions(questions), protocol, generator, **arguments)
 
 
 def run(maker: TreeSearch, folder: Path, *, world_size: int = 1, seed: int = 3) -> dict[str, float]:

@@ -1,0 +1,191 @@
+"""Preferences as a stage: a judge compares sibling steps of the search trees, and pairs come of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from datamodules.records import PAIR, TREE, pair_from_row, pair_to_row, read_rows, tree_from_row, write_rows
+from datamodules.sampling import Counting
+from datamodules.search import read_trees
+from datamodules.tree.node import Tree
+from datamodules.tree.pairs import candidate_groups
+from datamodules.tree.text import pair_text, tree_text
+from envs.errors import ConfigError, DataError
+from envs.files import atomic_write, write_json
+from envs.interfaces import Judge, Protocol
+from envs.types import Candidate, Pair, Verdict
+
+_SHOWN = 3  # pairs of each sort in the report
+
+
+class Preferences:
+    """A `Maker` of pairs: `data/pairs.jsonl` by tree and node, `data/preferences.json`, `report.md`.
+
+    Trees are judged in units of `unit`, shared out over ranks and each written whole with what came of every group:
+    a killed run goes on where it was, and no answer, not even an empty one, is asked for twice.
+
+    Args:
+        trees: the stage folder of a search.
+        protocol: the format of its episodes.
+        judge: compares siblings.
+        pairs_per_node: at most so many of a group's verdicts become pairs, the judge's best first.
+        unit: trees a unit.
+        min_visits: visits that make a step a candidate.
+        descend_visits: visits of a step below which nothing is judged.
+
+    Raises:
+        ConfigError: a number is below 1.
+    """
+
+    def __init__(
+        self,
+        trees: Path,
+        protocol: Protocol,
+        judge: Judge,
+        *,
+        pairs_per_node: int = 1,
+        unit: int = 64,
+        min_visits: int = 1,
+        descend_visits: int = 3,
+    ) -> None:
+        if min(pairs_per_node, unit, min_visits, descend_visits) < 1:
+            raise ConfigError(
+                f"pairs_per_node {pairs_per_node}, unit {unit}, min_visits {min_visits}, descend_visits "
+                f"{descend_visits}: each must be at least 1"
+            )
+        self.trees, self.protocol, self.judge = Path(trees), protocol, judge
+        self.pairs_per_node, self.unit = pairs_per_node, unit
+        self.min_visits, self.descend_visits = min_visits, descend_visits
+
+    def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
+        """Judge this rank's units; those that are there already stay.
+
+        Raises:
+            DataError: there are no trees, or the judge had no answer for any group of a unit.
+        """
+        for number, (path, rows) in enumerate(self._units(folder)):
+            if number % world_size != rank or path.exists():
+                continue
+            groups = [
+                group
+                for row in rows
+                for group in candidate_groups(
+                    tree_from_row(row), self.protocol, min_visits=self.min_visits, descend_visits=self.descend_visits
+                )
+            ]
+            before = self._counted()
+            answers = self.judge.compare(groups)
+            if groups and all(answer is None for answer in answers):
+                raise DataError(
+                    f"the judge had no answer for any of {len(groups)} groups of siblings; run again to go on"
+                )
+            pairs = [_pairs(*judged, self.pairs_per_node) for judged in zip(groups, answers, strict=True)]
+            summary = {
+                "trees": len(rows),
+                "groups": len(groups),
+                "nulls": sum(answer is not None and not answer for answer in answers),
+                "failures": sum(answer is None for answer in answers),
+                "counts": dict(sorted((self._counted() - before).items())),
+            }
+            write_json(path.with_suffix(".json"), summary)
+            write_rows(path, (pair_to_row(pair) for group in pairs for pair in group))
+
+    def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
+        """Join the units. Headline: pairs, their questions, how many groups gave none and why, and how often the
+        chosen step has the higher search value where the two values differ.
+
+        Raises:
+            DataError: there is no pair.
+        """
+        paths = [path for path, _ in self._units(folder)]
+        pairs_path = folder / "data" / "pairs.jsonl"
+        write_rows(pairs_path, (row for path in paths for row in read_rows(path, PAIR)))
+        total: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for path in paths:
+            summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            counts.update(summary.pop("counts"))
+            total.update(summary)
+        found = _Findings.of(pairs_path)
+        if not found.pairs:
+            raise DataError(
+                f"no pairs: of {total['groups']} groups of siblings the judge found {total['nulls']} alike and failed "
+                f"on {total['failures']}; search more, or lower min_visits"
+            )
+        result = {**total, **found.figures(), "counts": dict(sorted(counts.items()))}
+        write_json(folder / "data" / "preferences.json", result)
+        with atomic_write(folder / "report.md") as file:
+            file.write(_report(found, next(read_trees(self.trees))))
+        return {name: float(value) for name, value in (result | counts).items() if name != "counts"}
+
+    def _units(self, folder: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+        """Where each unit goes, and the rows of its trees."""
+        rows = read_rows(self.trees / "data" / "trees.jsonl", TREE)
+        number = 0
+        while unit := list(islice(rows, self.unit)):
+            yield folder / "data" / "units" / f"{number:05d}.jsonl", unit
+            number += 1
+        if not number:
+            raise DataError(f"{self.trees}: no trees to judge")
+
+    def _counted(self) -> Counter[str]:
+        return Counter(self.judge.counts) if isinstance(self.judge, Counting) else Counter()
+
+
+def _pairs(group: Sequence[Candidate], verdicts: Sequence[Verdict] | None, most: int) -> list[Pair]:
+    pairs = []
+    for verdict in (verdicts or ())[:most]:
+        better, worse = group[verdict.chosen], group[verdict.rejected]
+        values = (better.value, better.visits, worse.value, worse.visits)
+        pairs.append(Pair(better.episode, worse.episode, *values, verdict.reason))
+    return pairs
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What one pass over the pairs tells: counts, and the pairs that agree and disagree most with the search."""
+
+    pairs: int = 0
+    differing: int = 0
+    agreeing: int = 0
+    questions: int = 0
+    best: list[Pair] = field(default_factory=list)
+    worst: list[Pair] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: Path) -> _Findings:
+        found, seen = cls(), set()
+        for row in read_rows(path, PAIR):
+            pair = pair_from_row(row)
+            found.pairs += 1
+            found.differing += pair.chosen_value != pair.rejected_value
+            found.agreeing += pair.chosen_value > pair.rejected_value
+            seen.add(pair.chosen.question.id)
+            found.best = sorted([*found.best, pair], key=_gap, reverse=True)[:_SHOWN]
+            found.worst = sorted([*found.worst, pair], key=_gap)[:_SHOWN]
+        found.questions = len(seen)
+        return found
+
+    def figures(self) -> dict[str, float | int | None]:
+        agreement = self.agreeing / self.differing if self.differing else None
+        return {"pairs": self.pairs, "questions": self.questions, "agreement": agreement}
+
+
+def _gap(pair: Pair) -> float:
+    return pair.chosen_value - pair.rejected_value
+
+
+def _report(found: _Findings, tree: Tree) -> str:
+    """The page that shows what the judge did."""
+    agreement = f", of which {found.agreeing} of the {found.differing} with different values agree with the search"
+    parts = ["# Preferences", f"{found.pairs} pairs on {found.questions} questions{agreement}."]
+    parts.append("Q is a step's mean discounted outcome in the search, N how often it was visited.")
+    for title, pairs in (("Most in line with the search", found.best), ("Most against it", found.worst)):
+        parts += [f"## {title}", *(f"```\n{pair_text(pair)}\n```" for pair in pairs)]
+    return "\n\n".join([*parts, "## One tree", f"```\n{tree_text(tree)}\n```"]) + "\n"

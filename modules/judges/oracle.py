@@ -1,0 +1,36 @@
+"""The judge that knows the truth, in the embedded world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envs.types import Candidate, Verdict
+from envs.world.oracle import Oracle
+from modules.judges.pairing import ranked_pairs
+
+
+class WorldOracle:
+    """Prefers a valid step to an invalid one, as the oracle of the embedded world judges them.
+
+    Args:
+        world: the stage folder of a made world.
+
+    Raises:
+        DataError: there is no world; on comparing, a question is not of this world.
+    """
+
+    def __init__(self, world: Path) -> None:
+        self._oracle = Oracle(world)
+
+    def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
+        """Every valid sibling against every invalid one; the first few verdicts repeat as few of them as they can."""
+        return [self._compare(group) for group in groups]
+
+    def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
+        valid = [float(self._oracle.judge(one.episode).valid[-1]) for one in group]
+        kinds = [one.episode.steps[-1].kind for one in group]
+        return tuple(
+            Verdict(better, worse, f"a valid {kinds[better]} against an invalid {kinds[worse]}")
+            for better, worse in ranked_pairs(valid, 1.0)
+        )

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datamodules.preferences import Preferences
+from datamodules.records import pair_from_row, read_rows, tree_to_row, write_rows
+from datamodules.tree.node import Node, Tree
+from envs.errors import ConfigError, DataError
+from envs.protocols.prorag import ProRAG
+from envs.types import Action, Candidate, Pair, Question, Turn, Verdict
+from modules.judges.value_gap import ValueGap
+from tests.tiny import byte_tokenizer
+
+
+@pytest.fixture(scope="module")
+def protocol() -> ProRAG:
+    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
+
+
+def answer(text: str, visits: int, value: float) -> Node:
+    said = f"t </step>\n<answer>\n{text} </answer>"
+    turn = Turn("policy", (), (1,), (-1.0,), "stop", text, said, action=Action("answer", text))
+    return Node(turn, visits=visits, value=value, status="answered", outcome=value)
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Path:
+    """Five trees of one group each: values .9 and .1, then .8 and .2, ... ."""
+    rows = []
+    for i in range(5):
+        children = [answer("Ada", 2, 0.9 - i / 10), answer("Bob", 2, 0.1 + i / 10), answer("Eve", 0, 0.0)]
+        rows.append(tree_to_row(Tree(Question(f"q{i}", f"Who wrote {i}?", ("Ada",)), (7,), Node(children=children))))
+    write_rows(tmp_path / "search" / "data" / "trees.jsonl", rows)
+    return tmp_path / "search"
+
+
+class Told:
+    """A judge that answers by question and counts what it is asked."""
+
+    def __init__(self, answers: dict[str, tuple[Verdict, ...] | None]) -> None:
+        self.answers = answers
+        self.counts: Counter[str] = Counter()
+
+    def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
+        self.counts["judge/calls"] += len(groups)
+        return [self.answers.get(group[0].episode.question.id) for group in groups]
+
+
+WORSE_FIRST = (Verdict(1, 0, "says so"), Verdict(0, 1, "second thoughts"))
+
+
+def run(maker: Preferences, folder: Path, *, world_size: int = 1) -> dict[str, float]:
+    for rank in reversed(range(world_size)):
+        maker.make(folder, seed=0, rank=rank, world_size=world_size)
+    return maker.merge(folder, seed=0, world_size=world_size)
+
+
+def pairs(folder: Path) -> list[Pair]:
+    return [pair_from_row(row) for row in read_rows(folder / "data" / "pairs.jsonl", "pair/1")]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_pairs_carry_their_steps_values_and_reasons(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    metrics = run(Preferences(trees, protocol, ValueGap(min_gap=0.5)), tmp_path)
+    first, second = pairs(tmp_path)
+    assert (first.chosen.question.id, second.chosen.question.id) == ("q0", "q1")
+    assert (first.chosen.answer, first.rejected.answer) == ("Ada", "Bob")
+    assert (first.chosen_value, first.chosen_visits, first.rejected_value) == (0.9, 2, 0.1)
+    assert first.reason == "value 0.90 against 0.10"
+    assert [step.kind for step in first.chosen.steps] == ["answer"]
+    assert metrics == {
+        "trees": 5, "groups": 5, "nulls": 3, "failures": 0, "pairs": 2, "questions": 2, "agreement": 1.0,
+    }  # fmt: skip
+
+
+def test_nulls_failures_and_what_a_judge_counts_are_kept(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    judge = Told({"q0": WORSE_FIRST, "q1": (), "q2": (), "q3": None, "q4": WORSE_FIRST})
+    metrics = run(Preferences(trees, protocol, judge, unit=3), tmp_path)
+    assert {name: metrics[name] for name in ("groups", "nulls", "failures", "pairs", "judge/calls")} == {
+        "groups": 5, "nulls": 2, "failures": 1, "pairs": 2, "judge/calls": 5,
+    }  # fmt: skip
+    kept = json.loads((tmp_path / "data" / "preferences.json").read_text())
+    assert kept["counts"] == {"judge/calls": 5}
+
+
+def test_agreement_is_over_pairs_whose_values_differ(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    """q0 and q4 are judged against the search; the two values of q4 are equal."""
+    metrics = run(Preferences(trees, protocol, Told({"q0": WORSE_FIRST, "q4": WORSE_FIRST})), tmp_path / "one")
+    assert metrics["agreement"] == 0
+    both = run(Preferences(trees, protocol, Told({"q0": WORSE_FIRST}), pairs_per_node=2), tmp_path / "two")
+    assert (both["pairs"], both["questions"], both["agreement"]) == (2, 1, 0.5)
+
+
+def test_two_ranks_judge_what_one_does(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    maker = Preferences(trees, protocol, ValueGap(), unit=2)
+    run(maker, tmp_path / "one")
+    run(maker, tmp_path / "two", world_size=2)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_units_that_are_there_are_not_judged_again(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    judge = Told({f"q{i}": WORSE_FIRST for i in range(5)})
+    maker = Preferences(trees, protocol, judge, unit=2)
+    run(maker, tmp_path)
+    before = files(tmp_path)
+    (tmp_path / "data" / "units" / "00001.jsonl").unlink()  # as a kill between the unit's two files leaves it
+    run(maker, tmp_path)
+    assert judge.counts["judge/calls"] == 5 + 2
+    assert files(tmp_path) == before
+
+
+def test_a_judge_that_is_out_leaves_no_unit_behind(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no answer for any of 5 groups"):
+        run(Preferences(trees, protocol, Told({})), tmp_path)
+    assert not list(tmp_path.glob("data/units/*"))
+
+
+def test_no_pairs_at_all_is_one_clear_line(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    judge = Told({f"q{i}": () for i in range(4)})
+    with pytest.raises(DataError, match="no pairs: of 5 groups of siblings the judge found 4 alike and failed on 1"):
+        run(Preferences(trees, protocol, judge), tmp_path)
+
+
+def test_the_report_shows_pairs_for_and_against_the_search_and_a_tree(
+    protocol: ProRAG, trees: Path, tmp_path: Path
+) -> None:
+    verdicts: dict[str, Any] = {f"q{i}": (Verdict(0, 1, f"good {i}"),) for i in range(4)}
+    run(Preferences(trees, protocol, Told(verdicts | {"q0": (Verdict(1, 0, "odd"),)})), tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    with_search, against = report.split("## Most against it")
+    assert "better (Q 0.80, N 2): answer: t </step> <answer> Ada </answer>" in with_search
+    assert with_search.index("good 1") < with_search.index("good 2")
+    assert against.index("odd") < against.index("good 3")
+    assert "Question: Who wrote 0?" in against.split("## One tree")[1]
+
+
+@pytest.mark.parametrize("setting", ["pairs_per_node", "unit", "min_visits", "descend_visits"])
+def test_a_setting_below_one_is_refused(protocol: ProRAG, trees: Path, setting: str) -> None:
+    arguments: dict[str, Any] = {setting: 0}
+    with pytest.raises(ConfigError, match=f"{setting} 0"):
+        Preferences(trees, protocol, ValueGap(), **arguments)
