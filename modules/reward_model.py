@@ -140,13 +140,15 @@ def read_states(policy: Policy, batch: ReadBatch, read_at: ReadAt, *, logps: boo
     The latter are 0 where they are not asked for.
     """
     places_R = batch.observed_R if read_at == "observation" else batch.action_R
-    written_T = (batch.reading_BT >= 0).any(dim=0)
+    until = int(places_R.max()) + 1  # what comes after the last reading, an unread observation for one, is not run
+    ids_BT, reading_BT = batch.ids_BT[:, :until], batch.reading_BT[:, :until]
+    written_T = (reading_BT >= 0).any(dim=0)
     written_T[0] = False
-    columns_K = written_T.nonzero().squeeze(-1) if logps else places_R[:1] + 1
+    columns_K = written_T.nonzero().squeeze(-1) if logps else places_R[:1] + 1  # not none: that would be all
     # Through the model itself and not its backbone: a sharded model gathers its weights when it is called.
     output = policy.model(
-        input_ids=batch.ids_BT,
-        attention_mask=batch.attention_BT,
+        input_ids=ids_BT,
+        attention_mask=batch.attention_BT[:, :until],
         logits_to_keep=columns_K - 1,
         output_hidden_states=True,
     )
@@ -154,8 +156,8 @@ def read_states(policy: Policy, batch: ReadBatch, read_at: ReadAt, *, logps: boo
     logp_R = torch.zeros(len(places_R), device=hidden_RD.device)
     if not logps:
         return hidden_RD, logp_R
-    logps_BK = token_logprobs(output.logits, batch.ids_BT[:, columns_K])
-    reading_BK = batch.reading_BT[:, columns_K]
+    logps_BK = token_logprobs(output.logits, ids_BT[:, columns_K])
+    reading_BK = reading_BT[:, columns_K]
     mine = reading_BK >= 0
     total_R = logp_R.index_add(0, reading_BK[mine], logps_BK[mine])
     count_R = torch.zeros_like(logp_R).index_add(0, reading_BK[mine], torch.ones_like(logps_BK[mine]))
