@@ -1,4 +1,4 @@
-"""Reinforcement learning made tiny: a policy with two dozen tokens, and rewards that it gets by writing one letter."""
+"""Reinforcement learning made tiny: a policy with seventeen tokens, and rewards that it gets by writing one letter."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)
 
 
 def small_tokenizer() -> PreTrainedTokenizerFast:
-    """Ten letters, a space, a newline and the tags: a random policy soon ends a turn, or its message."""
-    alphabet = [*"abcdefghij", "Ġ", "Ċ"]
+    """Three letters, two blanks and the tags: a random policy soon ends a turn, searches, or ends its message."""
+    alphabet = [*"abc", "Ġ", "Ċ"]
     backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -60,7 +60,7 @@ class Asked:
         self.skipped: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Question]:
-        return (Question(f"q{i}", "abcdefghij"[i % 10] * (1 + i // 10), ("a",)) for i in range(self.count))
+        return (Question(f"q{i}", "abc"[i % 3] * (1 + i // 3), ("a",)) for i in range(self.count))
 
     def documents(self) -> Iterator[Document]:
         return iter(())
@@ -130,6 +130,8 @@ def learn(
     policy: Policy | None = None,
     data: dict[str, Any] | None = None,
     rollout: dict[str, Any] | None = None,
+    sample: RolloutCallback | None = None,
+    checkpoints: bool = False,
     accumulate: int = 1,
     callbacks: Sequence[Callback] = (),
     **grpo: Any,
@@ -145,12 +147,12 @@ def learn(
         "group_size": 4,
         "limits": LIMITS,
     }
-    sample = RolloutCallback(prorag(policy), retriever(), **(settings | (rollout or {})))
+    sample = sample or RolloutCallback(prorag(policy), retriever(), **(settings | (rollout or {})))
     trainer = Trainer(
         max_epochs=iterations,
         accelerator="cpu",
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=checkpoints,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,

@@ -1,0 +1,149 @@
+"""Questions in turn, and a buffer that is served whole in every iteration, or refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamodules.questions import IterationBuffer, QuestionData
+from envs.batches import PackedSequence
+from envs.errors import ConfigError, DataError
+from envs.types import Question
+from tests.toy_rl import Asked
+
+
+def data(count: int = 8, *, world_size: int = 1, rank: int = 0, accumulate: int = 1, **settings: Any) -> QuestionData:
+    made = QuestionData(Asked(count), **settings)
+    made.trainer = SimpleNamespace(world_size=world_size, global_rank=rank, accumulate_grad_batches=accumulate)  # pyright: ignore
+    made.group_size = 4
+    made.setup("fit")
+    return made
+
+
+def ids(questions: list[Question]) -> list[str]:
+    return [question.id for question in questions]
+
+
+@given(count=st.integers(1, 12), each=st.integers(1, 12), seed=st.integers(0, 3))
+def test_every_question_comes_once_before_any_comes_twice(count: int, each: int, seed: int) -> None:
+    if each > count:
+        return
+    made = data(count, questions_per_iteration=each, seed=seed)
+    seen: Counter[str] = Counter({f"q{i}": 0 for i in range(count)})
+    for iteration in range(3 * count):
+        chosen = ids(made.chosen(iteration))
+        assert len(set(chosen)) == each, "no two the same in an iteration"
+        for one in chosen:
+            seen[one] += 1
+        if each * (iteration + 1) % count == 0:
+            assert len(set(seen.values())) == 1
+
+
+def test_the_order_is_a_function_of_seed_and_round_alone() -> None:
+    first = data(questions_per_iteration=3)
+    order = [ids(first.chosen(i)) for i in range(9)]
+    late = data(questions_per_iteration=3)
+    assert ids(late.chosen(8)) == order[8], "asked first, as a resumed run does"
+    assert [ids(late.chosen(i)) for i in range(9)] == order
+    other = data(questions_per_iteration=3, seed=1)
+    assert [ids(other.chosen(i)) for i in range(9)] != order
+    whole = data(questions_per_iteration=8)
+    assert ids(whole.chosen(0)) != ids(whole.chosen(1)), "each time round in another order"
+
+
+def test_ranks_share_the_questions_out() -> None:
+    shares = [ids(data(questions_per_iteration=4, world_size=2, rank=rank).share(1)) for rank in (0, 1)]
+    assert sorted(shares[0] + shares[1]) == sorted(ids(data(questions_per_iteration=4).chosen(1)))
+    assert [len(share) for share in shares] == [2, 2]
+
+
+def row(length: int) -> PackedSequence:
+    return PackedSequence(
+        torch.full((length,), length, dtype=torch.int32),
+        torch.tensor([False] + [True] * (length - 1)),
+        torch.zeros(length, dtype=torch.int16),
+        torch.zeros(length),
+        torch.full((length,), float(length)),
+    )
+
+
+def test_every_episode_is_served_once_an_iteration_in_its_update() -> None:
+    buffer = IterationBuffer(updates=2, batches=2, size=2)
+    for iteration in range(2):
+        buffer.fill([[row(10 * iteration + i)] for i in range(2, 10)])
+        batches = list(buffer)
+        assert len(batches) == len(buffer) == 4
+        served = [set(batch.ids_BT.amax(dim=1).tolist()) for batch in batches]
+        first, second = served[0] | served[1], served[2] | served[3]
+        assert first == {10 * iteration + i for i in range(2, 6)}
+        assert second == {10 * iteration + i for i in range(6, 10)}
+        assert batches[0].ids_BT.shape[1] > batches[1].ids_BT.shape[1], "like lengths together"
+
+
+def test_it_rewinds_though_the_trainer_stops_asking_at_its_length() -> None:
+    buffer = IterationBuffer(updates=1, batches=2, size=1)
+    buffer.fill([[row(3)], [row(2)]])
+    for _ in range(2):
+        batches = iter(buffer)
+        assert [int(next(batches).ids_BT.max()) for _ in range(2)] == [3, 2]
+
+
+def test_an_episode_may_have_many_sequences_or_none() -> None:
+    buffer = IterationBuffer(updates=1, batches=2, size=1)
+    buffer.fill([[row(3), row(2)], []])
+    first, second = buffer
+    assert len(first) == 2
+    assert (int(second.loss_mask_BT.sum()), len(second)) == (0, 1), "every rank takes every step"
+
+
+def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
+    with pytest.raises(RuntimeError, match="before a rollout filled it"):
+        next(iter(IterationBuffer(1, 1, 1)))
+    with pytest.raises(ValueError, match="1 episodes for a buffer of 2"):
+        IterationBuffer(1, 2, 1).fill([[row(2)]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "trainer", "message"),
+    [
+        ({"questions_per_iteration": 9}, {}, "8 questions are too few for 9"),
+        ({"questions_per_iteration": 0}, {}, "each must be at least 1"),
+        ({"questions_per_iteration": 4, "updates": 3}, {}, "share out the questions evenly"),
+        ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
+        ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
+        ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "micro_batch 3 must divide the 16 episodes"),
+        ({"questions_per_iteration": 4, "micro_batch": 1}, {"world_size": 2, "accumulate": 16}, "divide among 2 ranks"),
+        ({"questions_per_iteration": 4, "micro_batch": 4}, {}, "needs trainer.accumulate_grad_batches: 4, not 1"),
+        ({"questions_per_iteration": 4}, {"accumulate": 3}, "needs trainer.accumulate_grad_batches: 1, not 3"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(settings: dict[str, Any], trainer: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        data(**trainer, **settings).train_dataloader()
+
+
+def test_sizes_that_fit_are_batches() -> None:
+    loader = data(questions_per_iteration=4, updates=2, micro_batch=4, accumulate=2, world_size=2).train_dataloader()
+    assert (loader.updates, loader.batches, loader.size, len(loader)) == (2, 2, 2, 4)
+
+
+def test_without_a_rollout_there_is_nothing_to_serve() -> None:
+    made = data(questions_per_iteration=4)
+    made.group_size = None
+    with pytest.raises(ConfigError, match=r"callbacks\.rollout:RolloutCallback"):
+        made.train_dataloader()
+
+
+def test_two_questions_of_one_id_are_refused() -> None:
+    class Twice(Asked):
+        def __iter__(self):
+            return iter([*super().__iter__(), *super().__iter__()])
+
+    with pytest.raises(DataError, match="have the same id"):
+        QuestionData(Twice()).setup("fit")

@@ -1,0 +1,134 @@
+"""Advantages against numbers worked out by hand; what is unknown or says nothing moves nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.functional.advantages import dual_granularity, group_normalize, per_token
+
+NAN = float("nan")
+REWARDS = torch.tensor([[0.9, 0.5], [0.1, 0.0]])
+MASK = torch.tensor([[True, True], [True, False]])
+OUTCOME = torch.tensor([1.2, 0.2])
+LENGTHS = torch.tensor([[2.0, 4.0], [3.0, 0.0]])
+
+
+def test_outcomes_are_normalised_by_the_sample_deviation() -> None:
+    assert group_normalize(OUTCOME, 2).tolist() == pytest.approx([0.707007, -0.707007], abs=1e-6)
+
+
+def test_eq_7_over_steps() -> None:
+    process = dual_granularity(REWARDS, MASK, torch.zeros(2), group_size=2, beta=1.0)
+    assert process.tolist() == [pytest.approx([1.224745, 0.0], abs=1e-6), pytest.approx([-1.224745, 0.0], abs=1e-6)]
+
+
+def test_eq_7_over_tokens_as_the_released_code() -> None:
+    process = dual_granularity(
+        REWARDS, MASK, torch.zeros(2), group_size=2, beta=1.0, statistics="token", step_lengths_BS=LENGTHS
+    )
+    assert process[0].tolist() == pytest.approx([1.507557, 0.150756], abs=1e-6)
+    assert process[1].tolist() == pytest.approx([-1.206045, 0.0], abs=1e-6)
+
+
+def test_eq_7_apart_for_each_place_in_the_episode() -> None:
+    rewards = torch.tensor([[0.9, 0.5], [0.1, 0.5], [0.5, 1.1]])
+    mask = torch.tensor([[True, True], [True, True], [True, False]])
+    process = dual_granularity(rewards, mask, torch.zeros(3), group_size=3, beta=1.0, statistics="step_index")
+    assert process[:, 0].tolist() == pytest.approx([1.224745, -1.224745, 0.0], abs=1e-6)
+    assert process[:, 1].tolist() == [0, 0, 0], "the second steps that exist are alike"
+
+
+def test_eq_8_adds_what_steps_and_outcome_say() -> None:
+    step = dual_granularity(REWARDS, MASK, OUTCOME, group_size=2, beta=0.3)
+    token = dual_granularity(
+        REWARDS, MASK, OUTCOME, group_size=2, beta=0.3, statistics="token", step_lengths_BS=LENGTHS
+    )
+    assert step[MASK].tolist() == pytest.approx([1.074430, 0.707007, -1.074430], abs=1e-6)
+    assert token[MASK].tolist() == pytest.approx([1.159274, 0.752233, -1.068820], abs=1e-6)
+    assert step[~MASK].tolist() == [0]
+
+
+def test_groups_know_nothing_of_each_other() -> None:
+    rewards, mask = torch.cat([REWARDS, 100 * REWARDS.flip(0)]), torch.cat([MASK, MASK.flip(0)])
+    both = dual_granularity(rewards, mask, torch.cat([OUTCOME, 7 + OUTCOME]), group_size=2, beta=0.3)
+    alone = dual_granularity(REWARDS, MASK, OUTCOME, group_size=2, beta=0.3)
+    assert torch.equal(both[:2], alone)
+
+
+@pytest.mark.parametrize("statistics", ["step", "token", "step_index"])
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.7])
+def test_no_spread_prefers_nothing(statistics, value: float) -> None:
+    rewards, outcome = torch.full((4, 3), value), torch.full((4,), value)
+    rewards[0, 0] += 1e-7
+    advantages = dual_granularity(
+        rewards,
+        torch.ones(4, 3, dtype=torch.bool),
+        outcome,
+        group_size=4,
+        beta=0.3,
+        statistics=statistics,
+        step_lengths_BS=torch.ones(4, 3),
+    )
+    assert advantages.tolist() == torch.zeros(4, 3).tolist()
+
+
+def test_an_unscored_step_has_only_its_episode_s_outcome() -> None:
+    rewards = torch.tensor([[0.9, NAN], [0.1, 0.5]])
+    advantages = dual_granularity(rewards, torch.ones(2, 2).bool(), OUTCOME, group_size=2, beta=0.3)
+    known = dual_granularity(
+        torch.tensor([[0.9, 0.1, 0.5]] * 2), torch.tensor([[True] * 3, [False] * 3]), OUTCOME, group_size=2, beta=0.3
+    )
+    assert advantages[0, 1] == pytest.approx(0.707007, abs=1e-6)
+    assert advantages[0, 0] == pytest.approx(float(known[0, 0])), "statistics are over the other three"
+
+
+def test_an_unscored_episode_trains_nothing_and_counts_for_nothing() -> None:
+    rewards = torch.cat([REWARDS, torch.tensor([[100.0, -100.0]])])
+    mask, outcome = torch.cat([MASK, torch.ones(1, 2).bool()]), torch.tensor([1.2, 0.2, NAN])
+    advantages = dual_granularity(rewards, mask, outcome, group_size=3, beta=0.3)
+    alone = dual_granularity(REWARDS, MASK, OUTCOME, group_size=2, beta=0.3)
+    assert advantages[2].tolist() == [0, 0]
+    assert torch.allclose(advantages[:2], alone)
+
+
+def test_one_known_value_prefers_nothing() -> None:
+    assert group_normalize(torch.tensor([NAN, 5.0, NAN]), 3).tolist() == [0, 0, 0]
+    assert group_normalize(torch.tensor([NAN, NAN]), 2).tolist() == [0, 0]
+    one = dual_granularity(
+        torch.tensor([[0.4], [NAN]]), torch.ones(2, 1).bool(), torch.zeros(2), group_size=2, beta=1.0
+    )
+    assert one.tolist() == [[0], [0]]
+
+
+def test_token_statistics_need_lengths() -> None:
+    with pytest.raises(ValueError, match="step_lengths_BS"):
+        dual_granularity(REWARDS, MASK, OUTCOME, group_size=2, statistics="token")
+
+
+@given(
+    values=st.lists(st.floats(-5, 5, width=32), min_size=6, max_size=6),
+    scale=st.floats(0.5, 4),
+    shift=st.floats(-3, 3),
+)
+def test_only_the_order_and_the_relative_distances_of_rewards_count(
+    values: list[float], scale: float, shift: float
+) -> None:
+    rewards = torch.tensor(values, dtype=torch.float64).reshape(3, 2)
+    if float(rewards.max() - rewards.min()) < 1e-3:
+        return
+    mask, flat = torch.ones(3, 2).bool(), torch.zeros(3, dtype=torch.float64)
+    before, after = (
+        dual_granularity(one, mask, flat, group_size=3, beta=1.0) for one in (rewards, scale * rewards + shift)
+    )
+    assert torch.allclose(before, after, atol=1e-6)
+    assert before.mean() == pytest.approx(0, abs=1e-9)
+    assert (before**2).mean() == pytest.approx(1)
+
+
+def test_every_token_has_the_advantage_of_its_step() -> None:
+    advantages = torch.tensor([[0.5, -1.0], [2.0, 0.0]])
+    index = torch.tensor([[-1, 0, 0, 1, -1], [0, -1, 0, 0, 0]])
+    assert per_token(advantages, index).tolist() == [[0, 0.5, 0.5, -1, 0], [2, 0, 2, 2, 2]]

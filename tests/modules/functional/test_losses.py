@@ -1,0 +1,154 @@
+"""Losses against numbers worked out by hand, and what must leave no trace in them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from modules.functional.losses import (
+    clipped_policy_loss,
+    dpo_loss,
+    format_weighted_nll,
+    k3_divergence,
+    masked_total,
+    pairwise_ranking_loss,
+    token_weights,
+)
+
+NAN = float("nan")
+
+
+def test_eq_1_counts_control_tokens_more() -> None:
+    logps, mask = torch.tensor([[-0.2, -0.1, -0.3, -0.05]]), torch.ones(1, 4)
+    control = torch.tensor([[False, True, False, True]])
+    total = format_weighted_nll(logps, mask, control, control_weight=3.0, reduction="sum")
+    assert total == pytest.approx(0.95)
+    assert format_weighted_nll(logps, mask, control, control_weight=3.0) == pytest.approx(0.11875)
+
+
+def test_every_control_token_may_have_a_weight_of_its_own() -> None:
+    logps, mask = torch.tensor([[-0.2, -0.1, -0.3, -0.05]]), torch.ones(1, 4)
+    control = torch.tensor([[False, True, False, True]])
+    weights = torch.tensor([[9.0, 2.0, 9.0, 5.0]])
+    assert token_weights(mask, control, weights).tolist() == [[1, 2, 1, 5]]
+    loss = format_weighted_nll(logps, mask, control, control_weight=weights)
+    assert loss == pytest.approx((0.2 + 2 * 0.1 + 0.3 + 5 * 0.05) / 9)
+
+
+@pytest.mark.parametrize("hidden", [NAN, -math.inf])
+def test_eq_1_looks_at_nothing_outside_its_mask(hidden: float) -> None:
+    logps = torch.tensor([[-0.2, hidden]], requires_grad=True)
+    loss = format_weighted_nll(logps, torch.tensor([[1, 0]]), torch.tensor([[False, True]]), control_weight=3.0)
+    assert loss.item() == pytest.approx(0.2)
+    loss.backward()
+    assert logps.grad is not None
+    assert logps.grad.tolist() == [[-1, 0]]
+
+
+def test_eq_1_of_nothing_is_0() -> None:
+    assert format_weighted_nll(torch.ones(1, 2), torch.zeros(1, 2), torch.ones(1, 2), control_weight=2.0) == 0
+
+
+def test_eq_4() -> None:
+    assert pairwise_ranking_loss(torch.tensor([1.2]), torch.tensor([0.4])) == pytest.approx(0.37110, abs=1e-5)
+    mean = pairwise_ranking_loss(torch.tensor([1.2, 0.4]), torch.tensor([0.4, 1.2]))
+    assert mean == pytest.approx((0.37110 + 1.17110) / 2, abs=1e-5)
+
+
+def test_eq_4_stands_scores_far_apart() -> None:
+    assert pairwise_ranking_loss(torch.tensor([-500.0]), torch.tensor([500.0])) == 1000
+
+
+def clipped(ratios: list[list[float]], advantages: list[list[float]], mask: list[list[int]], **settings) -> Tensor:
+    old = torch.full((len(ratios), len(ratios[0])), -1.0)
+    return clipped_policy_loss(
+        old + torch.tensor(ratios).log(), old, torch.tensor(advantages), torch.tensor(mask), **settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss"),
+    [
+        (1.0, 2.0, -2.0),
+        (1.1, 2.0, -2.2),
+        (1.5, 2.0, -2.4),  # clipped from above: no more gain
+        (0.5, 2.0, -1.0),  # a loss of a good token is never clipped
+        (0.5, -2.0, 1.6),  # clipped from below
+        (1.5, -2.0, 3.0),  # a gain of a bad token is never clipped
+    ],
+)
+def test_eq_9_clips_what_would_gain(ratio: float, advantage: float, loss: float) -> None:
+    assert clipped([[ratio]], [[advantage]], [[1]]) == pytest.approx(loss)
+
+
+def test_the_clips_are_two() -> None:
+    assert clipped([[1.5]], [[1.0]], [[1]], clip_high=0.28) == pytest.approx(-1.28)
+    assert clipped([[0.5]], [[-1.0]], [[1]], clip_low=0.1, clip_high=0.28) == pytest.approx(0.9)
+
+
+def test_eq_9_aggregates_over_tokens_sequences_or_rows() -> None:
+    ratios, mask = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [[1, 1, 0], [1, 1, 1]]
+    advantages = [[1.0, 3.0, 99.0], [-1.0, -1.0, -7.0]]
+    assert clipped(ratios, advantages, mask) == pytest.approx(-(4 - 9) / 5)
+    assert clipped(ratios, advantages, mask, aggregate="sequence_mean") == pytest.approx(-(2 - 3) / 2)
+    assert clipped(ratios, advantages, mask, aggregate="group_sum") == pytest.approx(-(4 - 9) / 2)
+
+
+@pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "group_sum"])
+def test_a_global_denominator_makes_parts_add_up_to_the_whole(aggregate) -> None:
+    ratios, mask = [[1.1, 0.9], [1.0, 0.7], [1.3, 1.0]], [[1, 1], [1, 0], [1, 1]]
+    advantages = [[1.0, 1.0], [-2.0, 5.0], [0.5, 0.5]]
+    count = 5 if aggregate == "token_mean" else 3
+    parts = [
+        clipped(ratios[rows], advantages[rows], mask[rows], aggregate=aggregate, denominator=count)
+        for rows in (slice(0, 1), slice(1, 3))
+    ]
+    assert sum(parts) == pytest.approx(float(clipped(ratios, advantages, mask, aggregate=aggregate)))
+
+
+def test_rows_that_train_nothing_are_no_rows() -> None:
+    ratios, advantages, mask = [[1.0], [1.0]], [[2.0], [7.0]], [[1], [0]]
+    for aggregate in ("token_mean", "sequence_mean", "group_sum"):
+        assert clipped(ratios, advantages, mask, aggregate=aggregate) == pytest.approx(-2)
+    assert clipped([[1.0]], [[2.0]], [[0]]) == 0
+
+
+@pytest.mark.parametrize("where", ["logps", "old", "advantages"])
+def test_eq_9_looks_at_nothing_outside_its_mask(where: str) -> None:
+    tensors = {"logps": torch.zeros(1, 2), "old": torch.zeros(1, 2), "advantages": torch.ones(1, 2)}
+    tensors[where][0, 1] = NAN
+    tensors["logps"].requires_grad_()
+    loss = clipped_policy_loss(*tensors.values(), torch.tensor([[1, 0]]))
+    assert loss == -1
+    loss.backward()
+    gradient = tensors["logps"].grad
+    assert gradient is not None
+    assert gradient.tolist() == [[-1, 0]]
+
+
+def test_dpo_by_hand() -> None:
+    loss = dpo_loss(*(torch.tensor([x]) for x in (-1.0, -3.0, -2.0, -2.5)), beta=0.5)
+    assert loss == pytest.approx(-math.log(1 / (1 + math.exp(-0.5 * (1.0 + 0.5)))))
+    assert dpo_loss(*(torch.tensor([-1.0]) for _ in range(4)), beta=0.1) == pytest.approx(math.log(2))
+
+
+def test_k3_is_0_at_the_reference_and_positive_beside_it() -> None:
+    logps, reference = torch.tensor([[-1.0, -1.0, -1.0]]), torch.tensor([[-1.0, -0.5, -2.0]])
+    expected = [0.0, math.exp(0.5) - 1.5, math.exp(-1.0)]
+    assert k3_divergence(logps, reference)[0].tolist() == pytest.approx(expected)
+
+
+def test_k3_is_an_unbiased_estimate_of_the_divergence() -> None:
+    policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.3, 0.5])
+    expected = (policy * (policy / reference).log()).sum()
+    assert (policy * k3_divergence(policy.log(), reference.log())).sum() == pytest.approx(float(expected))
+
+
+def test_a_masked_total_is_what_a_denominator_divides() -> None:
+    terms, mask = torch.tensor([[1.0, 3.0], [5.0, NAN]]), torch.tensor([[1, 1], [1, 0]])
+    assert masked_total(terms, mask, "token_mean") == 9
+    assert masked_total(terms, mask, "group_sum") == 9
+    assert masked_total(terms, mask, "sequence_mean") == 7

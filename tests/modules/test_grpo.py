@@ -1,0 +1,241 @@
+"""What trains and what does not, on whole episodes; sums over batches, counts, the reference, and refusals."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from envs.batches import SequenceBatch, collate, pack
+from envs.errors import ConfigError
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Episode
+from modules.functional.advantages import per_token
+from modules.generation import PolicyGenerator
+from modules.grpo import GRPO
+from modules.optimizer import AdamW
+from modules.policy import Policy
+from modules.scoring import sequence_logprobs
+from tests.toy_rl import LIMITS, Asked, prorag, retriever, small_policy
+
+TEMPERATURE = 0.7
+
+
+def sampled() -> list[Episode]:
+    """Eight episodes, of one to three turns; three with passages."""
+    policy = small_policy()
+    environment = RetrievalEnvironment(prorag(policy), retriever(), limits=LIMITS)
+    generator = PolicyGenerator(policy, temperature=TEMPERATURE)
+    episodes = rollout(environment, generator, list(Asked(8)), seed=3, samples=16)
+    searching = [one for one in episodes if any(turn.observation_ids for turn in one.turns)]
+    chosen = searching[:3] + [one for one in episodes if one not in searching][:5]
+    assert len(chosen) == 8
+    assert {len(one.turns) for one in chosen} == {1, 2, 3}
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def batch() -> SequenceBatch:
+    """Episodes of a random policy with passages in them, and an advantage for every step."""
+    rows = []
+    for number, episode in enumerate(sampled()):
+        for sequence in episode.sequences():
+            row = pack(sequence)
+            advantages = torch.tensor([[1.0, -0.5, 0.3]]) * (number + 1)
+            row.advantages_T = per_token(advantages, row.step_index_T[None].long())[0]
+            rows.append(row)
+    return collate(rows)
+
+
+def module(policy: Policy | None = None, **settings: Any) -> GRPO:
+    """A module outside a Trainer, whose loss is the plain sum."""
+    made = GRPO(policy or small_policy(), AdamW(1e-3), temperature=TEMPERATURE, **settings)
+    made._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # pyright: ignore
+    made.logged = {}  # pyright: ignore
+
+    def log(name: str, value: Any, **_: Any) -> None:
+        made.logged[name] = float(torch.as_tensor(value).detach())  # pyright: ignore
+
+    made.log = log  # pyright: ignore
+    return made
+
+
+def step(made: GRPO, batch: SequenceBatch) -> tuple[float, dict[str, Tensor]]:
+    """The sum that a batch gives, and its gradients."""
+    made.zero_grad()
+    loss = made.training_step(batch, 0)
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
+
+
+def changed(batch: SequenceBatch, **tensors: Tensor) -> SequenceBatch:
+    fields = ("ids_BT", "attention_BT", "loss_mask_BT", "step_index_BT", "logps_BT", "advantages_BT")
+    return SequenceBatch(**({name: getattr(batch, name) for name in fields} | tensors))
+
+
+def test_stored_log_probs_are_those_of_the_training_forward(batch: SequenceBatch) -> None:
+    with torch.no_grad():
+        logps = sequence_logprobs(small_policy().model, batch, TEMPERATURE)
+    assert (logps - batch.logps_BT)[batch.loss_mask_BT].abs().max() <= 1e-4
+    assert batch.logps_BT[batch.loss_mask_BT].max() < 0
+
+
+def test_the_policy_s_tokens_train_and_nothing_else_does(batch: SequenceBatch) -> None:
+    """The gradient of the loss by every logit of whole episodes, worked out by hand."""
+    assert batch.advantages_BT is not None
+    policy = small_policy()
+    captured: list[Tensor] = []
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        output.logits.retain_grad()
+        captured.append(output.logits)
+
+    hook = policy.model.register_forward_hook(keep)
+    made = module(policy)
+    made.training_step(batch, 0).backward()
+    hook.remove()
+    (logits_BKV,) = captured
+    positions = batch.loss_mask_BT.any(dim=0).nonzero().squeeze(-1)
+    assert logits_BKV.grad is not None
+    given = torch.zeros(*batch.ids_BT.shape, logits_BKV.shape[-1]).index_copy(1, positions, logits_BKV.grad)
+    with torch.no_grad():
+        full = policy.model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT).logits[:, :-1]
+        chances = torch.softmax(full / TEMPERATURE, dim=-1)
+        target = torch.nn.functional.one_hot(batch.ids_BT[:, 1:], chances.shape[-1])
+        weight = batch.advantages_BT[:, 1:] * batch.loss_mask_BT[:, 1:]
+        expected = -(weight[..., None] * (target - chances)) / TEMPERATURE
+    assert torch.allclose(given[:, 1:], expected, atol=1e-4)
+    untrained = given[~batch.loss_mask_BT]
+    assert len(untrained) > batch.loss_mask_BT.sum(), "prompts, scaffold, passages and padding"
+    assert not untrained.any()
+
+
+def test_the_mask_is_exactly_what_was_sampled(batch: SequenceBatch) -> None:
+    """Beside the test above: the mask itself, token by token, from the turns."""
+    for row, episode in enumerate(sampled()):
+        expected = [0] * len(episode.prompt_ids)
+        for turn in episode.turns:
+            expected += [0] * len(turn.opening_ids) + [1] * len(turn.action_ids) + [0] * len(turn.observation_ids)
+        expected += [0] * (batch.ids_BT.shape[1] - len(expected))
+        assert batch.loss_mask_BT[row].int().tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["logps_BT", "advantages_BT"])
+def test_what_stands_at_untrained_places_changes_nothing(batch: SequenceBatch, name: str) -> None:
+    made = module()
+    before = step(made, batch)
+    spoilt = getattr(batch, name).masked_fill(~batch.loss_mask_BT, float("nan"))
+    after = step(made, changed(batch, **{name: spoilt}))
+    assert before[0] == after[0]
+    assert all(torch.equal(before[1][key], after[1][key]) for key in before[1])
+
+
+@pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "group_sum"])
+def test_rows_give_the_same_alone_or_together(batch: SequenceBatch, aggregate: Any) -> None:
+    """Sums and counts add up over micro-batches, so how episodes are cut into batches says nothing."""
+    made = module(aggregate=aggregate)
+    whole, gradients = step(made, batch)
+    count = made._count_of(batch)
+    parts = [
+        changed(batch, **{n: getattr(batch, n)[rows] for n in ("ids_BT", "attention_BT", "loss_mask_BT")},
+                logps_BT=batch.logps_BT[rows], advantages_BT=batch.advantages_BT[rows])  # pyright: ignore
+        for rows in (slice(0, 3), slice(3, None))
+    ]  # fmt: skip
+    losses = [step(made, part) for part in parts]
+    assert sum(loss for loss, _ in losses) == pytest.approx(whole, rel=1e-5)
+    assert sum(made._count_of(part) for part in parts) == count
+    for name, gradient in gradients.items():
+        assert torch.allclose(losses[0][1][name] + losses[1][1][name], gradient, atol=1e-4), name
+
+
+def test_counts_are_tokens_rows_or_all_that_follows_the_prompt(batch: SequenceBatch) -> None:
+    assert int(module()._count_of(batch)) == int(batch.loss_mask_BT.sum())
+    assert int(module(aggregate="group_sum")._count_of(batch)) == len(batch)
+    expected = 0
+    for mask, attention in zip(batch.loss_mask_BT.tolist(), batch.attention_BT.tolist(), strict=True):
+        expected += sum(attention) - mask.index(True)
+    assert int(module(denominator="all")._count_of(batch)) == expected > int(batch.loss_mask_BT.sum())
+
+
+def test_the_policy_that_sampled_has_no_gap_no_clip_and_no_divergence(batch: SequenceBatch) -> None:
+    made = module()
+    step(made, batch)
+    logged = made.logged  # pyright: ignore
+    assert logged["logp_gap/max"] <= 1e-4
+    assert abs(logged["kl"]) <= 1e-6
+    assert logged["clip_ratio/region_mean"] == 0
+    with torch.no_grad():
+        logits = made.model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT).logits
+        chances = torch.softmax(logits[:, :-1] / TEMPERATURE, dim=-1)
+        entropy = -(chances * chances.log()).sum(dim=-1)[batch.loss_mask_BT[:, 1:]].mean()
+    assert logged["entropy"] == pytest.approx(float(entropy), rel=1e-4)
+
+
+def test_another_policy_has_all_three(batch: SequenceBatch) -> None:
+    made = module(small_policy(seed=5))
+    step(made, batch)
+    logged = made.logged  # pyright: ignore
+    assert logged["logp_gap/max"] > 0.01
+    assert logged["kl"] > 0
+    assert (
+        0
+        < logged["clip_ratio/region_mean"]
+        == pytest.approx(logged["clip_ratio/low_mean"] + logged["clip_ratio/high_mean"])
+    )
+
+
+def test_the_reference_pulls_the_policy_back(batch: SequenceBatch) -> None:
+    still = changed(batch, advantages_BT=torch.zeros_like(batch.logps_BT))
+    drifted, anchor = small_policy(seed=5), small_policy()
+    free = step(module(drifted), still)
+    held = step(module(drifted, kl_weight=0.5, reference=anchor), still)
+    assert free[0] == 0
+    with torch.no_grad():
+        gap = sequence_logprobs(anchor.model, batch, TEMPERATURE) - sequence_logprobs(drifted.model, batch, TEMPERATURE)
+    assert held[0] == pytest.approx(0.5 * float((gap.exp() - 1 - gap).sum()), rel=1e-4)
+    assert any(gradient.abs().max() > 0 for gradient in held[1].values())
+
+
+def test_a_reference_that_is_the_policy_stays_behind_when_it_moves(batch: SequenceBatch) -> None:
+    """Equal components of a config are one object; a reference that moved along would never pull."""
+    policy = small_policy()
+    made = module(policy, kl_weight=0.5, reference=policy)
+    with torch.no_grad():
+        for parameter in made.model.parameters():
+            parameter.mul_(1.1)
+    step(made, batch)
+    assert made.logged["kl"] > 1e-4  # pyright: ignore
+    assert made.reference is not None
+    assert not any(parameter.requires_grad for parameter in made.reference.model.parameters())
+    assert all("reference" not in name for name in made.state_dict()), "it is in no checkpoint"
+
+
+def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: SequenceBatch) -> None:
+    empty = changed(batch, loss_mask_BT=torch.zeros_like(batch.loss_mask_BT))
+    loss, gradients = step(module(), empty)
+    assert loss == 0
+    assert not any(gradient.any() for gradient in gradients.values())
+    assert gradients, "or a rank would wait for its gradients for ever"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kl_weight": 0.1}, "kl_weight needs a reference"),
+        ({"denominator": "all", "aggregate": "group_sum"}, "denominator 'all' counts tokens"),
+        ({"clip_low": 0.0}, "clips must be > 0"),
+        ({"clip_low": 1.5}, "clip_low <= 1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        module(**settings)
+
+
+def test_greedy_sampling_has_no_gradient() -> None:
+    with pytest.raises(ConfigError, match="temperature"):
+        GRPO(small_policy(), AdamW(1e-3), temperature=0.0)
