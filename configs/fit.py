@@ -20,6 +20,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from configs.schema import Experiment, TrainerSettings
+from envs.errors import ConfigError
 from envs.files import atomic_write
 
 
@@ -58,11 +59,15 @@ def fit(
 
     Checkpoints go to `folder/checkpoints`, TensorBoard events to `events`; `module.export(folder)`, where there is
     one, is called on every rank at the end, for sharded weights have to be gathered: the module lets one rank write.
+
+    Raises:
+        ConfigError: checkpoints were asked for that would never be written.
     """
     _quieten()
     for callback in callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
-            callback.dirpath = str(folder / "checkpoints")
+        if isinstance(callback, ModelCheckpoint):
+            _refuse_idle(callback)
+            callback.dirpath = callback.dirpath or str(folder / "checkpoints")
     on_terminal = sys.stdout.isatty()
     runner = Trainer(
         **asdict(trainer) | {"strategy": strategy},
@@ -85,6 +90,15 @@ def fit(
     if export is not None:
         export(folder)
     return dict(runner.callback_metrics)
+
+
+def _refuse_idle(callback: ModelCheckpoint) -> None:
+    """Lightning keeps a last checkpoint only where it keeps a best one: without, an epoch's end saves nothing."""
+    if callback.save_top_k == 0 and not callback._every_n_train_steps:
+        raise ConfigError(
+            "a ModelCheckpoint with save_top_k: 0 saves nothing before the end, so a killed run would start over: "
+            "give it filename: last and enable_version_counter: false instead"
+        )
 
 
 def _quieten() -> None:

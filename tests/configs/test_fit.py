@@ -11,16 +11,17 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from configs.fit import AtomicCheckpointIO, fit
 from configs.schema import Experiment, TrainerSettings
+from envs.errors import ConfigError
 from tests.toy_training import Line, Slope
 
 
-def fitted(folder: Path, seed: int = 1) -> dict[str, torch.Tensor]:
+def fitted(folder: Path, seed: int = 1, checkpoint: ModelCheckpoint | None = None) -> dict[str, torch.Tensor]:
     seed_everything(seed, verbose=False)
     module = Slope()
     fit(
         module,
         Line(),
-        [ModelCheckpoint(save_last=True)],
+        [checkpoint or ModelCheckpoint(save_last=True)],
         trainer=TrainerSettings(max_epochs=2),
         strategy="auto",
         experiment=Experiment("toy", {}, accelerator="cpu"),
@@ -43,6 +44,17 @@ def test_everything_lands_in_its_folder_and_same_seed_gives_same_weights(tmp_pat
         torch.equal(exported[name], value) and torch.equal(again[name], value) for name, value in weights.items()
     )
     assert any(not torch.equal(other[name], value) for name, value in weights.items())
+
+
+def test_one_checkpoint_is_replaced_after_every_epoch(tmp_path: Path) -> None:
+    fitted(tmp_path, checkpoint=ModelCheckpoint(filename="last", enable_version_counter=False))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
+
+
+def test_checkpoints_that_would_not_be_written_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="saves nothing before the end"):
+        fitted(tmp_path, checkpoint=ModelCheckpoint(save_top_k=0, save_last=True))
 
 
 def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_beside_it(tmp_path: Path, monkeypatch) -> None:
