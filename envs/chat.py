@@ -37,9 +37,8 @@ class NoCompletionError(openai.OpenAIError):
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """One question to the model; `version` names the prompt's wording, so that a new wording is asked anew."""
+    """One question to the model: what it is told (`system`; a new wording is asked anew) and what it is about."""
 
-    version: str
     system: str
     user: str
 
@@ -47,7 +46,7 @@ class ChatCall:
 class ChatClient:
     """Asks a model for JSON objects. An item is its reply or, after all retries, a counted failure: never a guess.
 
-    Every reply is kept under hash(model, settings, prompt version, payload, try) before it is looked at, so a run that
+    Every reply is kept under hash(model, settings, prompt, payload, try) before it is looked at, so a run that
     is repeated gives the same results and pays only for what is missing, useless replies included.
 
     Args:
@@ -248,7 +247,7 @@ class ChatClient:
             self.counts[name] += 1
 
     def _key(self, call: ChatCall, attempt: int) -> str:
-        parts = [self.model, self._settings, call.version, call.system, call.user, attempt]
+        parts = [self.model, self._settings, call.system, call.user, attempt]
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 

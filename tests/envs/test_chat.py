@@ -17,7 +17,7 @@ from tests.chat_server import chat_server
 
 
 def calls(*texts: str) -> list[ChatCall]:
-    return [ChatCall("1", "Say it back.", text) for text in texts]
+    return [ChatCall("Say it back.", text) for text in texts]
 
 
 def said(reply: dict) -> str:
@@ -55,11 +55,11 @@ def test_a_second_run_pays_only_for_what_is_missing(tmp_path: Path) -> None:
     assert again.counts == {"cached": 2, "paid": 1}
 
 
-def test_model_prompt_version_and_settings_are_part_of_the_question(tmp_path: Path) -> None:
+def test_model_prompt_and_settings_are_part_of_the_question(tmp_path: Path) -> None:
     with chat_server(echo) as server:
         one = client(server.url, tmp_path)
         one.ask(calls("a"), said)
-        one.ask([ChatCall("2", "Say it back.", "a")], said)
+        one.ask([ChatCall("Say it back again.", "a")], said)
         client(server.url, tmp_path, temperature=0.5).ask(calls("a"), said)
         ChatClient("other", server.url, cache=str(tmp_path / "cache")).ask(calls("a"), said)
         assert len(server.calls) == 4
