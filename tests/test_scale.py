@@ -1,0 +1,200 @@
+"""Two ranks and one, DDP and FSDP2, broken off and unbroken: the same training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from ast import literal_eval
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+import train
+from tests import micro
+from tests.toy_rl import save_policy
+
+pytestmark = pytest.mark.slow  # each start of two ranks takes its time
+ROOT = Path(train.__file__).parent
+SMALL = [setting for setting in micro.SMALL if setting.startswith("stages.world")]
+SHARDED = {"strategy": {"target": "modules.sharding:FSDP2"}}
+LORA = {"target": "modules.lora:LoRA", "r": 4}
+TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "grpo")
+
+
+def teach() -> dict[str, Any]:
+    """A stage of episodes to learn from, of two to eight turns."""
+    data = {
+        "target": "datamodules.sampling:EpisodeSampling",
+        "questions": {"target": "datamodules.sources.world:WorldQuestions", "path": "${stage:world}", "split": "sft"},
+        "protocol": "${parts.protocol}",
+        "limits": {"target": "envs.types:Limits", "turn_tokens": 64},
+        "retriever": {"target": "envs.retrievers.bm25:BM25", "corpus": "${stage:world}/data/corpus.jsonl"},
+        "generator": {
+            "target": "envs.world.teacher:Teacher",
+            "world": "${stage:world}",
+            "protocol": "${parts.protocol}",
+        },
+    }
+    return {"data": data}
+
+
+def stage(module: dict[str, Any], data: dict[str, Any], callbacks: dict[str, Any], **trainer: Any) -> dict[str, Any]:
+    """Two epochs, a checkpoint after each."""
+    checkpoint = {
+        "target": "lightning.pytorch.callbacks:ModelCheckpoint",
+        "filename": "last",
+        "enable_version_counter": False,
+    }
+    optimizer = {"target": "modules.optimizer:AdamW", "lr": 1e-3, "floor": 1.0}
+    return {
+        "module": module | {"optimizer": optimizer},
+        "data": data,
+        "callbacks": {"checkpoint": checkpoint} | callbacks,
+        "trainer": {"max_epochs": 2, "gradient_clip_val": 0.5, **trainer},
+    }
+
+
+def sft(trainer: dict[str, Any], callbacks: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    """Fine-tuning on the teacher's episodes."""
+    policy = {"target": "modules.policy:random_policy", "tokenizer": "${parts.tokenizer}"}
+    policy |= {"hidden_size": 32, "layers": 2, "feed_forward": 32}
+    data = {"target": "datamodules.episodes:EpisodeData", "path": "${stage:teach}", "batch_size": 8}
+    return stage({"target": "modules.sft:SFT", "policy": policy, **settings}, data, callbacks or {}, **trainer)
+
+
+def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Reinforcement learning with rewards for a letter; episodes end after one to three turns."""
+    policy = str(folder / "policy")
+    rewards = {
+        name: {"weight": 1.0, "level": level, "reward": {"target": f"tests.toy_rl:{name}"}}
+        for name, level in {"letters": "outcome", "step_letters": "step"}.items()
+    }
+    rollout = {
+        "target": "callbacks.rollout:RolloutCallback",
+        "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": policy, "instruction": ""},
+        "retriever": {"target": "tests.toy_rl:retriever"},
+        "rewards": rewards,
+        "advantage": {"target": "modules.functional.advantages:dual_granularity", "beta": 0.3},
+        "group_size": 4,
+        "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
+    }
+    data = {
+        "target": "datamodules.questions:QuestionData",
+        "questions": {"target": "tests.toy_rl:Asked"},
+        "questions_per_iteration": 4,
+        "micro_batch": 8,
+    }
+    module = {"target": "modules.grpo:GRPO", "policy": {"target": "modules.policy:load_policy", "model": policy}}
+    return stage(module | settings, data, {"rollout": rollout}, accumulate_grad_batches=2, **trainer)
+
+
+def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
+    """Every way to train, as stages of one experiment; `broken` stages are killed once, in their second epoch."""
+    output = folder / name
+    output.mkdir()
+    turns = {"turns": {"target": "tests.unequal:UnequalTurns", "file": str(output / "turns")}}
+    bf16 = {"precision": "bf16-mixed", "accumulate_grad_batches": 2}
+    stages: dict[str, Any] = {
+        "eval_teacher": None,
+        "eval_untrained": None,
+        "teach": teach(),
+        "ddp": sft({"strategy": "ddp"}),
+        "ddp_lora": sft({"strategy": "ddp"}, lora=LORA | {"dropout": 0.1}),
+        "fsdp": sft(SHARDED, turns),
+        "fsdp_lora": sft(SHARDED, lora=LORA),
+        "fsdp_bf16": sft(SHARDED | bf16, turns, gradient_checkpointing=True),
+        "grpo": grpo(folder, SHARDED, lora=LORA),
+    }
+    for victim in broken:
+        flag = str(output / f"{victim}.killed")
+        kill = {"target": "tests.toy_training:SignalOnce", "flag": flag, "epoch": 1}
+        stages[victim]["callbacks"]["kill"] = kill
+    path = folder / f"{name}.yaml"
+    content = {"base": [str(micro.WORLD)], "experiment": "scale", "output": str(output), "accelerator": "cpu"}
+    path.write_text(yaml.safe_dump(content | {"stages": stages}))
+    return path
+
+
+def two_ranks(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path), *SMALL, "devices=2", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds `one` and `two`, the same experiment on one rank and on two."""
+    folder = tmp_path_factory.mktemp("scale")
+    save_policy(folder / "policy")
+    plain = [f"stages.{name}.trainer.strategy=auto" for name in TRAINED]
+    assert micro.run(*SMALL, *plain, config=experiment(folder, "one")) == 0
+    run = two_ranks(experiment(folder, "two"))
+    assert run.returncode == 0, run.stderr
+    return folder
+
+
+def artifact(output: Path, name: str) -> Path:
+    (found,) = (output / "store").glob(f"{name}-*")
+    return found
+
+
+def weights(output: Path, name: str) -> dict[str, Tensor]:
+    return load_file(artifact(output, name) / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp_lora", "grpo"])
+def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str) -> None:
+    one, two = weights(folder / "one", name), weights(folder / "two", name)
+    assert one.keys() == two.keys()
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-5
+
+
+def test_in_bfloat16_they_are_as_close_as_its_rounding(folder: Path) -> None:
+    one, two = weights(folder / "one", "fsdp_bf16"), weights(folder / "two", "fsdp_bf16")
+    far = torch.cat([(one[key] - two[key]).abs().flatten() for key in one])
+    assert all(value.dtype == torch.float32 for value in two.values())
+    assert float(far.mean()) < 1e-4
+
+
+def test_ranks_may_sample_different_numbers_of_turns_under_sharded_weights(folder: Path) -> None:
+    for precision in (0, 1):  # float32 first, then bfloat16, two epochs each
+        for epoch in (0, 1):
+            one = lines(folder / "one" / "turns.0", 2)[2 * precision + epoch]
+            assert lines(folder / "two" / "turns.0", 2)[2 * precision + epoch] == one
+            assert lines(folder / "two" / "turns.1", 5)[2 * precision + epoch][:2] == one
+
+
+def lines(path: Path, each: int) -> list[list[Any]]:
+    """The turns of every epoch: their tokens."""
+    tokens = [literal_eval(line.partition(" [")[0]) for line in path.read_text().splitlines()]
+    return [tokens[start : start + each] for start in range(0, len(tokens), each)]
+
+
+def test_a_checkpoint_holds_only_what_trains(folder: Path) -> None:
+    for name in ("ddp_lora", "fsdp_lora", "grpo"):
+        saved = torch.load(artifact(folder / "two", name) / "checkpoints" / "last.ckpt")
+        assert len(saved["state_dict"]) > 0
+        assert all("lora_" in key or "trainable_tokens_delta" in key for key in saved["state_dict"])
+
+
+def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
+    broken = ("ddp_lora", "fsdp_lora")
+    path = experiment(folder, "broken", broken)
+    only = [argument for name in broken for argument in ("--stage", name)]
+    for victim in broken:
+        assert two_ranks(path, *only).returncode == 137
+        assert not (artifact(folder / "broken", victim) / "manifest.json").exists()
+    run = two_ranks(path, *only)
+    assert run.returncode == 0, run.stderr
+    for name in broken:
+        begun = (folder / "broken" / f"{name}.killed.epochs").read_text().split()
+        assert begun.count("0") == 2  # by either rank, once: it went on, it did not start over
+        model = Path("model") / "model.safetensors"
+        unbroken = (artifact(folder / "two", name) / model).read_bytes()
+        assert (artifact(folder / "broken", name) / model).read_bytes() == unbroken
