@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datamodules.tokenizer import TaggedTokenizer
+from envs.errors import ConfigError
+from envs.protocols.prorag import TAGS, ProRAG
+from envs.text import load_tokenizer
+from envs.types import Action
+from modules.policy import load_policy
+from tests.tiny import byte_tokenizer, tiny_policy
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A model that knows no tags, with its tokenizer."""
+    tiny_policy(byte_tokenizer(tags=())).save(tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+def taught(plain: Path, folder: Path, **settings) -> dict[str, float]:
+    maker = TaggedTokenizer(str(plain), **settings)
+    for rank in range(2):
+        maker.make(folder, seed=0, rank=rank, world_size=2)
+    return maker.merge(folder, seed=0, world_size=2)
+
+
+def test_every_tag_becomes_one_token_and_the_others_keep_their_numbers(plain: Path, tmp_path: Path) -> None:
+    before = load_tokenizer(plain).get_vocab()
+    assert taught(plain, tmp_path) == {"vocabulary": len(before) + 10.0, "tags": 10.0}
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
+    assert {token: tokenizer.get_vocab()[token] for token in before} == before
+    assert set(TAGS) <= set(tokenizer.all_special_tokens)
+    assert "<|im_start|>" in tokenizer.all_special_tokens  # what was special stays special
+    codec = ProRAG(tmp_path / "tokenizer").codec
+    assert len(codec.control("<step></subanswer>")) == 2
+    assert not set(codec.data("<step></answer>")) & {tokenizer.get_vocab()[tag] for tag in TAGS}
+
+
+def test_a_policy_gets_rows_for_the_tags(plain: Path, tmp_path: Path) -> None:
+    taught(plain, tmp_path)
+    protocol = ProRAG(tmp_path / "tokenizer")
+    policy = load_policy(str(plain), tokenizer=tmp_path / "tokenizer", device="cpu")
+    assert policy.tokenizer.get_vocab() == protocol.codec.tokenizer.get_vocab()
+    text = protocol.compose(Action("query", "Who?"), "I ask.")
+    assert protocol.codec.decode(protocol.codec.control(text)) == text
+    assert max(protocol.codec.control(text)) < policy.model.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr]
+
+
+def test_teaching_twice_adds_nothing(plain: Path, tmp_path: Path) -> None:
+    taught(plain, tmp_path / "once")
+    assert taught(tmp_path / "once" / "tokenizer", tmp_path / "twice")["tags"] == 0
+    once, twice = (load_tokenizer(tmp_path / name / "tokenizer").get_vocab() for name in ("once", "twice"))
+    assert once == twice
+
+
+def test_a_killed_run_begins_anew(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / ".tokenizer.tmp").mkdir()
+    (tmp_path / ".tokenizer.tmp" / "tokenizer.json").write_text("{")
+    assert taught(plain, tmp_path)["tags"] == 10
+
+
+def test_what_is_no_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no tokenizer at"):
+        taught(tmp_path / "nowhere", tmp_path)
+
+
+@pytest.mark.skipif(not Path("models/SmolLM2-135M-Instruct").is_dir(), reason="no SmolLM2 here: make models")
+def test_a_real_tokenizer_learns_the_tags(tmp_path: Path) -> None:
+    assert taught(Path("models/SmolLM2-135M-Instruct"), tmp_path) == {"vocabulary": 49162.0, "tags": 10.0}
+    protocol = ProRAG(tmp_path / "tokenizer")
+    text = protocol.compose(Action("query", "Who wrote Emma?"), "I do not know this yet, so I search.")
+    assert protocol.codec.decode(protocol.codec.control(text)) == text
