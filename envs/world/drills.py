@@ -47,15 +47,14 @@ class Drills:
         """One text of a kind in `DRILLS`."""
         return {"plan": self.plan, "reading": self.reading, "session": self.session}[kind](rng)
 
-    def reading(self, rng: Random, statements: int = 6) -> list[Piece]:
-        """Passages, then what they say: the value is learnt, that it is asked for is not."""
-        shown = self._among(rng.choice(self._entities), rng)
+    def reading(self, rng: Random) -> list[Piece]:
+        """One to three passages, then what they say: values are learnt, what is asked for is not."""
+        shown = self._among(rng.choice(self._entities), rng)[: rng.randint(1, SHOWN)]
         pieces = [(self._passages(shown), False)]
         hops = [self.world.hop(entity.id, relation) for entity in shown for relation in entity.facts]
         rng.shuffle(hops)
-        for hop in hops[:statements]:
-            fact = _fact(hop, rng)
-            openings = (f"{fact[0].upper()}{fact[1:]} is", sub_question(hop, rng, 3), _found(hop, rng)[0])
+        for hop in hops:
+            openings = (f"{_fact(hop, rng)} is", sub_question(hop, rng, 3), _found(hop, rng)[0])
             pieces += [(rng.choice(openings), False), (f"{hop.value.title}.", True)]
         return pieces
 
