@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +31,15 @@ from modules.sharding import gathered
 
 class ScoringError(UserError):
     """Nothing of an iteration could be scored: there is nothing to learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What a rank sampled in an iteration, group by group: B episodes, their rewards and their advantages `[B, S]`."""
+
+    episodes: list[Episode]
+    scores: Scores
+    advantages_BS: Tensor
 
 
 class RolloutCallback(Callback):
@@ -86,6 +96,7 @@ class RolloutCallback(Callback):
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._since = 0.0
+        self.latest: Iteration | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if not isinstance(pl_module, GRPO) or not isinstance(_data(trainer), QuestionData):
@@ -103,6 +114,7 @@ class RolloutCallback(Callback):
         scores = combine(self.terms, episodes, RewardContext(self.protocol))
         _refuse_unscored(scores, episodes, trainer.current_epoch)
         advantages_BS = self._advantages(scores, episodes)
+        self.latest = Iteration(episodes, scores, advantages_BS)
         _data(trainer).fill(self._rows(episodes, scores, advantages_BS, drop=pl_module.zero_variance == "drop"))
         values = measure(episodes, scores, advantages_BS, self.protocol, group_size=self.group_size)
         pl_module.log_dict(means(values, trainer.strategy))

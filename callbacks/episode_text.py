@@ -1,0 +1,86 @@
+"""Episodes of reinforcement learning to read in TensorBoard, each step with its rewards and its advantage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from callbacks.rollout import Iteration, RolloutCallback
+from envs.errors import ConfigError
+
+_LONGEST = 400  # characters of a passage of text
+
+
+class EpisodeText(Callback):
+    """Writes the best and the worst rewarded episode of some questions as text `episodes`, every `every`th iteration.
+
+    Raises:
+        ConfigError: a setting is out of range; on setting up, there is no `RolloutCallback` to read from.
+    """
+
+    def __init__(self, *, every: int = 10, questions: int = 2) -> None:
+        if min(every, questions) < 1:
+            raise ConfigError(f"every {every}, questions {questions}: each must be at least 1")
+        self.every, self.questions = every, questions
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if _rollout(trainer) is None:
+            raise ConfigError("EpisodeText needs a callbacks.rollout:RolloutCallback beside it")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        rollout, logger = _rollout(trainer), trainer.logger
+        if trainer.current_epoch % self.every or trainer.global_rank or not isinstance(logger, TensorBoardLogger):
+            return
+        assert rollout is not None
+        assert rollout.latest is not None
+        text = "\n\n---\n\n".join(chosen(rollout.latest, rollout.group_size, self.questions))
+        logger.experiment.add_text("episodes", text, trainer.global_step)
+
+
+def chosen(iteration: Iteration, group_size: int, questions: int) -> Iterator[str]:
+    """The best and the worst episode of the first groups as Markdown; the first of equals."""
+    rewards = [-math.inf if math.isnan(one) else one for one in iteration.scores.outcome_B.tolist()]
+    for start in range(0, min(questions * group_size, len(rewards)), group_size):
+        group = range(start, start + group_size)
+        for title, pick in (("best", max), ("worst", min)):
+            yield f"**{title} of {group_size}**\n\n{episode_text(iteration, pick(group, key=rewards.__getitem__))}"
+
+
+def episode_text(iteration: Iteration, index: int) -> str:
+    """One episode as an indented block, which no text inside it can close."""
+    episode, scores = iteration.episodes[index], iteration.scores
+    per_step = {name: table[index] for name, table in scores.breakdown.items() if table.dim() == 2}
+    outcomes = {name: float(table[index]) for name, table in scores.breakdown.items() if table.dim() == 1}
+    question = episode.question
+    lines = [f"Question: {_clip(question.text)}", f"Accepted: {_clip(' / '.join(question.answers))}", ""]
+    for number, step in enumerate(episode.steps):
+        verdict = "" if step.valid else " (invalid)"
+        lines.append(f"{number + 1}. {step.kind}{verdict}: {_clip(step.text)}")
+        lines.append(f"   said: {_clip(''.join(episode.turns[turn].text for turn, _, _ in step.spans))}")
+        if step.hits:
+            lines.append(f"   found: {_clip(', '.join(hit.document.title for hit in step.hits))}")
+        if bool(scores.step_mask_BS[index, number]):
+            rewards = {"reward": float(scores.step_BS[index, number])}
+            rewards |= {name: float(values_S[number]) for name, values_S in per_step.items()}
+            advantage = float(iteration.advantages_BS[index, number])
+            lines.append(f"   {_figures(rewards)}, advantage {advantage:+.3f}")
+    outcome = {"reward": float(scores.outcome_B[index])} | outcomes
+    lines += ["", f"Answer:   {_clip(episode.answer) or '(none)'} [{episode.status}]", f"          {_figures(outcome)}"]
+    return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
+def _figures(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+
+def _clip(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " …"
+
+
+def _rollout(trainer: Trainer) -> RolloutCallback | None:
+    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    return next((one for one in callbacks if isinstance(one, RolloutCallback)), None)

@@ -1,0 +1,112 @@
+"""Learning curves: the policy answers a few held-out questions now and then while it is trained."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks.evaluate import Benchmark, check_policy
+from callbacks.scoring import score
+from envs.errors import ConfigError
+from envs.interfaces import Protocol
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Limits
+from modules.generation import PolicyGenerator
+from modules.sharding import gathered
+from modules.training import Training
+
+MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
+
+
+class Validation(Callback):
+    """Logs `eval/<dataset>/<split>/<measure>` before training, after every `every`th epoch and after the last.
+
+    Answers are greedy; a question that the retriever failed is in no measure but `failed`. Each rank takes its share
+    of the questions and one reduction follows, so no rank waits inside an episode. Training goes on as if nothing had
+    been asked.
+
+    Args:
+        datasets: what to ask, by the name that metrics carry; give dev questions, and few (`sample`).
+        protocol: the format.
+        every: epochs; in reinforcement learning an epoch is an iteration.
+        top_k: passages a query.
+        limits: budgets of an episode.
+        pool: episodes in flight.
+        batch_size: rows of one forward pass.
+
+    Raises:
+        ConfigError: a setting is out of range; on setting up, there is no policy, or it cannot read the protocol's ids.
+        RetrievalError: while asking, the retriever failed too often in a row.
+    """
+
+    def __init__(
+        self,
+        datasets: dict[str, Benchmark],
+        protocol: Protocol,
+        *,
+        every: int = 10,
+        top_k: int = 3,
+        limits: Limits | None = None,
+        pool: int = 64,
+        batch_size: int = 64,
+    ) -> None:
+        if min(every, top_k, pool, batch_size) < 1:
+            settings = f"every {every}, top_k {top_k}, pool {pool}, batch_size {batch_size}"
+            raise ConfigError(f"{settings}: each must be at least 1")
+        self.datasets, self.protocol, self.every = datasets, protocol, every
+        self.top_k, self.limits, self.pool, self.batch_size = top_k, limits or Limits(), pool, batch_size
+        self._generator: PolicyGenerator | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if not isinstance(pl_module, Training):
+            raise ConfigError("Validation goes with a module that trains a policy, such as modules.grpo:GRPO")
+        check_policy(pl_module.policy, self.protocol, self.limits)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0 and trainer.logger is not None:
+            # Past `log`, which would average this with the values after the first epoch.
+            trainer.logger.log_metrics(self._measured(trainer, pl_module), step=0)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        done = trainer.current_epoch + 1
+        if done % self.every == 0 or done == trainer.max_epochs:
+            pl_module.log_dict(self._measured(trainer, pl_module))
+
+    def _measured(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
+        """The means over all ranks of each measure that applies."""
+        assert isinstance(pl_module, Training)
+        start = time.perf_counter()
+        if self._generator is None:
+            self._generator = PolicyGenerator(pl_module.policy, batch_size=self.batch_size)
+        training = pl_module.model.training
+        pl_module.model.eval()
+        try:
+            with gathered(pl_module):
+                values = {
+                    f"eval/{name}/{dataset.split}/{measure}": known
+                    for name, dataset in self.datasets.items()
+                    for measure, known in self._ask(name, dataset, trainer).items()
+                }
+        finally:
+            pl_module.model.train(training)
+        totals = torch.tensor([[sum(known), len(known)] for known in values.values()], dtype=torch.float64)
+        totals = trainer.strategy.reduce(totals.to(trainer.strategy.root_device), reduce_op="sum").tolist()
+        if trainer.logger is not None:
+            trainer.logger.log_metrics({"time/validation": time.perf_counter() - start}, step=trainer.global_step)
+        return {name: total / count for name, (total, count) in zip(values, totals, strict=True) if count}
+
+    def _ask(self, name: str, dataset: Benchmark, trainer: Trainer) -> dict[str, list[float]]:
+        """Each measure of this rank's questions, where it is known."""
+        assert self._generator is not None
+        environment = RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
+        questions = list(dataset.questions)[trainer.global_rank :: trainer.world_size]
+        episodes = rollout(environment, self._generator, questions, seed=0, pool=self.pool, label=name)
+        rows = [
+            score(episode, valid=self.protocol.valid(episode), match=dataset.match, oracle=dataset.oracle)
+            for episode in episodes
+        ]
+        values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}
+        return values | {"failed": [float(episode.status == "error") for episode in episodes]}

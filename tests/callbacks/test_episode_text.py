@@ -1,0 +1,100 @@
+"""What is shown of an iteration, and that TensorBoard gets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from callbacks.episode_text import EpisodeText, chosen, episode_text
+from callbacks.rollout import Iteration
+from configs.fit import fit
+from configs.schema import Experiment, TrainerSettings
+from envs.errors import ConfigError
+from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
+from modules.rewards.combine import Scores
+from tests.toy_rl import learn
+from tests.toy_training import Line, Slope
+
+
+def episode(sample: int) -> Episode:
+    hits = (Hit(Document("d1", "Emma", "By Jane Austen.")),)
+    turns = [
+        Turn("policy", (), (1,), (0.0,), "stop", "a", text="I look.\n\n Who wrote Emma?", hits=hits),
+        Turn("policy", (), (2,), (0.0,), "stop", "b", text="``` </pre> x", action=Action("answer", "Jane")),
+    ]
+    steps = (
+        Step("query", "Who wrote Emma?", True, ((0, 0, 1),), hits),
+        Step("answer", "Jane", False, ((1, 0, 1),)),
+    )
+    question = Question("q", "Who wrote Emma?", ("Jane Austen", "J. Austen"))
+    return Episode(question, (0,), turns, "answered", "Jane", steps, sample=sample)
+
+
+def iteration() -> Iteration:
+    prm = torch.tensor([[0.5, -1.0], [0.25, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    outcome = torch.tensor([0.6, 0.8, float("nan"), 0.1])
+    scores = Scores(prm * 2, torch.ones(4, 2, dtype=torch.bool), outcome, {"prm": prm, "f1": outcome / 2})
+    return Iteration([episode(i) for i in range(4)], scores, torch.tensor([[1.0, -0.5], [0.1, 0.2], [0, 0], [0, 0]]))
+
+
+EXPECTED = """\
+    Question: Who wrote Emma?
+    Accepted: Jane Austen / J. Austen
+
+    1. query: Who wrote Emma?
+       said: I look. Who wrote Emma?
+       found: Emma
+       reward 1.000, prm 0.500, advantage +1.000
+    2. answer (invalid): Jane
+       said: ``` </pre> x
+       reward -2.000, prm -1.000, advantage -0.500
+
+    Answer:   Jane [answered]
+              reward 0.600, f1 0.300"""
+
+
+def test_every_step_stands_there_with_its_rewards_and_its_advantage() -> None:
+    assert episode_text(iteration(), 0) == EXPECTED
+
+
+def test_the_best_and_the_worst_of_a_question_are_shown_and_what_is_unscored_is_worst() -> None:
+    texts = list(chosen(iteration(), group_size=2, questions=2))
+    assert [text.splitlines()[0] for text in texts] == ["**best of 2**", "**worst of 2**"] * 2
+    outcomes = [text.splitlines()[-1].split()[1] for text in texts]
+    assert outcomes == ["0.800,", "0.600,", "0.100,", "nan,"]
+    assert len(list(chosen(iteration(), group_size=2, questions=1))) == 2
+
+
+def test_tensorboard_gets_them_every_nth_iteration(tmp_path: Path) -> None:
+    class Logged(Callback):
+        def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+            trainer.loggers = [TensorBoardLogger(tmp_path, name="events", version="")]
+
+    learn(tmp_path, iterations=3, callbacks=[Logged(), EpisodeText(every=2, questions=1)])
+    events = EventAccumulator(str(tmp_path / "events"), {"tensors": 0}).Reload()
+    points = events.Tensors("episodes/text_summary")
+    assert [point.step for point in points] == [1, 3]
+    text = points[0].tensor_proto.string_val[0].decode()
+    assert text.count("**best of 4**") == text.count("**worst of 4**") == 1
+    assert "letters" in text
+    assert "advantage" in text
+
+
+def test_without_a_rollout_there_is_nothing_to_show(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="EpisodeText needs a callback"):
+        fit(
+            Slope(),
+            Line(),
+            [EpisodeText()],
+            trainer=TrainerSettings(max_epochs=1),
+            strategy="auto",
+            experiment=Experiment("toy", {}, accelerator="cpu"),
+            folder=tmp_path,
+            events=tmp_path / "tensorboard" / "fit" / "0123",
+        )

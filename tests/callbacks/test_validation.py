@@ -1,0 +1,128 @@
+"""Learning curves inside a fit: when they are measured, what they say, and that training does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import CSVLogger
+
+from callbacks.evaluate import Benchmark
+from callbacks.validation import Validation
+from envs.errors import ConfigError, RetrievalError
+from envs.protocols.prorag import ProRAG
+from envs.types import Document, Episode, Hit, Limits, Question
+from modules.generation import PolicyGenerator
+from modules.policy import Policy
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
+from tests.toy_rl import LIMITS, Asked, learn, prorag, retriever, small_policy
+
+
+class Counted(Asked):
+    """Counts how often it was asked for its questions."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Question]:
+        self.times += 1
+        return super().__iter__()
+
+
+def validation(policy: Policy, questions: Asked, every: int = 1) -> Validation:
+    return Validation({"toy": Benchmark(questions, "dev", retriever())}, prorag(policy), every=every, limits=LIMITS)
+
+
+class Modes(Callback):
+    """Notes the model's mode where training begins."""
+
+    def __init__(self) -> None:
+        self.training: set[bool] = set()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.training.add(pl_module.model.training)
+
+
+def test_training_goes_on_as_if_nothing_had_been_asked(tmp_path: Path) -> None:
+    policy, modes = small_policy(), Modes()
+    watched, _, metrics = learn(tmp_path, policy=policy, callbacks=[validation(policy, Asked(5)), modes], lr=1e-2)
+    alone, _, without = learn(tmp_path, lr=1e-2)
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+    assert modes.training == {True}
+    assert {name: metrics[name] for name in without} == pytest.approx(without, nan_ok=True, abs=0, rel=0)
+    assert sorted(metrics.keys() - without.keys()) == [
+        f"eval/toy/dev/{measure}" for measure in ("em", "f1", "failed", "searches", "valid_steps")
+    ]
+
+
+class Flaky(FixedRetriever):
+    """Fails for one question, for good."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        if "bb" in queries:
+            raise RetrievalError("down")
+        return super().search(queries, k)
+
+
+def test_means_are_over_the_questions_that_could_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_policy(byte_tokenizer())
+
+    def say(episode: Episode) -> str:
+        """Looks the question up; right for `a` and `aa` alone."""
+        if not episode.turns:
+            return f"\nx </step>\n<subquery>\n{episode.question.text} </subquery>"
+        return f"\nx </step>\n<answer>\n{episode.question.text[0]} </answer>"
+
+    codec = ProRAG(policy.tokenizer, instruction="").codec  # type: ignore[arg-type]
+    monkeypatch.setattr("callbacks.validation.PolicyGenerator", lambda *_, **__: Scripted(codec.control, say))
+    dataset = Benchmark(Asked(5), "dev", Flaky([Document("d", "t", "x")]))  # a, b, c, aa, bb
+    checked = Validation({"toy": dataset}, prorag(policy), limits=Limits(total_tokens=4096), top_k=1, pool=1)
+    _, _, metrics = learn(tmp_path, policy=policy, callbacks=[checked], iterations=1)
+    means = {name.rpartition("/")[2]: value for name, value in metrics.items() if name.startswith("eval/toy/dev/")}
+    assert means == pytest.approx({"em": 0.5, "f1": 0.5, "searches": 1.0, "valid_steps": 1.0, "failed": 0.2})
+
+
+def test_the_policy_that_is_trained_answers_and_greedily(tmp_path: Path) -> None:
+    policy = small_policy()
+    checked = validation(policy, Asked(2))
+    module, _, _ = learn(tmp_path, policy=policy, callbacks=[checked])
+    assert checked._generator is not None
+    assert checked._generator.policy.model is module.model
+    assert checked._generator.temperature == 0
+
+
+@pytest.mark.parametrize(("every", "times"), [(1, 6), (2, 4), (3, 3), (9, 2)])
+def test_it_asks_before_training_every_nth_epoch_and_after_the_last(tmp_path: Path, every: int, times: int) -> None:
+    policy, questions = small_policy(), Counted(2)
+
+    class Logged(Callback):
+        def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+            trainer.loggers = [CSVLogger(tmp_path)]
+
+    learn(tmp_path, policy=policy, callbacks=[Logged(), validation(policy, questions, every)], iterations=5)
+    assert questions.times == times
+
+
+def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
+    policy = tiny_policy(byte_tokenizer())
+    checked = validation(policy, Asked(5))
+    checked._generator = PolicyGenerator(policy)
+    asked = [
+        checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=rank, world_size=world))  # type: ignore[arg-type]
+        for rank, world in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert [len(one["em"]) for one in asked] == [5, 3, 2]
+    assert sorted(asked[0]["searches"]) == sorted(asked[1]["searches"] + asked[2]["searches"])
+
+
+def test_wrong_settings_are_refused(tmp_path: Path) -> None:
+    policy = small_policy()
+    with pytest.raises(ConfigError, match="every 0"):
+        validation(policy, Asked(1), every=0)
+    other = Validation({"toy": Benchmark(Asked(1), "dev")}, prorag(tiny_policy(byte_tokenizer())), limits=Limits())
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        learn(tmp_path, policy=policy, callbacks=[other])
