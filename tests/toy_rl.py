@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -12,6 +14,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerFast
 
 from callbacks.rollout import RolloutCallback
@@ -97,8 +100,12 @@ class RecordingGRPO(GRPO):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         super().on_before_optimizer_step(optimizer)
-        gradients = {name: p.grad for name, p in self.named_parameters() if p.grad is not None}
+        gradients = {name: _whole(p.grad) for name, p in self.named_parameters() if p.grad is not None}
         torch.save(gradients, Path(self.folder) / f"gradients-{self.trainer.global_rank}-{self.global_step}.pt")
+
+
+def _whole(gradient: Tensor) -> Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
 
 class Watch(Callback):
@@ -167,3 +174,43 @@ def learn(
 def prorag(policy: Policy) -> ProRAG:
     """The protocol over a policy's own tokenizer."""
     return ProRAG(policy.tokenizer, instruction="")  # pyright: ignore[reportArgumentType]
+
+
+class KillOnce(Callback):
+    """SIGKILLs its own process at a moment of an iteration, once; beside the flag it writes the epochs that ended."""
+
+    def __init__(self, flag: str, moment: str, iteration: int = 1) -> None:
+        self.flag, self.moment, self.iteration = flag, moment, iteration
+
+    def at(self, moment: str, iteration: int) -> None:
+        if (moment, iteration) == (self.moment, self.iteration) and not Path(self.flag).exists():
+            Path(self.flag).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 1:
+            self.at("update", trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        with open(f"{self.flag}.epochs", "a") as f:
+            f.write(f"{trainer.current_epoch} ")
+
+
+class KillInRollout(RolloutCallback):
+    """SIGKILLs its own process in the middle of a rollout, once."""
+
+    def __init__(self, protocol: ProRAG, retriever: Any, *, killer: KillOnce, **settings: Any) -> None:
+        super().__init__(protocol, retriever, **settings)
+        self.killer = killer
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        apply, calls = self._environment.apply, iter(range(10**9))
+
+        def counted(episodes: Any, turns: Any) -> None:
+            if next(calls) == 2:
+                self.killer.at("rollout", trainer.current_epoch)
+            apply(episodes, turns)
+
+        self._environment.apply = counted
+        super().on_train_epoch_start(trainer, pl_module)
+        self._environment.apply = apply

@@ -27,6 +27,8 @@ from modules.scoring import sequence_logprobs
 from tests.tiny import byte_tokenizer, question, tiny_policy
 from tests.toy_rl import LIMITS, TERMS, Asked, learn, letters, prorag, retriever, small_policy
 
+TEMPERATURE = 0.7
+
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return all(torch.equal(a[name], b[name]) for name in a)
@@ -38,12 +40,12 @@ def gap(weights: dict[str, Tensor], buffer: list[Any]) -> float:
     policy.model.load_state_dict(weights)
     batch = collate(buffer)
     with torch.no_grad():
-        logps = sequence_logprobs(policy.model, batch)
+        logps = sequence_logprobs(policy.model, batch, TEMPERATURE)
     return float((logps - batch.logps_BT)[batch.loss_mask_BT].abs().max())
 
 
 def test_update_k_trains_on_rollouts_of_policy_k(tmp_path: Path) -> None:
-    module, watch, _ = learn(tmp_path, iterations=3, lr=1e-2)
+    module, watch, metrics = learn(tmp_path, iterations=3, lr=1e-2, temperature=TEMPERATURE)
     assert len(watch.buffers) == 3, "every epoch trains, the first too"
     for k in range(3):
         assert gap(watch.before[k], watch.buffers[k]) <= 1e-4
@@ -52,6 +54,7 @@ def test_update_k_trains_on_rollouts_of_policy_k(tmp_path: Path) -> None:
     assert same(watch.before[0], small_policy().model.state_dict())
     assert all(same(watch.after[k], watch.before[k + 1]) for k in range(2))
     assert same(watch.after[2], module.model.state_dict())
+    assert metrics["logp_gap/max"] <= 1e-4, "sampling and loss have one temperature"
 
 
 def test_every_iteration_has_other_questions_and_other_random_numbers(tmp_path: Path) -> None:
@@ -92,7 +95,9 @@ def test_several_updates_of_a_rollout_leave_the_policy_that_sampled(tmp_path: Pa
             self.count += 1
 
     steps = Steps()
-    _, watch, metrics = learn(tmp_path, iterations=2, lr=1e-2, data={"updates": 4}, callbacks=[steps])
+    _, watch, metrics = learn(
+        tmp_path, iterations=2, lr=1e-2, data={"updates": 4}, callbacks=[steps], temperature=TEMPERATURE
+    )
     assert steps.count == 8
     assert metrics["logp_gap/max"] <= 1e-4, "measured before the weights move"
     assert metrics["kl"] > 1e-6

@@ -1,0 +1,151 @@
+"""Reinforcement learning through `train.py`: killed and unbroken, two ranks and one, the same training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import train
+from tests.micro import run
+from tests.toy_rl import save_policy
+
+ROOT = Path(train.__file__).parent
+ITERATIONS = 3
+
+
+def config(folder: Path, *, devices: int = 1, killer: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """A stage of a few iterations, two updates each, every update in two micro-batches."""
+    policy = folder / "policy"
+    if not policy.exists():
+        save_policy(policy)
+        (folder / "runs" / "gradients").mkdir(parents=True)  # where only its name counts for the fingerprint
+    rollout = {
+        "target": "callbacks.rollout:RolloutCallback",
+        "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": str(policy), "instruction": ""},
+        "retriever": {"target": "tests.toy_rl:retriever"},
+        "advantage": {"target": "modules.functional.advantages:dual_granularity", "beta": 0.3},
+        "rewards": {
+            "letters": {"weight": 1.0, "level": "outcome", "reward": {"target": "tests.toy_rl:letters"}},
+            "steps": {"weight": 0.5, "level": "step", "reward": {"target": "tests.toy_rl:step_letters"}},
+        },
+        "group_size": 4,
+        "pool": 6,
+        "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
+    }
+    checkpoint: dict[str, Any] = {"target": "lightning.pytorch.callbacks:ModelCheckpoint", "filename": "last"}
+    checkpoint["enable_version_counter"] = False
+    callbacks: dict[str, Any] = {"rollout": rollout, "checkpoint": checkpoint}
+    if killer is not None:
+        kills = {"target": "tests.toy_rl:KillOnce"} | killer
+        callbacks["rollout"] = rollout | {"target": "tests.toy_rl:KillInRollout", "killer": kills}
+        callbacks["killer"] = kills
+    stage = {
+        "module": {
+            "target": "tests.toy_rl:RecordingGRPO",
+            "policy": {"target": "modules.policy:load_policy", "model": str(policy), "device": "cpu"},
+            "optimizer": {"target": "modules.optimizer:AdamW", "lr": 1e-2},
+            "folder": str(folder / "runs" / "gradients"),
+        },
+        "data": {
+            "target": "datamodules.questions:QuestionData",
+            "questions": {"target": "tests.toy_rl:Asked", "count": 10},
+            "questions_per_iteration": 4,
+            "updates": 2,
+            "micro_batch": 4,
+        },
+        "callbacks": callbacks,
+        "trainer": {"max_epochs": ITERATIONS, "gradient_clip_val": 1.0, "accumulate_grad_batches": 2, **changes},
+    }
+    content = {"experiment": "rl", "output": str(folder / "runs"), "accelerator": "cpu", "devices": devices}
+    path = folder / "rl.yaml"
+    path.write_text(yaml.safe_dump(content | {"stages": {"rl": stage}}))
+    return path
+
+
+def process(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, text=True, capture_output=True, cwd=ROOT, env=environment, timeout=300, check=False)
+
+
+def artifact(folder: Path) -> Path:
+    (found,) = (folder / "runs" / "store").glob("rl-*[0-9a-f]")
+    return found
+
+
+def weights(folder: Path) -> bytes:
+    return (artifact(folder) / "model" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert run(config=config(folder)) == 0
+    return folder
+
+
+def test_it_trains_and_exports_its_last_policy(unbroken: Path) -> None:
+    model = load_file(artifact(unbroken) / "model" / "model.safetensors")
+    begun = load_file(unbroken / "policy" / "model.safetensors")
+    assert all(not torch.equal(model[name], begun[name]) for name in model if "norm" not in name)
+    last = torch.load(artifact(unbroken) / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (last["epoch"], last["global_step"]) == (ITERATIONS - 1, 2 * ITERATIONS)
+    assert all(torch.equal(last["state_dict"][f"model.{name}"], value) for name, value in model.items())
+
+
+def test_neither_buffer_nor_random_state_is_saved(unbroken: Path) -> None:
+    last = torch.load(artifact(unbroken) / "checkpoints" / "last.ckpt", weights_only=True)
+    assert not any("question" in key.lower() for key in last), "the datamodule has no state"
+    assert not any("Rollout" in key for key in last["callbacks"])
+    assert "rng" not in str(last.keys()).lower()
+
+
+def test_tensorboard_has_every_iteration_s_measures_and_times(unbroken: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (events,) = (unbroken / "runs" / "rl" / "seed0" / "tensorboard" / "rl").iterdir()
+    accumulator = EventAccumulator(str(events)).Reload()
+    tags = set(accumulator.Tags()["scalars"])
+    named = "reward rewards/letters/mean rewards/steps/mean frac_reward_zero_std entropy clip_ratio/region_mean kl "
+    named += "adv/mean search/count format/valid_rate stop/answered stop/malformed completions/mean_length "
+    named += "time/rollout time/retrieval time/prm time/update perf/tokens_per_s loss grad_norm lr logp_gap/max"
+    assert set(named.split()) <= tags
+    for tag in ("reward", "entropy", "time/update"):
+        assert len(accumulator.Scalars(tag)) == ITERATIONS
+    assert all(event.value > 0 for event in accumulator.Scalars("time/rollout"))
+
+
+@pytest.mark.parametrize("moment", ["rollout", "update"])
+def test_a_killed_run_ends_in_the_bytes_of_an_unbroken_one(tmp_path: Path, unbroken: Path, moment: str) -> None:
+    flag = tmp_path / "runs" / "flag"
+    path = config(tmp_path, killer={"flag": str(flag), "moment": moment})
+    assert process(path).returncode == -signal.SIGKILL
+    assert flag.exists()
+    assert not (artifact(tmp_path) / "manifest.json").exists()
+    assert run(config=path) == 0
+    assert Path(f"{flag}.epochs").read_text() == "0 1 2 ", "the second run goes on, it does not start again"
+    assert weights(tmp_path) == weights(unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", {"target": "modules.sharding:FSDP2"}], ids=["ddp", "fsdp2"])
+def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, unbroken: Path, strategy: Any) -> None:
+    """Before the optimiser and over the same episodes; ranks take different numbers of turns, and nothing hangs."""
+    ended = process(config(tmp_path, devices=2, strategy=strategy))
+    assert ended.returncode == 0, ended.stderr
+    one = torch.load(unbroken / "runs" / "gradients" / "gradients-0-0.pt")
+    two = [torch.load(tmp_path / "runs" / "gradients" / f"gradients-{rank}-0.pt") for rank in (0, 1)]
+    assert set(one) == set(two[0])
+    total = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
+    for name, gradient in one.items():
+        assert torch.equal(two[0][name], two[1][name])
+        assert (two[0][name] - gradient).norm() <= 1e-5 * max(gradient.norm(), 1e-3 * total), name
