@@ -63,11 +63,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def report(plan: Plan) -> None:
     """Write the experiment's pages and print its headline table."""
-    from reports.experiment import write
+    from reports import board, experiment
 
     record(plan)
     output = Path(plan.experiment.output)
-    print(write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts()))
+    print(experiment.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts()))
+    board.write(plan.folder, plan.settings())
 
 
 if __name__ == "__main__":

@@ -35,10 +35,11 @@ OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=
 
 @dataclass(frozen=True)
 class Configuration:
-    """An experiment, every `${…}` but `${stage:…}` resolved, and where its settings were written."""
+    """An experiment, every `${…}` but `${stage:…}` resolved, where its settings were written, and how, unresolved."""
 
     experiment: Experiment
     origins: Origins
+    written: dict[str, Any]
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
@@ -65,7 +66,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     _check_names(experiment, origins)
     _check_counts(experiment, origins)
     _check_parts(merged, documents[-2:], origins)
-    return Configuration(experiment, origins)
+    return Configuration(experiment, origins, merged.value)
 
 
 def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:

@@ -7,12 +7,13 @@ import graphlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from configs.artifacts import Artifact
 from configs.build import check_stage
 from configs.fingerprints import Inputs, fingerprint, stage_names
 from configs.loader import Configuration
-from configs.origins import Key, Origins, leaves, suggest
+from configs.origins import Key, Origins, dotted, leaves, suggest
 from configs.schema import Experiment, Stage
 from envs.errors import ConfigError
 
@@ -40,6 +41,7 @@ class Plan:
 
     experiment: Experiment
     origins: Origins
+    written: dict[str, Any]
     inputs: Inputs
     stages: dict[str, PlannedStage]
     chosen: tuple[str, ...]
@@ -73,7 +75,9 @@ class Plan:
             hashes[name] = fingerprint(stage, experiment, inputs, hashes)
             artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
             stages[name] = PlannedStage(name, stage, needs[name], hashes[name], artifact, name in force)
-        return cls(experiment, origins, inputs, stages, tuple(name for name in order if name in wanted))
+        return cls(
+            experiment, origins, configuration.written, inputs, stages, tuple(name for name in order if name in wanted)
+        )
 
     def checked(self) -> Plan:
         """This plan, once the components and inputs of all that would run are found right; builds nothing.
@@ -99,6 +103,13 @@ class Plan:
     def artifacts(self) -> dict[str, Path]:
         """The artifact folders of all finished stages, chosen or not."""
         return {name: planned.artifact.folder for name, planned in self.stages.items() if planned.artifact.complete}
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting as it was written, by its dotted name; one that quotes a part is that quotation."""
+        experiment = self.experiment
+        whose = {"experiment": experiment.experiment, "seed": experiment.seed, "processes": experiment.world_size}
+        settings = {part: self.written.get(part) or {} for part in ("parts", "stages")}
+        return whose | {dotted(key): leaf for key, leaf in leaves(settings)}
 
     def table(self) -> str:
         """The chosen stages as text: name, kind, what each needs, its artifact, whether it would run."""

@@ -44,7 +44,10 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
 
 
 def record(plan: Plan) -> None:
-    """Write which artifacts this experiment is made of, and the makers' headline metrics where TensorBoard looks."""
+    """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name.
+
+    Makers' headline metrics are written; the curves of a fit that another experiment ran are copied from there.
+    """
     artifacts = plan.artifacts()
     output = Path(plan.experiment.output)
     places = {name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}
@@ -52,6 +55,8 @@ def record(plan: Plan) -> None:
     for name in artifacts:
         if plan.stages[name].stage.module is None:
             _write_events(plan.stages[name], plan)
+        else:
+            _copy_events(plan.stages[name], plan)
 
 
 def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -66,7 +71,8 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
         return None
     if artifact.complete or planned.forced:
         artifact.set_aside()
-        shutil.rmtree(_events(planned, plan), ignore_errors=True)
+        for events in _all_events(planned, plan):
+            shutil.rmtree(events)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
     now = {"inputs": _inputs(planned, plan), **provenance()}
     begun = artifact.open({**settings, **run}, now)
@@ -153,6 +159,22 @@ def _headline(metrics: Mapping[str, float | None]) -> str:
 def _events(planned: PlannedStage, plan: Plan) -> Path:
     """The TensorBoard folder of one artifact, so that runs with other settings are never drawn as one."""
     return plan.folder / "tensorboard" / planned.name / planned.fingerprint[:12]
+
+
+def _all_events(planned: PlannedStage, plan: Plan) -> list[Path]:
+    """The TensorBoard folders of an artifact in all experiments."""
+    own = _events(planned, plan)
+    return sorted(Path(plan.experiment.output).glob(f"*/seed*/{own.relative_to(plan.folder).as_posix()}"))
+
+
+def _copy_events(planned: PlannedStage, plan: Plan) -> None:
+    """A fit's curves from whichever experiment ran it, once, so that a shared stage is drawn in all that share it."""
+    folder = _events(planned, plan)
+    if not folder.exists() and (found := _all_events(planned, plan)):
+        half = folder.with_name(f".{folder.name}.tmp")
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(found[0], half)
+        half.rename(folder)
 
 
 def _write_events(planned: PlannedStage, plan: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from reports.tables import LEGEND, figure, metrics_table, table
 
 Row = dict[str, Any]
 
+_MISSING = "–"
 _LONGEST = 300  # characters of a step's text in an example
 
 
@@ -44,7 +45,7 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path])
     places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
     write_json(folder / "results.json", {"rows": rows, "groups": groups, "notes": notes, "artifacts": places})
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(f"{experiment}, seed {seed}", measured, groups, notes, artifacts))
+        file.write(_page(f"{experiment}, seed {seed}", measured, groups, notes, artifacts, folder))
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in _by_dataset(rows).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -58,13 +59,21 @@ def _gather(experiment: Path) -> None:
 
 
 def _page(
-    title: str, rows: Sequence[Row], groups: Sequence[Row], notes: Mapping[str, Any], artifacts: Mapping[str, Path]
+    title: str,
+    rows: Sequence[Row],
+    groups: Sequence[Row],
+    notes: Mapping[str, Any],
+    artifacts: Mapping[str, Path],
+    folder: Path,
 ) -> str:
     parts = [f"# {title}"]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
     for name, part in _by_dataset(rows).items():
         parts += [f"## {name}", metrics_table({"stage": "stage"}, part)]
         parts += _group_tables([row for row in groups if _dataset(row) == name])
+    parts += ["## Stages", _stages(artifacts, folder)]
+    if made := list(_made(artifacts, notes)):
+        parts += ["What they made, or logged last:", "\n".join(made)]
     if guesses := list(_guesses(artifacts)):
         lines = [f"- {stage}: {key} {figure('em', value)}" for stage, key, value in guesses]
         parts += ["## Guessing", "What answers without any search would score, in percent.", "\n".join(lines)]
@@ -72,9 +81,31 @@ def _page(
         parts += ["## Settings and endings", *(f"### {stage}\n\n{note_list(note)}" for stage, note in notes.items())]
     if examples := list(_examples(rows, artifacts)):
         parts += ["## Examples", *examples]
-    made = [[stage, path.name] for stage, path in artifacts.items()]
-    parts += ["## Artifacts", table(["stage", "artifact"], made, labels=2)]
     return "\n\n".join(parts) + "\n"
+
+
+def _stages(artifacts: Mapping[str, Path], folder: Path) -> str:
+    """A table of all stages with what they took and, where a stage wrote a page of its own, a link to it."""
+    rows: list[list[str]] = []
+    for stage, artifact in artifacts.items():
+        manifest, own = _manifest(artifact), artifact / "report.md"
+        link = f"[report]({Path(os.path.relpath(own, folder)).as_posix()})" if own.exists() else ""
+        rows.append([stage, artifact.name, manifest.get("kind", ""), link, figure("seconds", manifest.get("seconds"))])
+    return table(["stage", "artifact", "kind", "page", "seconds"], rows, labels=4)
+
+
+def _made(artifacts: Mapping[str, Path], evaluations: Collection[str]) -> Iterator[str]:
+    """A line of headline metrics for each stage but evaluations, which have tables of their own."""
+    for stage, artifact in artifacts.items():
+        metrics = {} if stage in evaluations else _manifest(artifact).get("metrics", {})
+        if metrics:
+            shown = (f"{name} {_MISSING if value is None else f'{value:.4g}'}" for name, value in metrics.items())
+            yield f"- {stage}: {', '.join(shown)}"
+
+
+def _manifest(artifact: Path) -> dict[str, Any]:
+    path = artifact / "manifest.json"
+    return read_json(path) if path.exists() else {}
 
 
 def _dataset(row: Row) -> str:

@@ -92,6 +92,20 @@ def test_report_shows_the_guesser_and_how_episodes_ended(report: str) -> None:
     assert "| strong | strong-1 |" in report
 
 
+def test_report_tells_what_every_other_stage_made_how_long_it_took_and_where_its_own_page_is(tmp_path: Path) -> None:
+    label = tmp_path / "store" / "label-1"
+    label.mkdir(parents=True)
+    metrics = {"pairs": 1856.0, "pairs/agreement": 0.81234567, "prm/auc": None}
+    (label / "manifest.json").write_text(json.dumps({"kind": "make", "seconds": 61.4, "metrics": metrics}))
+    (label / "report.md").write_text("# Pairs")
+    write(tmp_path, "exp", 0, {"label": label, "eval": evaluation(tmp_path / "store" / "eval-1", [answered(0, 1)])})
+    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
+    row = next(line for line in report.splitlines() if line.startswith("| label"))
+    assert " ".join(row.split()) == "| label | label-1 | make | [report](../../store/label-1/report.md) | 61 |"
+    assert "- label: pairs 1856, pairs/agreement 0.8123, prm/auc –" in report
+    assert "- eval:" not in report
+
+
 def test_report_shows_one_episode_of_each_sort_from_the_last_stage_that_has_it(report: str) -> None:
     right = report[report.index("### Right (strong") : report.index("### Right by a flawed process (strong")]
     assert "Question: Question 1?" in right
