@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from callbacks.evaluate import check_policy
 from callbacks.rollout_metrics import means, measure
+from callbacks.rollout_rows import step_lengths, step_means, token_advantages, training_rows
 from datamodules.questions import QuestionData
-from envs.batches import PackedSequence, pack
+from envs.batches import PackedSequence
 from envs.errors import ConfigError, UserError
 from envs.interfaces import Protocol, Retriever, RewardContext
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Hit, Limits
-from modules.functional.advantages import per_token
 from modules.generation import PolicyGenerator
 from modules.grpo import GRPO
 from modules.rewards.combine import Scores, combine, read_terms
@@ -53,8 +51,8 @@ class RolloutCallback(Callback):
         protocol: the format.
         retriever: where queries go.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
-        advantage: `(step_rewards_BS, step_mask_BS, outcome_B, *, group_size) -> [B, S]`; `step_lengths_BS` is given
-            where it is asked for.
+        advantage: `(step_rewards_BS, step_mask_BS, outcome_B, *, group_size)`, and `step_lengths_BS` where it asks for
+            that, gives `[B, S]`, or `[B, T]` with one a policy token in the order of the steps.
         group_size: episodes a question.
         top_p: stays at 1: the stored log-probs would not be those of what was sampled.
         top_k: passages a query.
@@ -113,9 +111,9 @@ class RolloutCallback(Callback):
         sampled = time.perf_counter()
         scores = combine(self.terms, episodes, RewardContext(self.protocol))
         _refuse_unscored(scores, episodes, trainer.current_epoch)
-        advantages_BS = self._advantages(scores, episodes)
+        advantages_BS, rows = self._rows(episodes, scores, drop=pl_module.zero_variance == "drop")
         self.latest = Iteration(episodes, scores, advantages_BS)
-        _data(trainer).fill(self._rows(episodes, scores, advantages_BS, drop=pl_module.zero_variance == "drop"))
+        _data(trainer).fill(rows)
         values = measure(episodes, scores, advantages_BS, self.protocol, group_size=self.group_size)
         pl_module.log_dict(means(values, trainer.strategy))
         self._since = time.perf_counter()
@@ -161,42 +159,26 @@ class RolloutCallback(Callback):
         finally:
             module.model.train()
 
-    def _advantages(self, scores: Scores, episodes: Sequence[Episode]) -> Tensor:
-        """`[B, S]`."""
-        more: dict[str, Tensor] = {}
-        if "step_lengths_BS" in inspect.signature(self.advantage).parameters:
-            more["step_lengths_BS"] = torch.zeros(scores.step_mask_BS.shape)
-            for row, episode in enumerate(episodes):
-                for column, step in enumerate(episode.steps):
-                    more["step_lengths_BS"][row, column] = sum(end - start for _, start, end in step.spans)
-        advantages_BS = self.advantage(
-            scores.step_BS, scores.step_mask_BS, scores.outcome_B, group_size=self.group_size, **more
-        )
-        if advantages_BS.shape != scores.step_mask_BS.shape or not bool(advantages_BS.isfinite().all()):
-            raise ValueError(
-                f"an advantage gave {tuple(advantages_BS.shape)}, or no finite numbers, for {len(episodes)} episodes"
-            )
-        return advantages_BS
-
     def _rows(
-        self, episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, *, drop: bool
-    ) -> list[list[PackedSequence]]:
-        """What each episode trains, with an advantage for every token."""
+        self, episodes: Sequence[Episode], scores: Scores, *, drop: bool
+    ) -> tuple[Tensor, list[list[PackedSequence]]]:
+        """Advantages, `[B, S]` to be shown, and what each episode trains."""
+        lengths_BS = step_lengths(episodes, scores.step_mask_BS.shape[1])
+        asked = "step_lengths_BS" in inspect.signature(self.advantage).parameters
+        given = self.advantage(
+            scores.step_BS,
+            scores.step_mask_BS,
+            scores.outcome_B,
+            group_size=self.group_size,
+            **({"step_lengths_BS": lengths_BS.float()} if asked else {}),
+        )
+        advantages_BT = token_advantages(given, lengths_BS)
         kept_B = scores.outcome_B.isfinite()
         if drop:
-            flat_QG = (advantages_BS == 0).reshape(-1, self.group_size, advantages_BS.shape[1]).all(dim=(1, 2))
-            kept_B = kept_B & ~flat_QG.repeat_interleave(self.group_size)
-        rows: list[list[PackedSequence]] = []
-        seen: set[str] = set()
-        for episode, kept, advantages_S in zip(episodes, kept_B.tolist(), advantages_BS, strict=True):
-            rows.append([])
-            if not kept:
-                continue
-            for sequence in _untrained_twice(episode, seen).sequences():
-                packed = pack(sequence)
-                packed.advantages_T = per_token(advantages_S[None], packed.step_index_T[None].long())[0]
-                rows[-1].append(packed)
-        return rows
+            flat_Q = (advantages_BT == 0).reshape(-1, self.group_size * advantages_BT.shape[1]).all(dim=1)
+            kept_B = kept_B & ~flat_Q.repeat_interleave(self.group_size)
+        shown_BS = given if given.shape == lengths_BS.shape else step_means(advantages_BT, lengths_BS)
+        return shown_BS, training_rows(episodes, kept_B.tolist(), advantages_BT, lengths_BS)
 
 
 class _Timed:
@@ -217,22 +199,15 @@ def _data(trainer: Trainer) -> QuestionData:
     return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _untrained_twice(episode: Episode, seen: set[str]) -> Episode:
-    """The episode with turns that were seen before untrained; remembers those that are seen now."""
-    shared = seen & {turn.uid for turn in episode.turns}
-    seen.update(turn.uid for turn in episode.turns)
-    if not shared:
-        return episode
-    turns = [dataclasses.replace(turn, trainable=turn.trainable and turn.uid not in shared) for turn in episode.turns]
-    return dataclasses.replace(episode, turns=turns)
-
-
 def _refuse_unscored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
     """End where a reward could not be had at all: to train on the others alone would be another method."""
     where = f"iteration {iteration}"
-    known = [i for i, episode in enumerate(episodes) if episode.status != "error"]
+    known = [episode for episode in episodes if episode.status != "error"]
     if not known:
         raise ScoringError(f"{where}: all {len(episodes)} episodes failed; the first: {episodes[0].error}")
+    if not bool(scores.step_mask_BS.any()):
+        longest = max(len(episode.prompt_ids) for episode in episodes)
+        raise ScoringError(f"{where}: no prompt leaves room for a turn (longest {longest} tokens): raise limits")
     for name, values in scores.breakdown.items():
         looked_at = values[scores.step_mask_BS] if values.dim() == 2 else values
         if len(looked_at) and bool(looked_at.isnan().all()):
