@@ -122,7 +122,7 @@ class Preferences:
         write_json(folder / "data" / "preferences.json", result)
         with atomic_write(folder / "report.md") as file:
             file.write(_report(found, next(read_trees(self.trees))))
-        return {name: float(value) for name, value in (result | counts).items() if name != "counts"}
+        return {name: float(value) for name, value in (result | counts).items() if isinstance(value, int | float)}
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
         """Where each unit goes, and the rows of its trees."""

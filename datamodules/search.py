@@ -42,7 +42,7 @@ class TreeSearch:
         prior: a child's probability among its siblings, see `datamodules.tree.puct.priors`.
         discount_simulation: whether the steps played out count (the paper), or only those of the tree (its code).
         parallel: selections a tree a round, kept apart by virtual losses.
-        chunk: trees a unit.
+        chunk: trees a unit; the more, the fuller the batches.
         top_k: passages a query.
         limits: budgets of an episode.
         pool: episodes in flight when playing out.
@@ -68,7 +68,7 @@ class TreeSearch:
         prior: Prior = "logp_mean",
         discount_simulation: bool = True,
         parallel: int = 1,
-        chunk: int = 32,
+        chunk: int = 64,
         top_k: int = 3,
         limits: Limits | None = None,
         pool: int = 64,

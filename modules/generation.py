@@ -150,16 +150,21 @@ class PolicyGenerator:
 
     @torch.inference_mode()
     def _sample(self, rows: list[_Row]) -> None:
-        """Sample these rows to their ends: one prefill of what is new, then a token at a time."""
+        """Sample these rows to their ends: one prefill of what is new, once for all with the same prefix, then a token
+        at a time."""
         device = self.policy.model.device
-        reuse = [self._reusable(row) for row in rows]
-        new = [row.prefix[count:] for row, (count, _) in zip(rows, reuse, strict=True)]
+        leaders: dict[tuple[int, ...], _Row] = {}
+        for row in rows:
+            leaders.setdefault(row.prefix, row)
+        place = {prefix: number for number, prefix in enumerate(leaders)}
+        reuse = [self._reusable(row) for row in leaders.values()]
+        new = [prefix[count:] for prefix, (count, _) in zip(leaders, reuse, strict=True)]
         past, width = max(count for count, _ in reuse), max(map(len, new))
         counts = [count for count, _ in reuse]
         batch = BatchCache([cache for _, cache in reuse], room=width + max(row.limit for row in rows))
         del reuse  # the batch holds a copy
-        ids = torch.zeros((len(rows), width), dtype=torch.long)
-        mask = torch.zeros((len(rows), past + width), dtype=torch.long)
+        ids = torch.zeros((len(new), width), dtype=torch.long)
+        mask = torch.zeros((len(new), past + width), dtype=torch.long)
         for index, (fresh, count) in enumerate(zip(new, counts, strict=True)):
             ids[index, width - len(fresh) :] = torch.tensor(fresh)
             mask[index, past - count : past] = 1
@@ -168,9 +173,13 @@ class PolicyGenerator:
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, past:]
         seeds = torch.tensor([row.request.seed for row in rows], device=device)
         live = list(range(len(rows)))  # batch row -> index into rows
+        logits = self._forward(ids, mask, positions, batch)
+        if len(new) < len(rows):
+            copies = torch.tensor([place[row.prefix] for row in rows], device=device)
+            batch.select(copies)
+            logits, mask, positions = logits[copies], mask[copies], positions[copies]
         step = 0
         while True:
-            logits = self._forward(ids, mask, positions, batch)
             steps = torch.full((len(live),), step, device=device)
             tokens, logps = choose_tokens(logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p)
             for index, token, logp in zip(live, tokens.tolist(), logps.tolist(), strict=True):
@@ -190,6 +199,7 @@ class PolicyGenerator:
             open_rows = torch.tensor([[int(rows[index].finish is None)] for index in live], device=device)
             ids, positions = tokens[:, None], positions[:, -1:] + 1
             mask = torch.cat([mask, open_rows], dim=1)
+            logits = self._forward(ids, mask, positions, batch)
             step += 1
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: BatchCache) -> Tensor:

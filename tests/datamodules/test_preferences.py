@@ -96,6 +96,8 @@ def test_agreement_is_over_pairs_whose_values_differ(protocol: ProRAG, trees: Pa
     """q0 and q4 are judged against the search; the two values of q4 are equal."""
     metrics = run(Preferences(trees, protocol, Told({"q0": WORSE_FIRST, "q4": WORSE_FIRST})), tmp_path / "one")
     assert metrics["agreement"] == 0
+    equal = run(Preferences(trees, protocol, Told({"q4": WORSE_FIRST})), tmp_path / "equal")
+    assert "agreement" not in equal
     both = run(Preferences(trees, protocol, Told({"q0": WORSE_FIRST}), pairs_per_node=2), tmp_path / "two")
     assert (both["pairs"], both["questions"], both["agreement"]) == (2, 1, 0.5)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -261,3 +262,32 @@ def test_a_model_with_a_sliding_window_and_no_layer_types_is_refused() -> None:
 def test_settings_out_of_range_are_refused(settings: dict) -> None:
     with pytest.raises(ConfigError, match="must be"):
         PolicyGenerator(POLICY, **settings)
+
+
+def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four samples each of two prompts."""
+    read: list[int] = []
+    forward = PolicyGenerator._forward
+
+    def counted(self: PolicyGenerator, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        read.append(ids.numel())
+        return forward(self, ids, *rest)
+
+    def requests() -> list[Request]:
+        prompts = [episode(number) for number in (1, 2)]
+        return [
+            Request(dataclasses.replace(prompt, sample=sample), (5, 6), STOP, max_tokens=9, seed=10 * number + sample)
+            for number, prompt in enumerate(prompts)
+            for sample in range(4)
+        ]
+
+    alone = [PolicyGenerator(POLICY, temperature=1.0).generate([request])[0] for request in requests()]
+    monkeypatch.setattr(PolicyGenerator, "_forward", counted)
+    together = PolicyGenerator(POLICY, temperature=1.0).generate(requests())
+    assert read[0] == 2 * (5 + 11 * 2 + 2)  # two rows as wide as the longer prompt and its opening
+    assert [turn.action_ids for turn in together] == [turn.action_ids for turn in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
+    assert len({turn.action_ids for turn in together}) > 2
