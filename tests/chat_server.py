@@ -16,7 +16,7 @@ Answer = Callable[[str], Any]  # what is said to a user message: a text, or anyt
 class ChatServer(ThreadingHTTPServer):
     """Says `answer(user message)`; before that, each call takes a fault from `faults`, while there are any.
 
-    A fault is a status (429, 500, 401), "late" (half a second), "nonsense" (a body that is no completion), "cut" (a
+    A fault is a status (429, 500, 401), "late" (three seconds), "nonsense" (a body that is no completion), "cut" (a
     reply that is half a JSON object), or None for no fault. `calls` holds the bodies of all requests.
     """
 
@@ -47,7 +47,7 @@ class _Reply(BaseHTTPRequestHandler):
             self.send(200, b"<html>maintenance</html>")
         else:
             if fault == "late":
-                time.sleep(0.5)
+                time.sleep(3)
             said = self.server.answer(body["messages"][-1]["content"])
             text = '{"half": ' if fault == "cut" else said if isinstance(said, str) else json.dumps(said)
             self.send(200, completion(text))

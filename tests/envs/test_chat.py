@@ -68,7 +68,7 @@ def test_model_prompt_and_settings_are_part_of_the_question(tmp_path: Path) -> N
 @pytest.mark.parametrize("fault", [429, 500, 503, "late"])
 def test_passing_faults_are_tried_again(tmp_path: Path, fault: int | str) -> None:
     with chat_server(echo, fault) as server:
-        assert client(server.url, tmp_path, timeout=0.25).ask(calls("a"), said) == ["a"]
+        assert client(server.url, tmp_path, timeout=1.0 if fault == "late" else 5.0).ask(calls("a"), said) == ["a"]
         assert len(server.calls) == 2
 
 
