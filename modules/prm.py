@@ -35,6 +35,10 @@ class PRM(Training):
         read_at: where a step is read: the last token of its observation, or its last policy token.
         logp_weight: initial weight of the mean log-probability that the backbone gives to the step's tokens; 0 leaves
             it out, as the paper does.
+        pointwise: weight of a logistic loss of either side alone, the better step being right and the worse one wrong;
+            0 leaves it out, as the paper does. Siblings share their history, so what a score owes to the history alone
+            cancels in a pair and is never learnt; this loss makes scores of different histories comparable. It asks
+            for a judge that pairs sound steps with unsound ones, not merely better with worse.
     """
 
     def __init__(
@@ -44,12 +48,14 @@ class PRM(Training):
         *,
         read_at: ReadAt = "observation",
         logp_weight: float = 0.0,
+        pointwise: float = 0.0,
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
-        self.head = self.reward_model.head
+        self.head, self.pointwise = self.reward_model.head, pointwise
+        self.head.zero.requires_grad_(pointwise != 0)
         if not self.head.reads_logps:
             _freeze_unread(policy)
         self._held_out: list[Tensor] = []
@@ -57,6 +63,10 @@ class PRM(Training):
     def training_step(self, batch: PairBatch, index: int) -> Tensor:
         chosen_N, rejected_N = self._scores(batch)
         mean = pairwise_ranking_loss(chosen_N, rejected_N)
+        if self.pointwise:
+            nothing = torch.zeros_like(chosen_N)
+            alone = pairwise_ranking_loss(chosen_N, nothing) + pairwise_ranking_loss(nothing, rejected_N)
+            mean = mean + self.pointwise * alone / 2
         self.log("loss", mean.detach(), batch_size=len(batch))
         self.log("accuracy", (chosen_N > rejected_N).float().mean(), batch_size=len(batch))
         return self.mean_loss(mean * len(batch), torch.tensor(float(len(batch)), device=mean.device))

@@ -32,7 +32,7 @@ class StepHead(torch.nn.Module):
     """The score of a step: a linear function of its hidden state and of the mean log-probability of its tokens.
 
     It begins as `logp_weight` times the latter alone, so with a weight the untrained model ranks steps as the policy
-    itself does, and without one it is the paper's bias-free linear head.
+    itself does, and without one it is the paper's bias-free linear head. `zero` stays 0 unless a loss asks for one.
     """
 
     def __init__(self, hidden: int, logp_weight: float) -> None:
@@ -41,9 +41,11 @@ class StepHead(torch.nn.Module):
         torch.nn.init.zeros_(self.linear.weight)
         self.reads_logps = logp_weight != 0
         self.logp_weight = torch.nn.Parameter(torch.tensor([float(logp_weight)]), requires_grad=self.reads_logps)
+        self.zero = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, hidden_RD: Tensor, logp_R: Tensor) -> Tensor:
-        return self.linear(hidden_RD.to(self.linear.weight.dtype)).squeeze(-1) + self.logp_weight * logp_R
+        linear_R = self.linear(hidden_RD.to(self.linear.weight.dtype)).squeeze(-1)
+        return linear_R + self.logp_weight * logp_R + self.zero
 
 
 @dataclass(slots=True)

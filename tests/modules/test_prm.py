@@ -78,6 +78,19 @@ def test_backbone_head_and_weight_of_the_log_probability_are_trained(pairs: Path
     assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], after["model.layers.0.mlp.up_proj.weight"])
 
 
+def test_the_pointwise_loss_adds_each_side_alone_and_learns_where_zero_is(pairs: Path, tmp_path: Path) -> None:
+    still = fitted(pairs, tmp_path / "still", epochs=1, lr=0.0, pointwise=0.5).callback_metrics
+    assert float(still["loss"]) == pytest.approx(0.693147 * 1.5, abs=1e-5)
+    learnt = fitted(pairs, tmp_path / "learnt", pointwise=1.0, logp_weight=0.1)
+    assert learnt.lightning_module.head.zero.item() > 0, "mean log-probabilities are negative"
+    held_out = toy_pairs(ProRAG(pairs, instruction=""), 60)[-10:]
+    scorer = load_reward_model(tmp_path / "learnt" / "model", device="cpu")
+    scorer.scale, scorer.offset = 1.0, 0.0
+    assert all(bool((scores > 0).all()) for scores in scorer.score([pair.chosen for pair in held_out]))
+    assert all(bool((scores < 0).all()) for scores in scorer.score([pair.rejected for pair in held_out]))
+    assert fitted(pairs, tmp_path / "plain", epochs=1).lightning_module.head.zero.item() == 0
+
+
 def test_without_held_out_pairs_it_says_that_the_calibration_is_too_sure(
     pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
