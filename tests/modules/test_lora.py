@@ -1,0 +1,118 @@
+"""LoRA: what trains, what is saved, what comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from transformers import Qwen3ForCausalLM
+
+from datamodules.loader import Batches
+from envs.batches import PackedSequence, SequenceBatch, collate
+from envs.errors import ConfigError
+from modules.lora import LoRA
+from modules.optimizer import AdamW
+from modules.policy import Policy, load_policy
+from modules.sft import SFT
+from tests.tiny import byte_tokenizer, tiny_policy
+
+IDS = torch.arange(40).reshape(2, 20) % 30
+
+
+class Rows(LightningDataModule):
+    """Eight sequences, all trained."""
+
+    def train_dataloader(self) -> Batches[PackedSequence, SequenceBatch]:
+        assert self.trainer is not None
+        trainer = self.trainer
+        rows = [((240 + torch.arange(12) * (3 + i)) % 268).int() for i in range(8)]  # tags among them
+        ones, steps, zeros = torch.ones(12, dtype=torch.bool), torch.zeros(12, dtype=torch.int16), torch.zeros(12)
+        packed = [PackedSequence(row, ones, steps, zeros) for row in rows]
+        return Batches(packed, collate, batch_size=4, seed=0, epoch=lambda: trainer.current_epoch)
+
+
+def policy(*, tied: bool) -> Policy:
+    made = tiny_policy(byte_tokenizer())
+    if tied:
+        made.model.config.tie_word_embeddings = True
+        torch.manual_seed(0)
+        made = Policy(Qwen3ForCausalLM(made.model.config).eval(), made.tokenizer)
+    return made
+
+
+def trained(folder: Path, lora: LoRA | None, *, tied: bool = False, epochs: int = 2, **settings: object) -> SFT:
+    seed_everything(1, verbose=False)
+    module = SFT(policy(tied=tied), AdamW(1e-2, floor=1.0), lora=lora, **settings)  # pyright: ignore
+    trainer = Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ModelCheckpoint(folder, filename="last", enable_version_counter=False)],
+    )
+    last = folder / "last.ckpt"
+    trainer.fit(module, datamodule=Rows(), ckpt_path=last if last.exists() else None)
+    module.export(folder)
+    return module
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_it_begins_as_no_change_and_its_export_is_the_model_with_the_adapters(tmp_path: Path, tied: bool) -> None:
+    plain = policy(tied=tied).model(input_ids=IDS).logits
+    began = policy(tied=tied)
+    LoRA(r=4).apply(began)
+    assert torch.equal(began.model(input_ids=IDS).logits, plain)
+    module = trained(tmp_path, LoRA(r=4), tied=tied)
+    with torch.no_grad():
+        adapted = module.model.eval()(input_ids=IDS).logits
+        merged = load_policy(str(tmp_path / "model"), device="cpu").model(input_ids=IDS).logits
+    assert (adapted - plain).abs().max() > 0.05
+    assert (adapted - merged).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("trainable_tokens", [False, True])
+def test_of_the_tables_only_the_tags_rows_train(tmp_path: Path, tied: bool, trainable_tokens: bool) -> None:
+    module = trained(tmp_path, LoRA(r=4, trainable_tokens=trainable_tokens), tied=tied)
+    before, after = policy(tied=tied).model, load_policy(str(tmp_path / "model"), device="cpu").model
+    tags = sorted(module.policy.tokenizer.all_special_ids)
+    for table in ("get_input_embeddings", "get_output_embeddings"):
+        old, new = getattr(before, table)().weight, getattr(after, table)().weight
+        changed = (old != new).any(dim=1).nonzero().squeeze(-1).tolist()
+        assert set(changed) <= set(tags)
+        assert bool(changed) == trainable_tokens
+
+
+def test_only_the_named_layers_change(tmp_path: Path) -> None:
+    trained(tmp_path, LoRA(r=4, targets=["q_proj"], trainable_tokens=False))
+    before, after = policy(tied=False).model.state_dict(), load_policy(str(tmp_path / "model"), device="cpu").model
+    changed = [name for name, value in after.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == [f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1)]
+
+
+def test_a_layer_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="qq_proj"):
+        LoRA(targets=["qq_proj"]).apply(policy(tied=False))
+
+
+def test_a_resumed_run_ends_in_the_bytes_of_an_unbroken_one_with_dropout_too(tmp_path: Path) -> None:
+    lora = LoRA(r=4, dropout=0.3)
+    trained(tmp_path / "whole", lora, epochs=3)
+    trained(tmp_path / "broken", lora, epochs=1)
+    saved = torch.load(tmp_path / "broken" / "last.ckpt")["state_dict"]
+    assert all("lora_" in name or "trainable_tokens_delta" in name for name in saved)
+    torch.manual_seed(7)  # whatever the generator did in between
+    trained(tmp_path / "broken", lora, epochs=3)
+    one, two = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "broken"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_activations_computed_again_change_nothing(tmp_path: Path) -> None:
+    trained(tmp_path / "a", LoRA(r=4))
+    trained(tmp_path / "b", LoRA(r=4), gradient_checkpointing=True)
+    one, two = (load_policy(str(tmp_path / name / "model"), device="cpu").model(input_ids=IDS).logits for name in "ab")
+    assert (one - two).abs().max() < 1e-5
