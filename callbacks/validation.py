@@ -66,17 +66,19 @@ class Validation(Callback):
         check_policy(pl_module.policy, self.protocol, self.limits)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0 and trainer.logger is not None:
-            # Past `log`, which would average this with the values after the first epoch.
-            trainer.logger.log_metrics(self._measured(trainer, pl_module), step=0)
+        if trainer.global_step == 0:
+            self._measured(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done = trainer.current_epoch + 1
         if done % self.every == 0 or done == trainer.max_epochs:
-            pl_module.log_dict(self._measured(trainer, pl_module))
+            pl_module.log_dict(self._measured(trainer, pl_module), logger=False)
 
     def _measured(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
-        """The means over all ranks of each measure that applies."""
+        """The means over all ranks of each measure that applies, drawn at the number of updates made so far.
+
+        The Trainer's own point for an epoch lies one update early, where the start of training is drawn.
+        """
         assert isinstance(pl_module, Training)
         start = time.perf_counter()
         if self._generator is None:
@@ -94,9 +96,11 @@ class Validation(Callback):
             pl_module.model.train(training)
         totals = torch.tensor([[sum(known), len(known)] for known in values.values()], dtype=torch.float64)
         totals = trainer.strategy.reduce(totals.to(trainer.strategy.root_device), reduce_op="sum").tolist()
+        means = {name: total / count for name, (total, count) in zip(values, totals, strict=True) if count}
         if trainer.logger is not None:
-            trainer.logger.log_metrics({"time/validation": time.perf_counter() - start}, step=trainer.global_step)
-        return {name: total / count for name, (total, count) in zip(values, totals, strict=True) if count}
+            seconds = {"time/validation": time.perf_counter() - start}
+            trainer.logger.log_metrics(means | seconds, step=trainer.global_step)
+        return means
 
     def _ask(self, name: str, dataset: Benchmark, trainer: Trainer) -> dict[str, list[float]]:
         """Each measure of this rank's questions, where it is known."""

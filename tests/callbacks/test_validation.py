@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,8 +104,12 @@ def test_the_policy_that_is_trained_answers_and_greedily(tmp_path: Path) -> None
     assert checked._generator.temperature == 0
 
 
-@pytest.mark.parametrize(("every", "times"), [(1, 6), (2, 4), (3, 3), (9, 2)])
-def test_it_asks_before_training_every_nth_epoch_and_after_the_last(tmp_path: Path, every: int, times: int) -> None:
+@pytest.mark.parametrize(
+    ("every", "updates"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (3, [0, 3, 5]), (9, [0, 5])]
+)
+def test_it_asks_before_training_every_nth_epoch_and_after_the_last(
+    tmp_path: Path, every: int, updates: list[int]
+) -> None:
     policy, questions = small_policy(), Counted(2)
 
     class Logged(Callback):
@@ -112,7 +117,10 @@ def test_it_asks_before_training_every_nth_epoch_and_after_the_last(tmp_path: Pa
             trainer.loggers = [CSVLogger(tmp_path)]
 
     learn(tmp_path, policy=policy, callbacks=[Logged(), validation(policy, questions, every)], iterations=5)
-    assert questions.times == times
+    assert questions.times == len(updates)
+    with open(next(tmp_path.rglob("metrics.csv"))) as f:
+        drawn = [int(row["step"]) for row in csv.DictReader(f) if row["eval/toy/dev/em"]]
+    assert drawn == updates
 
 
 def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
