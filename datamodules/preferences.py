@@ -19,7 +19,7 @@ from datamodules.tree.text import pair_text, tree_text
 from envs.errors import ConfigError, DataError
 from envs.files import atomic_write, write_json
 from envs.interfaces import Judge, Protocol
-from envs.types import Candidate, Pair, Verdict
+from envs.siblings import Candidate, Pair, Verdict
 
 _SHOWN = 3  # pairs of each sort in the report
 

@@ -18,7 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from datamodules.tree.node import Tree
 from envs.errors import DataError
 from envs.files import atomic_write
-from envs.types import Episode, Pair, Question, Status, Step, Turn
+from envs.siblings import Pair
+from envs.types import Episode, Question, Status, Step, Turn
 
 QUESTION = "question/1"
 EPISODE = "episode/1"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envs.types import Act, Action, Candidate, Done, Episode, Hit, Observation, Question, Request, Step, Turn, Verdict
+from envs.siblings import Candidate, Verdict
+from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
     from torch import Tensor

@@ -8,7 +8,8 @@ from dataclasses import replace
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Document, Episode, Limits, Pair
+from envs.siblings import Pair
+from envs.types import Document, Episode, Limits
 from tests.tiny import FixedRetriever, Scripted, question
 
 PASSAGES = [Document("d1", "Ada", "Ada wrote it."), Document("d2", "Bob", "Bob read it.")]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from datamodules.tree.node import Tree
 from envs.interfaces import Protocol
-from envs.types import Candidate, Episode
+from envs.siblings import Candidate
+from envs.types import Episode
 
 
 def candidate_groups(

@@ -12,7 +12,8 @@ from pydantic import BaseModel, model_validator
 
 from envs.chat import ChatCall, ChatClient
 from envs.seeds import stable_hash
-from envs.types import Candidate, Episode, Verdict
+from envs.siblings import Candidate, Verdict
+from envs.types import Episode
 
 _TAG = re.compile(r"<[^<>\s]{1,40}>")
 INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. A step \

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from envs.answers import exact_match, f1_score, normalize_answer
 from envs.errors import ConfigError
-from envs.types import Candidate, Episode, Gold, Hit, Step, Verdict
+from envs.siblings import Candidate, Verdict
+from envs.types import Episode, Gold, Hit, Step
 from modules.judges.pairing import ranked_pairs
 
 _REFERENCE = re.compile(r"#(\d+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.types import Candidate, Verdict
+from envs.siblings import Candidate, Verdict
 from envs.world.oracle import Oracle
 from modules.judges.pairing import ranked_pairs
 

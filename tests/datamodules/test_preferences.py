@@ -13,7 +13,8 @@ from datamodules.records import pair_from_row, read_rows, tree_to_row, write_row
 from datamodules.tree.node import Node, Tree
 from envs.errors import ConfigError, DataError
 from envs.protocols.prorag import ProRAG
-from envs.types import Action, Candidate, Pair, Question, Turn, Verdict
+from envs.siblings import Candidate, Pair, Verdict
+from envs.types import Action, Question, Turn
 from modules.judges.value_gap import ValueGap
 from tests.tiny import byte_tokenizer
 

@@ -16,7 +16,8 @@ from datamodules.records import (
 )
 from datamodules.tree.node import Node, Tree
 from envs.errors import DataError
-from envs.types import Action, Document, Episode, Hit, Pair, Question, Step, Turn
+from envs.siblings import Pair
+from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
 
 QUESTION = Question("q", "Who?", ("Ada",))
 

@@ -64,9 +64,7 @@ def test_bars_of_libraries_are_quiet_without_a_terminal() -> None:
     code = "import examples.ask, huggingface_hub.constants as c; print(c.HF_HUB_DISABLE_PROGRESS_BARS)"
     environment = {k: v for k, v in os.environ.items() if k != "HF_HUB_DISABLE_PROGRESS_BARS"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, cwd=WORLD.parents[1], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, cwd=WORLD.parents[1], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from envs.chat import ChatClient, ChatError
 from envs.protocols.prorag import ProRAG
-from envs.types import Action, Candidate, Document, Episode, Hit, Question, Turn, Verdict
+from envs.siblings import Candidate, Verdict
+from envs.types import Action, Document, Episode, Hit, Question, Turn
 from modules.judges.chat import ChatJudge
 from tests.chat_server import ChatServer, chat_server
 from tests.tiny import byte_tokenizer

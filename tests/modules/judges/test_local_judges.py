@@ -8,18 +8,8 @@ from hypothesis import strategies as st
 
 from datamodules.world import WorldData
 from envs.errors import ConfigError
-from envs.types import (
-    Action,
-    Candidate,
-    Document,
-    Episode,
-    Gold,
-    GoldStep,
-    Hit,
-    Question,
-    Step,
-    Turn,
-)
+from envs.siblings import Candidate
+from envs.types import Action, Document, Episode, Gold, GoldStep, Hit, Question, Step, Turn
 from envs.world.facts import World
 from envs.world.relations import RELATIONS
 from modules.judges.gold import GoldDecomposition

@@ -1,0 +1,44 @@
+"""Sibling steps, continuations of one episode that differ in their last turn: what is judged, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envs.types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of several sibling steps: an episode that ends in it, and what the tree search knows of it.
+
+    `value` is the mean backed-up outcome in [0, 1] and `visits` how often it was measured.
+    """
+
+    episode: Episode
+    value: float = 0.0
+    visits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judge's preference among sibling steps: indices of the better and the worse one, and why."""
+
+    chosen: int
+    rejected: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two sibling steps and which is better: episodes with `steps` set that are equal but for their last turn.
+
+    Values and visits are those the search gave the two steps, as in `Candidate`.
+    """
+
+    chosen: Episode
+    rejected: Episode
+    chosen_value: float = 0.0
+    chosen_visits: int = 0
+    rejected_value: float = 0.0
+    rejected_visits: int = 0
+    reason: str = ""
