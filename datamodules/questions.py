@@ -157,7 +157,6 @@ class IterationBuffer:
         self._episodes, self.served = list(episodes), 0
 
     def __iter__(self) -> Iterator[SequenceBatch]:
-        self.served = 0
         if not self._episodes:
             raise RuntimeError("the buffer is read before a rollout filled it")
         share = self.batches * self.size
