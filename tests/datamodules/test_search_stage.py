@@ -101,6 +101,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_trees(protocol
 
 def test_two_ranks_grow_the_trees_of_one(protocol: ProRAG, tmp_path: Path) -> None:
     run(stage(protocol), tmp_path / "one")
+    stage(protocol).make(tmp_path / "two", seed=3, rank=1, world_size=2)
+    assert sorted(files(tmp_path / "two")) == ["data/units/00001.jsonl", "data/units/00003.jsonl"]
     run(stage(protocol), tmp_path / "two", world_size=2)
     assert files(tmp_path / "one") == files(tmp_path / "two")
 

@@ -237,6 +237,23 @@ def test_a_failed_expansion_is_not_selected_for_ever_and_is_worth_nothing(protoc
     assert tree.root.visits == 19
 
 
+def test_a_step_below_which_all_is_dead_is_dead_too_and_the_search_goes_elsewhere(protocol: ProRAG) -> None:
+    book: Book = {
+        (): [QUERY.format("a"), ANSWER.format("x")],
+        ("a",): [QUERY.format("b")],
+        ("a", "b"): [QUERY.format("down")],
+    }
+    tree = grown(
+        searcher(
+            protocol, Counted(protocol, book), Counted(protocol, {}), retriever=Failing(lambda queries: "down" in queries),
+            simulations=30, children=2, c_puct=99.0, prior="uniform",
+        )
+    )  # fmt: skip
+    assert child(tree, "a", "b").dead
+    assert child(tree, "a").dead
+    assert tree.root.visits == 29  # all but the failed expansion
+
+
 def test_a_tree_whose_first_step_cannot_be_retrieved_ends_there(protocol: ProRAG) -> None:
     search = searcher(
         protocol, Counted(protocol, {}, QUERY.format("a")), Counted(protocol, {}), retriever=Failing(lambda _: True),
