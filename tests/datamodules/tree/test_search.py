@@ -243,9 +243,10 @@ def test_a_step_below_which_all_is_dead_is_dead_too_and_the_search_goes_elsewher
         ("a",): [QUERY.format("b")],
         ("a", "b"): [QUERY.format("down")],
     }
+    retriever = Failing(lambda queries: "down" in queries)
     tree = grown(
         searcher(
-            protocol, Counted(protocol, book), Counted(protocol, {}), retriever=Failing(lambda queries: "down" in queries),
+            protocol, Counted(protocol, book), Counted(protocol, {}), retriever=retriever,
             simulations=30, children=2, c_puct=99.0, prior="uniform",
         )
     )  # fmt: skip
