@@ -37,7 +37,8 @@ class PRM(Training):
             it out, as the paper does.
         pointwise: weight of a logistic loss of either side alone, the better step being right and the worse one wrong;
             0 leaves it out, as the paper does. Siblings share their history, so what a score owes to the history alone
-            cancels in a pair; this loss is there to make scores of different histories comparable. It asks for a judge that pairs sound steps with unsound ones, not merely better with worse.
+            cancels in a pair; this loss is there to make scores of different histories comparable. It asks for a
+            judge that pairs sound steps with unsound ones, not merely better with worse.
     """
 
     def __init__(
