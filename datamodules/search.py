@@ -11,7 +11,7 @@ from datamodules.records import TREE, read_rows, tree_from_row, tree_to_row, wri
 from datamodules.sources import Source
 from datamodules.tree.node import Tree
 from datamodules.tree.puct import Prior
-from datamodules.tree.search import SearchSettings, TreeSearcher
+from datamodules.tree.search import Outcome, SearchSettings, TreeSearcher
 from datamodules.tree.text import tree_text
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.files import atomic_write, write_json
@@ -41,6 +41,7 @@ class TreeSearch:
         discount: of an outcome, for every step to the end (Eq 3).
         prior: a child's probability among its siblings, see `datamodules.tree.puct.priors`.
         discount_simulation: whether the steps played out count (the paper), or only those of the tree (its code).
+        outcome: what an answer is worth: `exact`, 1 if it is right and else 0 (the paper), or its `f1` (its code).
         parallel: selections a tree a round, kept apart by virtual losses.
         chunk: trees a unit; the more, the fuller the batches.
         top_k: passages a query.
@@ -67,6 +68,7 @@ class TreeSearch:
         discount: float = 0.99,
         prior: Prior = "logp_mean",
         discount_simulation: bool = True,
+        outcome: Outcome = "exact",
         parallel: int = 1,
         chunk: int = 64,
         top_k: int = 3,
@@ -85,7 +87,7 @@ class TreeSearch:
         )
         self.expander, self.simulator = expander, simulator or expander
         self.settings = SearchSettings(
-            simulations, children, c_puct, discount, prior, discount_simulation, parallel, pool
+            simulations, children, c_puct, discount, prior, discount_simulation, outcome, parallel, pool
         )
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:

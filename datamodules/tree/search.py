@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.puct import Prior, backup, priors, puct_scores
-from envs.answers import exact_match
+from envs.answers import exact_match, f1_score
 from envs.errors import ConfigError
 from envs.interfaces import Generator
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
 from envs.seeds import stable_hash
 from envs.types import Act, Episode, Question, Request, Turn
+
+Outcome = Literal["exact", "f1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class SearchSettings:
     discount: float = 0.99
     prior: Prior = "logp_mean"
     discount_simulation: bool = True
+    outcome: Outcome = "exact"
     parallel: int = 1
     pool: int = 64
 
@@ -203,7 +207,7 @@ class TreeSearcher:
                 continue
             counts["simulations"] += 1
             end = len(episode.turns) if self.settings.discount_simulation else len(visit.path) - 1
-            self._back_up(visit.path, _outcome(episode), end)
+            self._back_up(visit.path, self._outcome(episode), end)
 
     def _back_up(self, path: Sequence[Node], outcome: float, end: int) -> None:
         for depth, node in enumerate(path):
@@ -213,7 +217,12 @@ class TreeSearcher:
 
     def _close(self, node: Node, episode: Episode) -> None:
         """Note at a node that its episode is over."""
-        node.status, node.outcome = episode.status, _outcome(episode)
+        node.status, node.outcome = episode.status, self._outcome(episode)
+
+    def _outcome(self, episode: Episode) -> float:
+        """How right the answer is; 0 also where there is none or it came too late."""
+        score = exact_match if self.settings.outcome == "exact" else f1_score
+        return score(episode.answer, episode.question.answers)
 
 
 def _distinct(turns: Sequence[Turn], share: range) -> dict[int, int]:
@@ -221,8 +230,3 @@ def _distinct(turns: Sequence[Turn], share: range) -> dict[int, int]:
     first: dict[tuple[int, ...], int] = {}
     counts: Counter[int] = Counter(first.setdefault(turns[index].action_ids, index) for index in share)
     return dict(counts)
-
-
-def _outcome(episode: Episode) -> float:
-    """1 for an answer that is exactly right, else 0; also where there is none or it came too late."""
-    return exact_match(episode.answer, episode.question.answers)

@@ -171,6 +171,21 @@ def test_the_released_codes_discount_leaves_out_what_was_played(protocol: ProRAG
     assert values == {True: (0.125, 0.25), False: (0.5, 1.0)}
 
 
+def test_an_outcome_may_be_how_right_an_answer_is(protocol: ProRAG) -> None:
+    """Of the answer Ada Lovelace, where Ada is right, half is: F1 2/3; played out and read off a leaf alike."""
+    book: Book = {(): [SUB.format("so")], ("so",): [ANSWER.format("Ada Lovelace")]}
+    values = {}
+    for outcome in ("exact", "f1"):
+        tree = grown(
+            searcher(
+                protocol, Counted(protocol, book), Counted(protocol, book),
+                simulations=3, children=1, discount=0.5, outcome=outcome,
+            )
+        )  # fmt: skip
+        values[outcome] = tree.root.value, child(tree, "so", "Ada Lovelace").outcome
+    assert values == {"exact": (0.0, 0.0), "f1": (pytest.approx(2 / 3 / 4), pytest.approx(2 / 3))}
+
+
 def test_an_unvisited_leaf_is_played_out_and_only_a_visited_one_expanded(protocol: ProRAG) -> None:
     book: Book = {(): [QUERY.format("a"), QUERY.format("b")]}
     expander, simulator = Counted(protocol, book), Counted(protocol, book)
