@@ -36,7 +36,7 @@ class Preferences:
         judge: compares siblings.
         pairs_per_node: at most so many of a group's verdicts become pairs, the judge's best first.
         unit: trees a unit.
-        min_visits: visits that make a step a candidate.
+        min_visits: visits that make a step a candidate; 0 for a judge that needs no outcome of it.
         descend_visits: visits of a step below which nothing is judged.
 
     Raises:
@@ -54,10 +54,10 @@ class Preferences:
         min_visits: int = 1,
         descend_visits: int = 3,
     ) -> None:
-        if min(pairs_per_node, unit, min_visits, descend_visits) < 1:
+        if min(pairs_per_node, unit) < 1 or min(min_visits, descend_visits) < 0:
             raise ConfigError(
                 f"pairs_per_node {pairs_per_node}, unit {unit}, min_visits {min_visits}, descend_visits "
-                f"{descend_visits}: each must be at least 1"
+                f"{descend_visits}: the first two must be at least 1, visits at least 0"
             )
         self.trees, self.protocol, self.judge = Path(trees), protocol, judge
         self.pairs_per_node, self.unit = pairs_per_node, unit

@@ -146,8 +146,10 @@ def test_the_report_shows_pairs_for_and_against_the_search_and_a_tree(
     assert "Question: Who wrote 0?" in against.split("## One tree")[1]
 
 
-@pytest.mark.parametrize("setting", ["pairs_per_node", "unit", "min_visits", "descend_visits"])
-def test_a_setting_below_one_is_refused(protocol: ProRAG, trees: Path, setting: str) -> None:
-    arguments: dict[str, Any] = {setting: 0}
-    with pytest.raises(ConfigError, match=f"{setting} 0"):
+@pytest.mark.parametrize(
+    ("setting", "value"), [("pairs_per_node", 0), ("unit", 0), ("min_visits", -1), ("descend_visits", -1)]
+)
+def test_a_setting_out_of_range_is_refused(protocol: ProRAG, trees: Path, setting: str, value: int) -> None:
+    arguments: dict[str, Any] = {setting: value}
+    with pytest.raises(ConfigError, match=f"{setting} {value}"):
         Preferences(trees, protocol, ValueGap(), **arguments)
