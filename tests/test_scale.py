@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import train
+from datamodules.records import pair_to_row, write_rows
+from envs.protocols.prorag import ProRAG
 from tests import micro
+from tests.steps import toy_pairs
+from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import save_policy
 
 pytestmark = pytest.mark.slow  # each start of two ranks takes its time
@@ -24,7 +29,7 @@ ROOT = Path(train.__file__).parent
 SMALL = [setting for setting in micro.SMALL if setting.startswith("stages.world")]
 SHARDED = {"strategy": {"target": "modules.sharding:FSDP2"}}
 LORA = {"target": "modules.lora:LoRA", "r": 4}
-TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "grpo")
+TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora", "grpo")
 
 
 def teach() -> dict[str, Any]:
@@ -68,6 +73,14 @@ def sft(trainer: dict[str, Any], callbacks: dict[str, Any] | None = None, **sett
     return stage({"target": "modules.sft:SFT", "policy": policy, **settings}, data, callbacks or {}, **trainer)
 
 
+def prm(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """A reward model; the pairs held out are not as many as fill the ranks' batches."""
+    pairs = str(folder / "pairs")
+    module = {"target": "modules.prm:PRM", "policy": {"target": "modules.policy:load_policy", "model": pairs}}
+    data = {"target": "datamodules.pairs:PairData", "path": pairs, "batch_size": 8, "validation": 0.3}
+    return stage(module | settings, data, {}, **trainer)
+
+
 def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Reinforcement learning with rewards for a letter; episodes end after one to three turns."""
     policy = str(folder / "policy")
@@ -109,6 +122,8 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
         "fsdp": sft(SHARDED, turns),
         "fsdp_lora": sft(SHARDED, lora=LORA),
         "fsdp_bf16": sft(SHARDED | bf16, turns, gradient_checkpointing=True),
+        "prm": prm(folder, SHARDED),
+        "prm_lora": prm(folder, {"strategy": "ddp"}, lora=LORA, logp_weight=1.0, pointwise=0.5),
         "grpo": grpo(folder, SHARDED, lora=LORA),
     }
     for victim in broken:
@@ -132,6 +147,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds `one` and `two`, the same experiment on one rank and on two."""
     folder = tmp_path_factory.mktemp("scale")
     save_policy(folder / "policy")
+    tiny_policy(byte_tokenizer()).save(folder / "pairs")
+    pairs = toy_pairs(ProRAG(folder / "pairs", instruction=""), 40)
+    write_rows(folder / "pairs" / "data" / "pairs.jsonl", map(pair_to_row, pairs))
     plain = [f"stages.{name}.trainer.strategy=auto" for name in TRAINED]
     assert micro.run(*SMALL, *plain, config=experiment(folder, "one")) == 0
     run = two_ranks(experiment(folder, "two"))
@@ -148,11 +166,22 @@ def weights(output: Path, name: str) -> dict[str, Tensor]:
     return load_file(artifact(output, name) / "model" / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp_lora", "grpo"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "grpo"])
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str) -> None:
     one, two = weights(folder / "one", name), weights(folder / "two", name)
     assert one.keys() == two.keys()
     assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["prm", "prm_lora"])
+def test_two_ranks_read_and_calibrate_as_one(folder: Path, name: str) -> None:
+    one, two = (artifact(folder / output, name) / "model" for output in ("one", "two"))
+    heads = [load_file(model / "head.safetensors") for model in (one, two)]
+    assert all(torch.allclose(heads[0][key], heads[1][key], atol=1e-5) for key in heads[0])
+    settings = [json.loads((model / "reward_model.json").read_text()) for model in (one, two)]
+    for key in ("scale", "offset"):
+        assert settings[0][key] == pytest.approx(settings[1][key], rel=1e-3, abs=1e-5)
+    assert settings[0]["scale"] != 1
 
 
 def test_in_bfloat16_they_are_as_close_as_its_rounding(folder: Path) -> None:
