@@ -13,7 +13,7 @@ from datamodules.loader import Batches
 from envs.batches import PackedSequence, SequenceBatch, collate, pack
 from envs.errors import ConfigError, DataError
 from envs.seeds import stable_hash
-from envs.text import Codec
+from envs.text import load_tokenizer
 from envs.types import TrainingSequence
 from envs.world.drills import DRILLS, Drills, Piece
 from envs.world.names import Names
@@ -34,6 +34,8 @@ class WorldText(LightningDataModule):
         batch_size: sequences of one batch of all ranks.
         tokens: length of a sequence; texts follow each other in it, and the last is cut.
         copying: share of the sequences that only repeat.
+        chat: questions stand in the tokenizer's chat template, as a policy will be asked, else after "Question:".
+        first: share of searches whose right passage comes first; else it is anywhere.
         shares: how often each kind of drill (`envs.world.drills`) is drawn, in proportion.
 
     Raises:
@@ -49,6 +51,8 @@ class WorldText(LightningDataModule):
         batch_size: int = 16,
         tokens: int = 512,
         copying: float = 0.1,
+        chat: bool = True,
+        first: float = 0.8,
         shares: dict[str, float] | None = None,
         seed: int = 0,
     ) -> None:
@@ -60,18 +64,20 @@ class WorldText(LightningDataModule):
             settings = f"sequences {sequences}, batch_size {batch_size}, tokens {tokens}, copying {copying}"
             raise ConfigError(f"{settings}: the first two must be >= 1, tokens >= 2, copying in [0, 1]")
         self.world, self.sequences, self.batch_size, self.tokens = Path(world), sequences, batch_size, tokens
-        self.copying, self.seed = copying, seed
+        self.copying, self.chat, self.first, self.seed = copying, chat, first, seed
 
     def setup(self, stage: str) -> None:
         size = _size(self.world)
-        self._codec = Codec(self.world / "tokenizer")
+        self._tokenizer = load_tokenizer(self.world / "tokenizer")
         names = Names(size, english())
         self._drills = functools.lru_cache(maxsize=1)(
-            lambda k: Drills(names, seed=stable_hash("base", self.seed, "world", k))
+            lambda k: Drills(
+                names, seed=stable_hash("base", self.seed, "world", k), asked=self._asked(), first=self.first
+            )
         )
-        (self._end,) = self._codec.control(END)
-        special = set(self._codec.tokenizer.all_special_ids)
-        self._words = [number for number in range(len(self._codec.tokenizer)) if number not in special]
+        self._end = self._tokenizer.get_vocab()[END]
+        special = set(self._tokenizer.all_special_ids)
+        self._words = [number for number in range(len(self._tokenizer)) if number not in special]
 
     def train_dataloader(self) -> Batches[int, SequenceBatch]:
         assert self.trainer is not None
@@ -88,6 +94,13 @@ class WorldText(LightningDataModule):
             world_size=trainer.world_size,
             shuffle=False,
         )
+
+    def _asked(self) -> str:
+        """How a question is written, `{question}` its place."""
+        if not self.chat:
+            return "Question: {question}"
+        message = [{"role": "user", "content": "{question}"}]
+        return str(self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
 
     def sequence(self, number: int) -> PackedSequence:
         """The sequence of this number, `tokens` long."""
@@ -114,7 +127,7 @@ class WorldText(LightningDataModule):
         return drills.draw(rng.choices(list(self.shares), list(self.shares.values()))[0], rng)
 
     def _encoded(self, pieces: list[Piece]) -> tuple[list[int], list[int]]:
-        encoded = self._codec.tokenizer([text for text, _ in pieces], add_special_tokens=False).input_ids
+        encoded = self._tokenizer([text for text, _ in pieces], add_special_tokens=False).input_ids
         ids = [token for tokens in encoded for token in tokens]
         return ids, [int(learnt) for tokens, (_, learnt) in zip(encoded, pieces, strict=True) for _ in tokens]
 

@@ -22,7 +22,6 @@ SHOWN = 3  # passages at a time
 SKEW = 0.4  # less than in a world to be asked about: what is read should not be what is mentioned most
 NAMESAKES = 0.15
 LIKENESS = 0.6  # how often a distractor shares a word with the right entity or tells of it, as retrieved ones do
-FIRST = 0.5  # how often the right passage is put first on purpose, where a retriever mostly has it
 
 
 class Drills:
@@ -30,11 +29,15 @@ class Drills:
 
     The world is of the size of `names` and made from the seed alone, which should be a hash: small seeds are those of
     the worlds that people ask about.
+
+    Args:
+        asked: how a question is written, `{question}` its place.
+        first: share of searches whose right passage is put first, as a retriever does; else it is anywhere.
     """
 
-    def __init__(self, names: Names, *, seed: int) -> None:
+    def __init__(self, names: Names, *, seed: int, asked: str, first: float) -> None:
         self.world = make_world(names, seed=seed, skew=SKEW, namesakes=NAMESAKES)
-        self._seed = seed
+        self._seed, self._asked, self._first = seed, asked, first
         self._entities = list(self.world)
         self._peers: dict[str, list[Entity]] = defaultdict(list)
         self._alike: dict[str, list[Entity]] = defaultdict(list)
@@ -70,7 +73,7 @@ class Drills:
         hops = self._chain(rng.choice(lengths), rng)
         identity = f"w-{len(hops)}hop-{hops[0].subject.id[2:]}-{'-'.join(hop.relation for hop in hops)}"
         text = question(self.world, identity, seed=rng.getrandbits(32), paraphrases=3).text
-        pieces = [(f"Question: {text}", False)]
+        pieces = [(self._asked.format(question=text), False)]
         for hop in hops:
             pieces += [(_thought("search", hop, rng), True), (sub_question(hop, rng, 3), True)]
             if shown:
@@ -106,7 +109,7 @@ class Drills:
             other = rng.choice(pool)
             if other is not entity and other not in others:
                 others.append(other)
-        place = 0 if rng.random() < FIRST else rng.randrange(SHOWN)
+        place = 0 if rng.random() < self._first else rng.randrange(SHOWN)
         return [*others[:place], entity, *others[place:]]
 
     def _passages(self, entities: Sequence[Entity]) -> str:

@@ -17,8 +17,8 @@ from envs.text import load_tokenizer
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
-    sizes = {"people": 40, "cities": 12, "works": 20, "organisations": 15, "countries": 4}
-    WorldData(**sizes, questions=60).make(folder, seed=5, rank=0, world_size=1)
+    stage = WorldData(people=40, cities=12, works=20, organisations=15, countries=4, questions=60)
+    stage.make(folder, seed=5, rank=0, world_size=1)
     return folder
 
 
@@ -31,7 +31,7 @@ def text(world: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) ->
 
 def test_no_control_tag_and_no_unknown_word_is_ever_said(world: Path) -> None:
     tokenizer = load_tokenizer(world / "tokenizer")
-    never = torch.tensor(tokenizer.convert_tokens_to_ids([*TAGS, "<unk>", "<|im_start|>"]))
+    never = torch.tensor(tokenizer.convert_tokens_to_ids([*TAGS, "<unk>"]))
     for batch in text(world).train_dataloader():
         assert not torch.isin(batch.ids_BT, never).any()
 
@@ -68,11 +68,11 @@ def test_a_resumed_run_goes_on_with_the_batches_it_had_not_seen(world: Path) -> 
     whole = list(text(world).train_dataloader())
     loader = text(world).train_dataloader()
     batches = iter(loader)
-    next(batches), next(batches)
+    seen = [next(batches), next(batches)]
     resumed = text(world).train_dataloader()
     resumed.load_state_dict(loader.state_dict())
     rest = list(resumed)
-    assert len(rest) == 4
+    assert len(seen) + len(rest) == len(whole)
     assert all(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(whole[2:], rest, strict=True))
 
 

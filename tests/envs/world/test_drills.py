@@ -13,9 +13,13 @@ from envs.world.vocabulary import english
 NAMES = Names({"person": 40, "city": 12, "work": 20, "organisation": 15, "country": 4}, english())
 
 
+def made(seed: int) -> Drills:
+    return Drills(NAMES, seed=seed, asked="Question: {question}", first=0.5)
+
+
 @pytest.fixture(scope="module")
 def drills() -> Drills:
-    return Drills(NAMES, seed=7)
+    return made(7)
 
 
 def texts(drills: Drills, kind: str, count: int = 40) -> list[list[tuple[str, bool]]]:
@@ -73,8 +77,8 @@ def test_questions_and_passages_are_given_not_learnt(drills: Drills) -> None:
 
 
 def test_the_same_seeds_say_the_same_and_other_worlds_hold_other_facts(drills: Drills) -> None:
-    assert texts(Drills(NAMES, seed=7), "session") == texts(drills, "session")
-    one, other = drills.world, Drills(NAMES, seed=8).world
+    assert texts(made(7), "session") == texts(drills, "session")
+    one, other = drills.world, made(8).world
     assert len(facts(one) & facts(other)) < 0.05 * len(facts(one))
 
 
