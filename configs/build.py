@@ -190,7 +190,7 @@ def _asks_for_component(annotation: Any) -> bool:
     if get_origin(annotation) in (Union, UnionType):
         return all(_asks_for_component(one) for one in get_args(annotation) if one is not NoneType)
     kind = get_origin(annotation) or annotation
-    if not inspect.isclass(kind) or is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, Enum):
+    if kind is Any or not inspect.isclass(kind) or is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, Enum):
         return False
     return getattr(kind, "_is_protocol", False) or not any(issubclass(plain, kind) for plain in _PLAIN)
 

@@ -69,6 +69,10 @@ def test_a_stage_piece_may_not_lack_anything() -> None:
     refused({"target": "tests.toys:reward"}, r"missing 'episodes' at stages.rl.module")
 
 
+def test_an_argument_of_any_type_takes_plain_values() -> None:
+    assert made({"target": "tests.toys:Piece", "name": "a", "other": 3}).other == 3
+
+
 def test_open_keywords_take_any_name_but_named_ones_stay_checked() -> None:
     assert made({"target": "tests.toys:Open", "extra": 1, "first": 2}).rest == {"extra": 1}
     refused({"target": "tests.toys:Open", "first": "x"}, r"'x' of type 'str' .* Integer at stages.rl.module.first")
