@@ -1,4 +1,4 @@
-"""What all tests share: the folder of real data, and the count of tests that went without it."""
+"""What all tests share: one run of every stage, the folder of real data, the count of tests that went without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import micro
+from tests.lives import moments
+from tests.micro import Quickstart
+
 NO_DATA = "RAG_DATA is not set"
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
+    """One unbroken run for all tests that need one; they may add experiments to its store."""
+    output = tmp_path_factory.mktemp("quickstart") / "runs"
+    with moments() as counted:
+        assert micro.chain(output) == 0
+    return Quickstart(output, counted)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,19 @@
-"""The experiment of the embedded world made small: a whole one in a few seconds."""
+"""The experiments of the embedded world made small: evaluation in seconds, the whole quickstart in half a minute."""
 
 from __future__ import annotations
 
+import json
 import signal
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 import train
 
-WORLD = Path(train.__file__).parent / "configs" / "world.yaml"
+CONFIGS = Path(train.__file__).parent / "configs"
+WORLD, QUICKSTART = CONFIGS / "world.yaml", CONFIGS / "quickstart.yaml"
 SMALL = (
     *("stages.world.data.people=40", "stages.world.data.works=20", "stages.world.data.organisations=15"),
     *("stages.world.data.cities=12", "stages.world.data.countries=4", "stages.world.data.questions=120"),
@@ -18,6 +24,42 @@ SMALL = (
         "stages.eval_untrained.data.generator.policy.layers=1",
     ),
     "stages.eval_untrained.data.generator.policy.feed_forward=32",
+)
+
+
+class Quickstart(NamedTuple):
+    """A whole small quickstart: its output folder, and the moments of its stages by kind (`tests.lives`)."""
+
+    output: Path
+    moments: Counter[tuple[str, str]]
+
+
+def questions(low: float, high: float) -> str:
+    """A part of the questions that the policy is fine-tuned on: one layer answers no others."""
+    source = "datamodules.sources.world:WorldQuestions"
+    return f'{{target: "{source}", path: "${{stage:world}}", split: sft, part: [{low}, {high}]}}'
+
+
+# One layer that knows half of its lesson by heart: some of its steps are true and some are not, at any temperature.
+TINY_WORLD = (
+    *("stages.world.data.people=12", "stages.world.data.works=6", "stages.world.data.organisations=5"),
+    *("stages.world.data.cities=4", "stages.world.data.countries=2", "stages.world.data.questions=40"),
+    *("stages.world.data.paraphrases=1", "stages.world.data.namesakes=0", "stages.world.data.hops=[1]"),
+    *("stages.world.data.splits={sft: 28, dev: 4, test: 8}", "parts.limits.turns=6"),
+)
+CHAIN = (
+    *("devices=1", "parts.curve.every=1", "parts.episodes.every=1", *TINY_WORLD),
+    'stages.sft.module.policy={target: "modules.policy:random_policy", tokenizer: "${parts.tokenizer}", '
+    "hidden_size: 64, layers: 1, heads: 4, kv_heads: 2, feed_forward: 128}",
+    *("stages.sft.module.optimizer.lr=1e-2", "stages.sft.data.batch_size=4", "stages.sft.trainer.max_epochs=20"),
+    *(f"stages.search.data.questions={questions(0, 0.3)}", "stages.search.data.simulations=8"),
+    *("stages.search.data.depth=6", "stages.search.data.chunk=4"),
+    *(f"stages.sample.data.questions={questions(0, 0.3)}", "stages.sample.data.unit=4"),
+    *(f"stages.{arm}.data.questions={questions(0.5, 0.7)}" for arm in ("rl", "rl_outcome")),
+    *(f"stages.{arm}.data.questions_per_iteration=2" for arm in ("rl", "rl_outcome")),
+    *(f"stages.{arm}.module.temperature=1.2" for arm in ("rl", "rl_outcome")),
+    *(f"stages.{arm}.callbacks.rollout.group_size=4" for arm in ("rl", "rl_outcome")),
+    *(f"stages.{arm}.trainer.max_epochs=2" for arm in ("rl", "rl_outcome")),
 )
 
 
@@ -35,3 +77,19 @@ def small_world(output: Path, *arguments: str) -> int:
     """The small world into `output`; eleven turns for the teacher, three for the untrained model."""
     teacher = "stages.eval_teacher.data.limits={target: 'envs.types:Limits', turn_tokens: 64}"
     return run(*SMALL, teacher, f"output={output}", *arguments)
+
+
+def chain(output: Path, *arguments: str, config: Path = QUICKSTART) -> int:
+    """Every stage of the quickstart, or of what is based on it, into `output`; on one thread, wherever it runs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run(*CHAIN, f"output={output}", *arguments, config=config)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def artifacts(output: Path, experiment: str = "quickstart") -> dict[str, Path]:
+    """The artifact folders of an experiment by stage, in the order they were made."""
+    stages = json.loads((output / experiment / "seed0" / "stages.json").read_text())
+    return {stage: output / place for stage, place in stages.items()}

@@ -21,6 +21,7 @@ FORBIDDEN = {
     "callbacks": {"configs", "reports", "train", "omegaconf"},
     "reports": {"configs", "callbacks", "train", "lightning", "omegaconf"},
 }
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 
@@ -59,8 +60,7 @@ def test_the_entry_point_stays_a_table_of_contents() -> None:
 
 
 def test_every_component_that_the_docs_name_exists() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    for page in pages:
+    for page in PAGES:
         for module, name in re.findall(
             r"\b((?:envs|modules|datamodules|callbacks|configs)(?:\.\w+)+):(\w+)", page.read_text()
         ):
@@ -70,6 +70,7 @@ def test_every_component_that_the_docs_name_exists() -> None:
 
 
 def test_every_page_that_a_page_links_to_exists() -> None:
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "recipes.md"} <= {page.name for page in PAGES}
+    for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

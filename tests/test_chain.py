@@ -1,0 +1,266 @@
+"""The whole quickstart, made small: what it makes, made again, broken off, shared by two ranks, without its helpers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import train
+from tests import micro
+from tests.lives import PAGES, Break
+from tests.micro import Quickstart, artifacts
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+ROOT = Path(train.__file__).parent
+EVALUATIONS = ("eval_teacher", "eval_sft", "eval_rl_outcome", "eval_rft", "eval_rl")
+FITS = ("sft", "prm", "rft", "rl", "rl_outcome")
+FLAKY = '{target: "tests.outages:Flaky", retriever: "${parts.retriever}", every: %d}'
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "manifest.json").read_text())["metrics"]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that a stage made but times and places: hashes of its files, and its metrics."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
+    told = {"manifest.json", "config.yaml", "results.json"}
+    kept = [path for path in files if path.name not in told and path.suffix != ".seconds"]
+    hashes = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
+    return dict(sorted(hashes.items())) | metrics(folder)
+
+
+def scalars(output: Path, stage: str, experiment: str = "quickstart") -> EventAccumulator:
+    (events,) = (output / experiment / "seed0" / "tensorboard" / stage).iterdir()
+    return EventAccumulator(str(events)).Reload()
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1700, check=False)
+
+
+def test_every_stage_is_made_or_fitted(quickstart: Quickstart) -> None:
+    made = artifacts(quickstart.output)
+    assert {*FITS, *EVALUATIONS, "world", "teach", "search", "label", "rank", "sample", "refine"} <= set(made)
+    for stage, folder in made.items():
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert (manifest["stage"], manifest["kind"]) == (stage, "fit" if stage in FITS else "make")
+        assert (folder / "model" / "model.safetensors").exists() == (stage in FITS)
+
+
+def test_every_stage_finds_something_to_learn_from(quickstart: Quickstart) -> None:
+    """Else the tests that share this run would compare nothing with nothing."""
+    made = artifacts(quickstart.output)
+    assert len((made["label"] / "data" / "pairs.jsonl").read_text().splitlines()) == metrics(made["label"])["pairs"] > 0
+    kept = metrics(made["refine"])
+    assert 0 < kept["refine/steps_kept"] < kept["refine/steps"]
+    for arm in ("rl", "rl_outcome"):
+        spread = [event.value for event in scalars(quickstart.output, arm).Scalars("frac_reward_zero_std")]
+        assert len(spread) == 2
+        assert min(spread) < 1
+
+
+@pytest.mark.parametrize(("before", "after"), [("sft", "rft"), ("rft", "rl"), ("sft", "rl_outcome")])
+def test_a_fit_goes_on_from_the_weights_it_is_given(quickstart: Quickstart, before: str, after: str) -> None:
+    made = artifacts(quickstart.output)
+    old, new = weights(made[before]), weights(made[after])
+    moved = max(float((new[name] - old[name]).abs().max()) for name in new)
+    assert 0 < moved < 0.05
+
+
+def test_results_have_a_row_with_intervals_for_every_evaluation(quickstart: Quickstart) -> None:
+    rows = json.loads((quickstart.output / "quickstart" / "seed0" / "results.json").read_text())["rows"]
+    assert {row["stage"] for row in rows} == set(EVALUATIONS)
+    for row in rows:
+        assert row["n"] == 8
+        assert row["em_low"] <= row["em"] <= row["em_high"]
+        assert row["f1_low"] <= row["f1"] <= row["f1_high"]
+        assert None not in [row[name] for name in ("flawed", "unresolved", "searches", "valid_steps", "recall")]
+    assert next(row["em"] for row in rows if row["stage"] == "eval_teacher") == 1
+
+
+def test_the_report_has_a_row_for_every_stage_and_links_their_pages(quickstart: Quickstart) -> None:
+    report = quickstart.output / "quickstart" / "seed0" / "report.md"
+    for stage, folder in artifacts(quickstart.output).items():
+        assert re.search(rf"^\| {stage} +\| {folder.name} ", report.read_text(), re.M)
+    links = re.findall(r"\[report\]\(([^)]+)\)", report.read_text())
+    assert {Path(link).parent.name.split("-")[0] for link in links} >= {"search", "label", "rank"}
+    assert all((report.parent / link).exists() for link in links)
+    assert "Question:" in (artifacts(quickstart.output)["search"] / "report.md").read_text(), "a tree as text"
+
+
+@pytest.mark.parametrize(
+    ("stage", "tag"),
+    [("sft", "loss"), ("prm", "accuracy"), ("rl", "rewards/prm/mean"), ("rl", "adv/std"), ("rl", "entropy"),
+     ("rl_outcome", "rewards/answer_f1/mean"), ("search", "search/nodes"), ("eval_rl", "eval/world/test/em")],
+)  # fmt: skip
+def test_tensorboard_shows_it(quickstart: Quickstart, stage: str, tag: str) -> None:
+    assert tag in scalars(quickstart.output, stage).Tags()["scalars"]
+
+
+def test_again_it_is_done_without_work(quickstart: Quickstart, capsys) -> None:
+    made = {stage: (folder / "manifest.json").read_bytes() for stage, folder in artifacts(quickstart.output).items()}
+    assert micro.chain(quickstart.output) == 0
+    lines = capsys.readouterr().out.splitlines()[: len(made)]
+    assert [line.split(" ")[:2] for line in lines] == [[f"{stage}:", "done,"] for stage in made]
+    again = {stage: (folder / "manifest.json").read_bytes() for stage, folder in artifacts(quickstart.output).items()}
+    assert again == made
+
+
+def test_an_ablation_makes_only_what_differs(quickstart: Quickstart, capsys) -> None:
+    gone = [setting for setting in micro.CHAIN if setting.startswith("stages.sample.")]
+    config, overrides = micro.CONFIGS / "ablations" / "no_refinement.yaml", [s for s in micro.CHAIN if s not in gone]
+    assert micro.run(*overrides, f"output={quickstart.output}", config=config) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if re.search(": (make|fit) ", line)] == ["rl", "eval_rl"]
+    whole, without = artifacts(quickstart.output), artifacts(quickstart.output, "no_refinement")
+    assert set(whole) - set(without) == {"sample", "refine", "rft", "eval_rft"}
+    assert {stage for stage in without if without[stage] != whole[stage]} == {"rl", "eval_rl"}
+
+
+def breaks(moments: Counter[tuple[str, str]], seed: int) -> Iterator[Break]:
+    """Every stage is killed at a moment drawn from a seed, the long ones at one of every kind, after they were asked
+    to leave; the pages at the end."""
+    draw = random.Random(seed)
+    kinds: dict[str, list[str]] = {}
+    for stage, kind in moments:
+        kinds.setdefault(stage, []).append(kind)
+    pages = kinds.pop(PAGES)
+    for stage, found in kinds.items():
+        if stage in ("sft", "search", "rl"):
+            # In the first half of what there is, so that there is something left for the next one.
+            yield Break(stage, found[-1], 1, signal.SIGTERM)
+            for kind in reversed(found):
+                yield Break(stage, kind, draw.randint(1, max(1, moments[stage, kind] // 2)))
+        else:
+            kind = draw.choice(found)
+            yield Break(stage, kind, draw.randint(1, moments[stage, kind]))
+    yield Break(PAGES, pages[0], draw.randint(2, moments[PAGES, pages[0]]))
+
+
+def test_a_run_that_is_broken_off_in_every_stage_ends_in_the_bytes_of_an_unbroken_one(
+    quickstart: Quickstart, tmp_path: Path
+) -> None:
+    """In another folder and with another hash seed, too."""
+    planned = list(breaks(quickstart.moments, seed=0))
+    made = artifacts(quickstart.output)
+    assert {one.stage for one in planned} == {*made, PAGES}
+    kinds = {(one.stage, one.kind) for one in planned}
+    assert {("sft", "update"), ("sft", "checkpoint"), ("search", "turn"), ("rl", "turn")} <= kinds
+    assert {("rl", "update"), ("rl", "checkpoint"), ("label", "file"), ("refine", "file")} <= kinds
+    (tmp_path / "breaks.json").write_text(json.dumps(planned))
+    arguments = ["--config", str(micro.QUICKSTART), *micro.CHAIN, f"output={tmp_path / 'runs'}"]
+    ended = process("-m", "tests.lives", str(tmp_path / "breaks.json"), *arguments)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr, "a signal is obeyed without a word"
+    again = artifacts(tmp_path / "runs")
+    assert list(again) == list(made)
+    for stage in made:
+        assert again[stage].name == made[stage].name
+        assert contents(again[stage]) == contents(made[stage]), stage
+
+
+def test_two_ranks_make_what_one_makes(quickstart: Quickstart, tmp_path: Path) -> None:
+    """Records to the byte where they come from the same policy; weights but for the order of sums."""
+    one, policy = artifacts(quickstart.output), artifacts(quickstart.output)["sft"] / "model"
+    given = [f"parts.sft_policy.model={policy}", f"output={tmp_path / 'runs'}", "devices=2"]
+    ended = process("train.py", "--config", str(micro.QUICKSTART), *micro.CHAIN, *given)
+    assert ended.returncode == 0, ended.stderr
+    two = artifacts(tmp_path / "runs")
+    assert set(two) == set(one)
+    for stage in ("world", "teach", "search", "label", "sample", "eval_teacher", "eval_sft"):
+        assert contents(two[stage]) == contents(one[stage]), stage
+    for stage in ("sft", "prm"):
+        new, old = weights(two[stage]), weights(one[stage])
+        assert max(float((new[name] - old[name]).abs().max()) for name in old) < 1e-3, stage
+
+
+def line(capsys) -> str:
+    """The one line that a run ended with."""
+    (found,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return found
+
+
+def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart) -> None:
+    """Never rewarded: an episode that it failed has no score."""
+    flaky = [f"stages.search.data.retriever={FLAKY % 4}", f"stages.sample.data.retriever={FLAKY % 2}"]
+    flaky += [f"stages.rl.callbacks.rollout.retriever={FLAKY % 4}", "experiment=flaky"]
+    assert micro.chain(quickstart.output, *flaky, "--stage", "rl") == 0
+    made = artifacts(quickstart.output, "flaky")
+    assert metrics(made["search"])["search/failures"] > 0
+    assert metrics(made["sample"])["failed"] > 0
+    assert metrics(made["sample"])["failed"] + metrics(made["sample"])["episodes"] == 14
+    events = scalars(quickstart.output, "rl", "flaky")
+    failed = [event.value for event in events.Scalars("stop/error")]
+    assert max(failed) > 0
+    assert [event.value for event in events.Scalars("unscored")] == failed
+
+
+def test_a_judge_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart, capsys) -> None:
+    truth = '{target: "modules.judges.oracle:WorldOracle", world: "${stage:world}"}'
+    absent = 'stages.label.data.judge={target: "tests.outages:Absent", judge: %s, every: %d}'
+    assert micro.chain(quickstart.output, absent % (truth, 3), "experiment=absent", "--stage", "label") == 0
+    whole = metrics(artifacts(quickstart.output)["label"])
+    found, groups = metrics(artifacts(quickstart.output, "absent")["label"]), whole["groups"]
+    assert found["failures"] == -(-groups // 3)
+    assert 0 < found["pairs"] < whole["pairs"]
+    assert micro.chain(quickstart.output, absent % (truth, 1), "experiment=nobody", "--stage", "label") == 1
+    assert f"the judge had no answer for any of {groups:.0f} groups of siblings; run again to go on" in line(capsys)
+
+
+def test_a_loss_that_is_no_number_ends_in_one_line(quickstart: Quickstart, capsys) -> None:
+    optimizer = '{target: "modules.optimizer:AdamW", lr: 1e-3}'
+    module = f'{{target: "tests.outages:NotANumber", policy: "${{parts.sft_policy}}", optimizer: {optimizer}}}'
+    broken = [f"stages.rft.module={module}", "experiment=nan", "--stage", "rft"]
+    assert micro.chain(quickstart.output, *broken) == 1
+    assert "the loss is nan at optimiser step 1: lower the learning rate" in line(capsys)
+    (begun,) = [path for path in (quickstart.output / "store").glob("rft-*") if not (path / "manifest.json").exists()]
+    assert not (begun / "model").exists()
+
+
+def test_rewards_that_are_all_equal_leave_the_weights_as_they_were(quickstart: Quickstart) -> None:
+    rewards = "stages.rl_outcome.callbacks.rollout.rewards"
+    even = f'{rewards}={{even: {{weight: 1.0, level: outcome, reward: {{target: "tests.outages:even"}}}}}}'
+    others = [f"{rewards}.{name}=null" for name in ("answer_f1", "trajectory_format")]
+    assert micro.chain(quickstart.output, even, *others, "experiment=even", "--stage", "rl_outcome") == 0
+    made = artifacts(quickstart.output, "even")
+    assert metrics(made["rl_outcome"])["frac_reward_zero_std"] == 1
+    before, after = weights(made["sft"]), weights(made["rl_outcome"])
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_rollouts_that_are_all_malformed_are_counted_and_not_rewarded(quickstart: Quickstart) -> None:
+    short = "{target: 'envs.types:Limits', turns: 2, turn_tokens: 2, total_tokens: 512}"
+    limits = f"stages.rl_outcome.callbacks.rollout.limits={short}"
+    assert micro.chain(quickstart.output, limits, "experiment=short", "--stage", "rl_outcome") == 0
+    found = metrics(artifacts(quickstart.output, "short")["rl_outcome"])
+    assert (found["format/valid_rate"], found["stop/answered"], found["reward"]) == (0, 0, 0)
+
+
+def test_a_refinement_that_keeps_nothing_ends_in_one_line(quickstart: Quickstart, capsys) -> None:
+    strict = ["stages.refine.data.threshold=99", "experiment=strict", "--stage", "refine"]
+    assert micro.chain(quickstart.output, *strict) == 1
+    said = line(capsys)
+    assert "refinement keeps nothing of 14 episodes" in said
+    assert "no step kept" in said

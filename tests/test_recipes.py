@@ -1,0 +1,87 @@
+"""Every recipe of `docs/recipes.md`, followed to the letter: its files written, its command run, its piece at work."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import train
+from envs.types import Action
+from tests import micro
+from tests.envs.protocols.conformance import check_protocol
+from tests.micro import Quickstart, artifacts
+from tests.tiny import byte_tokenizer
+
+Follow = Callable[[str], dict[str, Path]]  # a recipe's title; its artifacts by stage
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+PAGE = (Path(train.__file__).parent / "docs" / "recipes.md").read_text()
+UNTRAINED = (*micro.TINY_WORLD, *(setting for setting in micro.SMALL if "eval_untrained" in setting))
+
+
+@pytest.fixture
+def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
+    """Does what a recipe says in a folder of its own, with the settings and the store of the small run."""
+
+    def followed(title: str) -> dict[str, Path]:
+        (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+        for name, text in re.findall(r"^`(\S+)`\n```\w*\n(.*?)^```$", section, re.M | re.S):
+            (tmp_path / name).write_text(text)
+        (command,) = re.findall(r"^```\npython train\.py (.*)\n```$", section, re.M)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        flag, name, *arguments = shlex.split(command)
+        config = (tmp_path / name).read_text()
+        small = micro.CHAIN if "base: [quickstart.yaml]" in config else UNTRAINED
+        assert flag == "--config"
+        assert micro.run(*arguments, *small, f"output={quickstart.output}", config=Path(name)) == 0
+        return artifacts(quickstart.output, re.findall(r"^experiment: (\w+)$", config, re.M)[0])
+
+    return followed
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_reward(quickstart: Quickstart, follow: Follow) -> None:
+    made = follow("A reward")
+    (events,) = (quickstart.output / "brevity" / "seed0" / "tensorboard" / "rl").iterdir()
+    values = [event.value for event in EventAccumulator(str(events)).Reload().Scalars("rewards/brevity/mean")]
+    assert len(values) == 2
+    assert all(0 < value <= 1 for value in values), "most of what is sampled searches once or twice"
+    assert made["rl"] != artifacts(quickstart.output)["rl"]
+
+
+def test_an_advantage(quickstart: Quickstart, follow: Follow) -> None:
+    made, whole = follow("An advantage"), artifacts(quickstart.output)
+    assert made["rft"] == whole["rft"]
+    weights = [folder / "model" / "model.safetensors" for folder in (made["rl"], whole["rl"])]
+    assert weights[0].read_bytes() != weights[1].read_bytes()
+
+
+def test_a_judge(follow: Follow) -> None:
+    pairs = rows(follow("A judge")["label"] / "data" / "pairs.jsonl")
+    assert {pair["reason"] for pair in pairs} == {"shorter"}
+
+
+def test_a_dataset(follow: Follow) -> None:
+    predictions = rows(follow("A dataset")["eval_untrained"] / "data" / "predictions-sheet-test.jsonl")
+    assert [row["id"] for row in predictions] == [f"sheet-{number}" for number in range(1, len(predictions) + 1)]
+    assert all(row["question"] and row["answers"] for row in predictions)
+
+
+def test_a_protocol(follow: Follow) -> None:
+    predictions = rows(follow("A protocol")["eval_untrained"] / "data" / "predictions-world-test.jsonl")
+    kinds = {step["kind"] for row in predictions for step in row["steps"]}
+    assert len(predictions) == 8
+    assert set() < kinds <= {"query", "answer", "invalid"}
+    lines = importlib.import_module("my_protocol").Lines(byte_tokenizer())
+    check_protocol(lines, [Action("query", "first program"), Action("answer", "Ada")], "Ada")
