@@ -205,8 +205,8 @@ def line(capsys) -> str:
 def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart) -> None:
     """Never rewarded: an episode that it failed has no score."""
     flaky = [f"stages.search.data.retriever={FLAKY % 4}", f"stages.sample.data.retriever={FLAKY % 2}"]
-    flaky += [f"stages.rl.callbacks.rollout.retriever={FLAKY % 4}", "experiment=flaky"]
-    assert micro.chain(quickstart.output, *flaky, "--stage", "rl") == 0
+    flaky += [f"stages.rl.callbacks.rollout.retriever={FLAKY % 4}", "stages.rl.callbacks.rollout.pool=2"]
+    assert micro.chain(quickstart.output, *flaky, "experiment=flaky", "--stage", "rl") == 0
     made = artifacts(quickstart.output, "flaky")
     assert metrics(made["search"])["search/failures"] > 0
     assert metrics(made["sample"])["failed"] > 0
