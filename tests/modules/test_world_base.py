@@ -1,0 +1,43 @@
+"""The base checkpoint that the suite ships for the embedded world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from datamodules.base_text import WorldText
+from datamodules.world import WorldData
+from envs.batches import collate
+from envs.errors import ConfigError
+from modules.policy import load_policy
+from modules.scoring import sequence_logprobs
+
+BASE = Path(train.__file__).parent / "assets" / "world_base"
+
+
+def make(folder: Path, people: int = 120) -> Path:
+    WorldData(people=people, questions=60).make(folder, seed=0, rank=0, world_size=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("world"))
+
+
+def test_it_knows_what_to_look_up_and_reads_it_in_worlds_it_never_saw(world: Path) -> None:
+    policy = load_policy(str(BASE), tokenizer=world / "tokenizer", device="cpu")
+    data = WorldText(world, sequences=1, copying=0.0, shares={"session": 1}, seed=7)
+    data.setup("fit")
+    batch = collate([data.sequence(number) for number in range(8)])
+    with torch.inference_mode():
+        loss = -sequence_logprobs(policy.model, batch)[batch.loss_mask_BT].mean()
+    assert loss < 0.25  # the wordings alone, which nothing tells, cost 0.15; not to read costs 0.4 and more
+
+
+def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="none of this model's: it has another number for"):
+        load_policy(str(BASE), tokenizer=make(tmp_path, people=150) / "tokenizer", device="cpu")
