@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# The same bits need the same number of threads, here and in the processes that tests start. Before torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 
