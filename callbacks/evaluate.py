@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from callbacks.scoring import Match, Oracle, Row, endings, score, summarise, summarise_groups
+from callbacks.scoring import Match, Row, endings, score, summarise, summarise_groups
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.files import write_json
-from envs.interfaces import Generator, Protocol, Retriever
+from envs.interfaces import Generator, Oracle, Protocol, Retriever
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Question

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from envs.interfaces import Oracle
 from envs.types import Episode, Gold
 from modules.metrics import cover_match, exact_match, f1_score
 from modules.statistics import bootstrap_interval
@@ -18,23 +19,6 @@ MEASURES = (
     *("em", "f1", "cover", "flawed", "unresolved", "searches"),
     *("valid_steps", "valid_episodes", "true_steps", "recall"),
 )
-
-
-class Judgement(Protocol):
-    """What is known of an episode's process where truth is known; `valid` has one entry a step."""
-
-    @property
-    def valid(self) -> tuple[bool, ...]: ...
-    @property
-    def flawed(self) -> bool: ...
-    @property
-    def unresolved(self) -> bool: ...
-
-
-class Oracle(Protocol):
-    """Knows the truth of every step."""
-
-    def judge(self, episode: Episode) -> Judgement: ...
 
 
 def score(

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from callbacks.scoring import Oracle, Row
+from callbacks.scoring import Row
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.files import atomic_write, write_json
-from envs.interfaces import Generator, Protocol, Retriever, StepScorer
+from envs.interfaces import Generator, Oracle, Protocol, Retriever, StepScorer
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Question, Step

@@ -7,7 +7,6 @@ kept stays in its episode as context, untrained.
 from __future__ import annotations
 
 import math
-import typing
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,23 +17,10 @@ from datamodules.records import episode_from_row, episode_to_row, numbered_rows,
 from envs.answers import exact_match
 from envs.errors import ConfigError, DataError
 from envs.files import write_json
-from envs.interfaces import Protocol, StepScorer
+from envs.interfaces import Oracle, Protocol, StepScorer
 from envs.types import Episode
 
 Row = dict[str, Any]
-
-
-class Judgement(typing.Protocol):
-    """The truth of every step of an episode."""
-
-    @property
-    def valid(self) -> tuple[bool, ...]: ...
-
-
-class Oracle(typing.Protocol):
-    """Knows the truth of every step."""
-
-    def judge(self, episode: Episode) -> Judgement: ...
 
 
 class Refinement:

@@ -106,3 +106,20 @@ class RewardContext:
     """What a reward may know besides the episodes that it scores."""
 
     protocol: Protocol
+
+
+class Judgement(typing.Protocol):
+    """What is known of an episode's process where truth is known; `valid` has one entry a step."""
+
+    @property
+    def valid(self) -> tuple[bool, ...]: ...
+    @property
+    def flawed(self) -> bool: ...
+    @property
+    def unresolved(self) -> bool: ...
+
+
+class Oracle(typing.Protocol):
+    """Knows the truth of every step."""
+
+    def judge(self, episode: Episode) -> Judgement: ...

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.interfaces import RewardContext
+from envs.interfaces import Oracle, RewardContext
 from envs.types import Episode
-from envs.world.oracle import Oracle
 
 
 def true_steps(episodes: Sequence[Episode], context: RewardContext, *, oracle: Oracle) -> list[Tensor]:
