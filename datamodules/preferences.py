@@ -1,4 +1,4 @@
-"""Preferences as a stage: a judge compares sibling steps of the search trees, and pairs come of it."""
+"""Preferences as a stage: a judge compares steps of the search trees, and pairs come of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datamodules.records import PAIR, TREE, pair_from_row, pair_to_row, read_row
 from datamodules.sampling import Counting
 from datamodules.search import read_trees
 from datamodules.tree.node import Tree
-from datamodules.tree.pairs import candidate_groups
+from datamodules.tree.pairs import candidate_groups, mixed_group
 from datamodules.tree.text import pair_text, tree_text
 from envs.errors import ConfigError, DataError
 from envs.files import atomic_write, write_json
@@ -33,14 +33,15 @@ class Preferences:
     Args:
         trees: the stage folder of a search.
         protocol: the format of its episodes.
-        judge: compares siblings.
-        pairs_per_node: at most so many of a group's verdicts become pairs, the judge's best first.
+        judge: compares steps.
+        pairs_per_node: at most so many of a group of siblings' verdicts become pairs, the judge's best first.
+        pairs_per_tree: besides, at most so many pairs of steps of one tree whatever their histories; not in the paper.
         unit: trees a unit.
         min_visits: visits that make a step a candidate; 0 for a judge that needs no outcome of it.
         descend_visits: visits of a step below which nothing is judged.
 
     Raises:
-        ConfigError: a number is below 1.
+        ConfigError: a number is too low.
     """
 
     def __init__(
@@ -50,17 +51,18 @@ class Preferences:
         judge: Judge,
         *,
         pairs_per_node: int = 1,
+        pairs_per_tree: int = 0,
         unit: int = 64,
         min_visits: int = 1,
         descend_visits: int = 3,
     ) -> None:
-        if min(pairs_per_node, unit) < 1 or min(min_visits, descend_visits) < 0:
-            raise ConfigError(
-                f"pairs_per_node {pairs_per_node}, unit {unit}, min_visits {min_visits}, descend_visits "
-                f"{descend_visits}: the first two must be at least 1, visits at least 0"
-            )
+        counts = {"pairs_per_node": pairs_per_node, "pairs_per_tree": pairs_per_tree}
+        visits = {"min_visits": min_visits, "descend_visits": descend_visits}
+        if unit < 1 or not sum(counts.values()) or min(counts.values()) < 0 or min(visits.values()) < 0:
+            given = ", ".join(f"{name} {value}" for name, value in ({"unit": unit} | counts | visits).items())
+            raise ConfigError(f"{given}: unit and one of the numbers of pairs must be at least 1, none below 0")
         self.trees, self.protocol, self.judge = Path(trees), protocol, judge
-        self.pairs_per_node, self.unit = pairs_per_node, unit
+        self.pairs_per_node, self.pairs_per_tree, self.unit = pairs_per_node, pairs_per_tree, unit
         self.min_visits, self.descend_visits = min_visits, descend_visits
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
@@ -72,20 +74,13 @@ class Preferences:
         for number, (path, rows) in enumerate(self._units(folder)):
             if number % world_size != rank or path.exists():
                 continue
-            groups = [
-                group
-                for row in rows
-                for group in candidate_groups(
-                    tree_from_row(row), self.protocol, min_visits=self.min_visits, descend_visits=self.descend_visits
-                )
-            ]
+            asked = [group for row in rows for group in self._asked(tree_from_row(row), seed)]
+            groups = [group for group, _ in asked]
             before = self._counted()
             answers = self.judge.compare(groups)
             if groups and all(answer is None for answer in answers):
-                raise DataError(
-                    f"the judge had no answer for any of {len(groups)} groups of siblings; run again to go on"
-                )
-            pairs = [_pairs(*judged, self.pairs_per_node) for judged in zip(groups, answers, strict=True)]
+                raise DataError(f"the judge had no answer for any of {len(groups)} groups of steps; run again to go on")
+            pairs = [_pairs(group, answer, most) for (group, most), answer in zip(asked, answers, strict=True)]
             summary = {
                 "trees": len(rows),
                 "groups": len(groups),
@@ -115,7 +110,7 @@ class Preferences:
         found = _Findings.of(pairs_path)
         if not found.pairs:
             raise DataError(
-                f"no pairs: of {total['groups']} groups of siblings the judge found {total['nulls']} alike and failed "
+                f"no pairs: of {total['groups']} groups of steps the judge found {total['nulls']} alike and failed "
                 f"on {total['failures']}; search more, or lower min_visits"
             )
         result = {**total, **found.figures(), "counts": dict(sorted(counts.items()))}
@@ -123,6 +118,16 @@ class Preferences:
         with atomic_write(folder / "report.md") as file:
             file.write(_report(found, next(read_trees(self.trees))))
         return {name: float(value) for name, value in (result | counts).items() if isinstance(value, int | float)}
+
+    def _asked(self, tree: Tree, seed: int) -> Iterator[tuple[list[Candidate], int]]:
+        """The groups of a tree that the judge is asked about, and how many pairs each may give."""
+        siblings = list(
+            candidate_groups(tree, self.protocol, min_visits=self.min_visits, descend_visits=self.descend_visits)
+        )
+        if self.pairs_per_node:
+            yield from ((group, self.pairs_per_node) for group in siblings)
+        if self.pairs_per_tree and siblings:
+            yield mixed_group(siblings, seed=seed), self.pairs_per_tree
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
         """Where each unit goes, and the rows of its trees."""

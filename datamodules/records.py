@@ -7,7 +7,7 @@ checks every field, so a damaged file ends in an error that names the line, neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from envs.types import Episode, Question, Status, Step, Turn
 QUESTION = "question/1"
 EPISODE = "episode/1"
 TREE = "tree/1"
-PAIR = "pair/1"
+PAIR = "pair/2"
 
 T = TypeVar("T")
 
@@ -73,9 +73,9 @@ def tree_from_row(row: dict[str, Any], where: str = "row") -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One side of a pair: its last turn, and the steps that the other side does not share."""
+    """One side of a pair: the turns and the steps that the other side does not share."""
 
-    turn: Turn
+    turns: list[Turn]
     steps: tuple[Step, ...]
     status: Status | None
     answer: str
@@ -83,13 +83,13 @@ class _Branch:
     visits: int
 
     @classmethod
-    def of(cls, episode: Episode, shared: int, value: float, visits: int) -> _Branch:
-        return cls(episode.turns[-1], episode.steps[shared:], episode.status, episode.answer, value, visits)
+    def of(cls, episode: Episode, turns: int, steps: int, value: float, visits: int) -> _Branch:
+        return cls(episode.turns[turns:], episode.steps[steps:], episode.status, episode.answer, value, visits)
 
     def episode(self, history: Episode) -> Episode:
         return replace(
             history,
-            turns=[*history.turns, self.turn],
+            turns=history.turns + self.turns,
             steps=history.steps + self.steps,
             status=self.status,
             answer=self.answer,
@@ -108,21 +108,20 @@ class _PairRow:
 
 
 def pair_to_row(pair: Pair, **extra: Any) -> dict[str, Any]:
-    """A `pair/1` row: the shared `history` as an episode, and of each side its last turn, steps, value and visits."""
+    """A `pair/2` row: the shared `history` as an episode, and each side's further turns, steps, value and visits."""
     chosen, rejected = pair.chosen, pair.rejected
-    same = [a == b for a, b in zip(chosen.steps, rejected.steps, strict=False)]
-    shared = [*same, False].index(False)
+    turns, steps = _shared(chosen.turns[:-1], rejected.turns[:-1]), _shared(chosen.steps, rejected.steps)
     row = _PairRow(
-        replace(chosen, turns=chosen.turns[:-1], steps=chosen.steps[:shared], status=None, answer=""),
-        _Branch.of(chosen, shared, pair.chosen_value, pair.chosen_visits),
-        _Branch.of(rejected, shared, pair.rejected_value, pair.rejected_visits),
+        replace(chosen, turns=chosen.turns[:turns], steps=chosen.steps[:steps], status=None, answer=""),
+        _Branch.of(chosen, turns, steps, pair.chosen_value, pair.chosen_visits),
+        _Branch.of(rejected, turns, steps, pair.rejected_value, pair.rejected_visits),
         pair.reason,
     )
     return _to_row(PAIR, _PairRow, row) | extra
 
 
 def pair_from_row(row: dict[str, Any], where: str = "row") -> Pair:
-    """The pair of a `pair/1` row; its two episodes share the turns before their last.
+    """The pair of a `pair/2` row; its two episodes share the turns of their history.
 
     Raises:
         DataError: another schema, or a field is missing or of the wrong type.
@@ -131,6 +130,11 @@ def pair_from_row(row: dict[str, Any], where: str = "row") -> Pair:
     a, b = read.chosen, read.rejected
     sides = a.episode(read.history), b.episode(read.history)
     return Pair(*sides, a.value, a.visits, b.value, b.visits, read.reason)
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items two sequences have in common at their beginnings."""
+    return [*(a == b for a, b in zip(one, other, strict=False)), False].index(False)
 
 
 def read_rows(path: Path, schema: str | None) -> Iterator[dict[str, Any]]:

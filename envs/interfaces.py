@@ -83,10 +83,13 @@ class Retriever(typing.Protocol):
 
 
 class Judge(typing.Protocol):
-    """Compares sibling steps: continuations of one episode that differ in their last turn."""
+    """Compares steps on one question: siblings, which differ in their last turn, or steps with different histories.
+
+    A judge that can compare siblings alone raises a ConfigError at others.
+    """
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
-        """For each group of siblings its verdicts, best first: empty where no pair is clearly better and worse.
+        """For each group of candidates its verdicts, best first: empty where no pair is clearly better and worse.
 
         None where no answer was had: a failed call is counted by the judge and never becomes a preference.
         """

@@ -43,7 +43,6 @@ class ReadBatch:
 
     Attributes:
         ids_BT: `[B, T]` int64.
-        attention_BT: `[B, T]` bool, False on padding.
         reading_BT: `[B, T]` int64, the reading that a policy token belongs to, -1 elsewhere.
         row_R: `[R]` int64, the row of each reading.
         action_R: `[R]` int64, its last policy token.
@@ -51,7 +50,6 @@ class ReadBatch:
     """
 
     ids_BT: Tensor
-    attention_BT: Tensor
     reading_BT: Tensor
     row_R: Tensor
     action_R: Tensor
@@ -109,8 +107,7 @@ def _places(episode: Episode, turns: Sequence[int]) -> tuple[dict[int, int], dic
 def collate_reads(sequences: Sequence[ReadSequence], pad_id: int = 0) -> ReadBatch:
     """Pad sequences into one batch; readings are numbered row by row."""
     ids = [torch.tensor(sequence.ids, dtype=torch.long) for sequence in sequences]
-    lengths = torch.tensor([len(row) for row in ids])
-    reading_BT = torch.full((len(ids), int(lengths.max())), -1)
+    reading_BT = torch.full((len(ids), max(map(len, ids))), -1)
     places = []
     for row, sequence in enumerate(sequences):
         for reading in sequence.readings:
@@ -118,10 +115,8 @@ def collate_reads(sequences: Sequence[ReadSequence], pad_id: int = 0) -> ReadBat
                 reading_BT[row, start:end] = len(places)
             places.append((row, reading.spans[-1][1] - 1, reading.observed))
     row_R, action_R, observed_R = torch.tensor(places, dtype=torch.long).reshape(-1, 3).T.contiguous()
-    attention_BT = torch.arange(reading_BT.shape[1])[None, :] < lengths[:, None]
-    return ReadBatch(
-        pad_sequence(ids, batch_first=True, padding_value=pad_id), attention_BT, reading_BT, row_R, action_R, observed_R
-    )
+    ids_BT = pad_sequence(ids, batch_first=True, padding_value=pad_id)
+    return ReadBatch(ids_BT, reading_BT, row_R, action_R, observed_R)
 
 
 def merge_prefixes(sequences: Sequence[ReadSequence]) -> tuple[list[ReadSequence], list[int]]:

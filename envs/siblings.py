@@ -1,4 +1,4 @@
-"""Sibling steps, continuations of one episode that differ in their last turn: what is judged, and what came of it."""
+"""Steps that are compared, most often siblings, which continue one episode: what is judged, and what came of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envs.types import Episode
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of several sibling steps: an episode that ends in it, and what the tree search knows of it.
+    """One of several steps: an episode that ends in it, and what the tree search knows of it.
 
     `value` is the mean backed-up outcome in [0, 1] and `visits` how often it was measured.
     """
@@ -21,7 +21,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A judge's preference among sibling steps: indices of the better and the worse one, and why."""
+    """A judge's preference among candidates: indices of the better and the worse one, and why."""
 
     chosen: int
     rejected: int
@@ -30,7 +30,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sibling steps and which is better: episodes with `steps` set that are equal but for their last turn.
+    """Two steps on one question and which is better: episodes with `steps` set; siblings differ in the last turn alone.
 
     Values and visits are those the search gave the two steps, as in `Candidate`.
     """

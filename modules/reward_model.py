@@ -150,7 +150,6 @@ def read_states(policy: Policy, batch: ReadBatch, read_at: ReadAt, *, logps: boo
     # Through the model itself and not its backbone: a sharded model gathers its weights when it is called.
     output = policy.model(
         input_ids=ids_BT,
-        attention_mask=batch.attention_BT[:, :until],
         logits_to_keep=columns_K - 1,
         output_hidden_states=True,
     )
@@ -168,7 +167,7 @@ def read_states(policy: Policy, batch: ReadBatch, read_at: ReadAt, *, logps: boo
 
 def to_device(batch: ReadBatch, device: torch.device) -> ReadBatch:
     """The batch with all its tensors on a device."""
-    names = ("ids_BT", "attention_BT", "reading_BT", "row_R", "action_R", "observed_R")
+    names = ("ids_BT", "reading_BT", "row_R", "action_R", "observed_R")
     return ReadBatch(*(getattr(batch, name).to(device) for name in names))
 
 

@@ -13,12 +13,13 @@ from modules.functional.logprobs import token_logprobs
 def trained_logits(model: PreTrainedModel, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Logits `[B, K, V]` that predict the K positions trained in any row, and those positions `[K]`.
 
-    The vocabulary is large and most of an agent's context is not trained: nothing is computed for the rest.
+    The vocabulary is large and most of an agent's context is not trained: nothing is computed for the rest. Padding is
+    on the right, where a causal model never looks back to it: no mask, so attention takes its causal short cut.
     """
     trained_T = batch.loss_mask_BT.any(dim=0)
     trained_T[0] = False  # nothing predicts the first token
     positions_K = trained_T.nonzero().squeeze(-1)
-    output = model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT, logits_to_keep=positions_K - 1)
+    output = model(input_ids=batch.ids_BT, logits_to_keep=positions_K - 1)
     return output.logits, positions_K
 
 

@@ -1,11 +1,12 @@
-"""Which sibling steps of a tree a judge is asked about."""
+"""Which steps of a tree a judge is asked to compare: siblings, and steps with different histories."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from datamodules.tree.node import Tree
 from envs.interfaces import Protocol
+from envs.seeds import stable_hash
 from envs.siblings import Candidate
 from envs.types import Episode
 
@@ -30,6 +31,17 @@ def candidate_groups(
                 group.append(Candidate(episode, child.value, child.visits))
         if len(group) > 1:
             yield group
+
+
+def mixed_group(groups: Sequence[Sequence[Candidate]], *, seed: int) -> list[Candidate]:
+    """The candidates of all groups of one tree together, in the order of a hash, so that no depth comes first.
+
+    Siblings share their history, so whatever a step owes to how far its episode has come is the same for all of them,
+    and a reward model fitted on siblings alone cannot learn it.
+    """
+    candidates = [candidate for group in groups for candidate in group]
+    order = sorted(range(len(candidates)), key=lambda place: stable_hash(seed, "mixed", place))
+    return [candidates[place] for place in order]
 
 
 def _sound(episode: Episode) -> bool:

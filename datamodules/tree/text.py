@@ -25,12 +25,15 @@ def tree_text(tree: Tree, nodes: int = 80) -> str:
 def pair_text(pair: Pair) -> str:
     """A pair: the question, the steps before in short, the better and the worse step, and why."""
     question = pair.chosen.question
-    lines = [f"Question: {question.text}", f"Gold: {' | '.join(question.answers)}", *_history(pair.chosen)]
+    siblings = pair.chosen.turns[:-1] == pair.rejected.turns[:-1]
+    lines = [f"Question: {question.text}", f"Gold: {' | '.join(question.answers)}"]
+    lines += _history(pair.chosen) if siblings else ()
     sides = (
         ("better", pair.chosen, pair.chosen_value, pair.chosen_visits),
         ("worse", pair.rejected, pair.rejected_value, pair.rejected_visits),
     )
     for name, episode, value, visits in sides:
+        lines += () if siblings else _history(episode)
         lines.append(f"{name} (Q {value:.2f}, N {visits}): {_turn(episode.turns[-1])}")
         lines += _found(episode.turns[-1])
     return "\n".join([*lines, f"because: {pair.reason}"] if pair.reason else lines)

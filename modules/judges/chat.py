@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from envs.chat import ChatCall, ChatClient
+from envs.errors import ConfigError
 from envs.seeds import stable_hash
 from envs.siblings import Candidate, Verdict
 from envs.types import Episode
@@ -73,8 +74,11 @@ class ChatJudge:
         """At most one verdict a group; None where the model gave no usable opinion.
 
         Raises:
+            ConfigError: steps have different histories; one call shows one.
             ChatError: the work has to end; what was paid for is kept.
         """
+        if any(one.episode.turns[:-1] != group[0].episode.turns[:-1] for group in groups for one in group):
+            raise ConfigError("ChatJudge compares siblings alone: leave pairs_per_tree at 0")
         orders = {index: self._order(group) for index, group in enumerate(groups) if len(group) > 1}
         calls = [ChatCall(INSTRUCTION, self._payload(groups[index], order)) for index, order in orders.items()]
         replies = self._client.ask(calls, _Reply.model_validate, label="judge")

@@ -24,7 +24,7 @@ class WorldOracle:
         self._oracle = Oracle(world)
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
-        """Every valid sibling against every invalid one; the first few verdicts repeat as few of them as they can."""
+        """Every valid candidate against every invalid one; the first few verdicts repeat as few of them as they can."""
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:

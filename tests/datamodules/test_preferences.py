@@ -24,10 +24,16 @@ def protocol() -> ProRAG:
     return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
 
 
+QUESTION = Question("q", "Who wrote it?", ("Ada",))
+
+
+def said(kind: str, text: str) -> Turn:
+    whole = f"t </step>\n<{kind}>\n{text} </{kind}>"
+    return Turn("policy", (), (1,), (-1.0,), "stop", text, whole, action=Action(kind, text))
+
+
 def answer(text: str, visits: int, value: float) -> Node:
-    said = f"t </step>\n<answer>\n{text} </answer>"
-    turn = Turn("policy", (), (1,), (-1.0,), "stop", text, said, action=Action("answer", text))
-    return Node(turn, visits=visits, value=value, status="answered", outcome=value)
+    return Node(said("answer", text), visits=visits, value=value, status="answered", outcome=value)
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def run(maker: Preferences, folder: Path, *, world_size: int = 1) -> dict[str, f
 
 
 def pairs(folder: Path) -> list[Pair]:
-    return [pair_from_row(row) for row in read_rows(folder / "data" / "pairs.jsonl", "pair/1")]
+    return [pair_from_row(row) for row in read_rows(folder / "data" / "pairs.jsonl", "pair/2")]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -127,9 +133,29 @@ def test_a_judge_that_is_out_leaves_no_unit_behind(protocol: ProRAG, trees: Path
     assert not list(tmp_path.glob("data/units/*"))
 
 
+def test_steps_with_different_histories_are_compared_on_request(protocol: ProRAG, tmp_path: Path) -> None:
+    """Only the answer to the first of two sub-answers is right: among siblings alone there is nothing to compare."""
+    below = {text: [answer(text, 2, value) for _ in range(2)] for text, value in (("Ada", 0.9), ("Bob", 0.1))}
+    steps = [Node(said("subanswer", text), visits=3, value=0.5, children=below[text]) for text in below]
+    write_rows(tmp_path / "data" / "trees.jsonl", [tree_to_row(Tree(QUESTION, (7,), Node(children=steps)))])
+    with pytest.raises(DataError, match="no pairs: of 3 groups"):
+        run(Preferences(tmp_path, protocol, ValueGap(min_gap=0.5)), tmp_path / "siblings")
+    found = run(Preferences(tmp_path, protocol, ValueGap(min_gap=0.5), pairs_per_tree=1), tmp_path / "mixed")
+    assert (found["groups"], found["nulls"], found["pairs"]) == (4, 3, 1)
+    [pair] = pairs(tmp_path / "mixed")
+    assert (pair.chosen.answer, pair.rejected.answer) == ("Ada", "Bob")
+    assert [pair.chosen.turns[0].action.text, pair.rejected.turns[0].action.text] == ["Ada", "Bob"]
+    report = (tmp_path / "mixed" / "report.md").read_text()
+    assert report.index("1. subanswer: Ada") < report.index("better") < report.index("1. subanswer: Bob")
+    found = run(
+        Preferences(tmp_path, protocol, ValueGap(min_gap=0.3), pairs_per_node=0, pairs_per_tree=9), tmp_path / "all"
+    )
+    assert (found["groups"], found["pairs"]) == (1, 9)  # of twelve
+
+
 def test_no_pairs_at_all_is_one_clear_line(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
     judge = Told({f"q{i}": () for i in range(4)})
-    with pytest.raises(DataError, match="no pairs: of 5 groups of siblings the judge found 4 alike and failed on 1"):
+    with pytest.raises(DataError, match="no pairs: of 5 groups of steps the judge found 4 alike and failed on 1"):
         run(Preferences(trees, protocol, judge), tmp_path)
 
 
@@ -147,7 +173,8 @@ def test_the_report_shows_pairs_for_and_against_the_search_and_a_tree(
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("pairs_per_node", 0), ("unit", 0), ("min_visits", -1), ("descend_visits", -1)]
+    ("setting", "value"),
+    [("pairs_per_node", 0), ("pairs_per_tree", -1), ("unit", 0), ("min_visits", -1), ("descend_visits", -1)],
 )
 def test_a_setting_out_of_range_is_refused(protocol: ProRAG, trees: Path, setting: str, value: int) -> None:
     arguments: dict[str, Any] = {setting: value}

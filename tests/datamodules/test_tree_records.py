@@ -42,11 +42,23 @@ def pair() -> Pair:
 
 def test_a_pair_is_read_as_it_was_written_and_its_history_is_written_once(tmp_path: Path) -> None:
     write_rows(tmp_path / "pairs.jsonl", [pair_to_row(pair())])
-    [row] = read_rows(tmp_path / "pairs.jsonl", "pair/1")
+    [row] = read_rows(tmp_path / "pairs.jsonl", "pair/2")
     assert pair_from_row(row) == pair()
     assert json.dumps(row).count("q/0/first") == 1
     assert row["chosen"]["status"] == "answered"
     assert row["rejected"]["value"] == 0.25
+
+
+def test_sides_that_part_early_share_only_what_they_have_in_common() -> None:
+    """The worse step lies two turns below the better one."""
+    first, good, bad = turn("first"), turn("again"), turn("Ada", "answer")
+    chosen = Episode(QUESTION, (9,), [first], steps=(step(first, 0),))
+    rejected = Episode(
+        QUESTION, (9,), [first, good, bad], "answered", "Ada", (step(first, 0), step(good, 1), step(bad, 2))
+    )
+    row = pair_to_row(Pair(chosen, rejected))
+    assert (row["history"]["turns"], len(row["chosen"]["turns"]), len(row["rejected"]["turns"])) == ([], 1, 3)
+    assert pair_from_row(row) == Pair(chosen, rejected)
 
 
 def test_two_episodes_of_a_read_pair_share_their_history_but_can_be_changed_apart() -> None:
@@ -74,7 +86,7 @@ def test_a_tree_is_read_as_it_was_written() -> None:
     assert tree_from_row(row) == tree
 
 
-@pytest.mark.parametrize(("key", "value"), [("schema", "pair/2"), ("history", None), ("reason", 3)])
+@pytest.mark.parametrize(("key", "value"), [("schema", "pair/1"), ("history", None), ("reason", 3)])
 def test_a_damaged_pair_ends_in_an_error_that_names_the_line(key: str, value: object) -> None:
     with pytest.raises(DataError, match=r"pairs\.jsonl:7"):
         pair_from_row(pair_to_row(pair()) | {key: value}, "pairs.jsonl:7")

@@ -60,7 +60,6 @@ def sequence(ids: list[int], *ends: int) -> ReadSequence:
 def test_padding_comes_last_and_every_policy_token_knows_its_reading() -> None:
     batch = collate_reads([sequence([1, 2, 3], 1, 3), sequence([4], 1)], pad_id=99)
     assert batch.ids_BT.tolist() == [[1, 2, 3], [4, 99, 99]]
-    assert batch.attention_BT.tolist() == [[True] * 3, [True, False, False]]
     assert batch.reading_BT.tolist() == [[0, -1, 1], [2, -1, -1]]
     assert (batch.row_R.tolist(), batch.action_R.tolist(), batch.observed_R.tolist()) == (
         [0, 0, 1],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envs.chat import ChatClient, ChatError
+from envs.errors import ConfigError
 from envs.protocols.prorag import ProRAG
 from envs.siblings import Candidate, Verdict
 from envs.types import Action, Document, Episode, Hit, Question, Turn
@@ -66,6 +67,13 @@ def test_an_opinion_becomes_a_verdict_on_the_candidates_as_they_were_given(judge
             [[verdict]] = judge(server, seed=seed).compare([GROUP])
             assert (verdict.chosen, verdict.rejected) == (0, 2)
         assert server.calls[0]["temperature"] == 0
+
+
+def test_candidates_with_different_histories_are_refused(judge) -> None:
+    with chat_server(honest) as server:
+        with pytest.raises(ConfigError, match="pairs_per_tree at 0"):
+            judge(server).compare([GROUP, [*GROUP[:2], candidate("another start", "bad")]])
+        assert not server.calls
 
 
 def test_candidates_are_shuffled_and_the_reason_tells_the_order(judge) -> None:
