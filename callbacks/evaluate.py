@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from callbacks.scoring import Match, Row, endings, score, summarise, summarise_groups
+from datamodules.maker import missing, units
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.errors import ConfigError, DataError, RetrievalError
@@ -84,20 +84,24 @@ class Evaluation:
             ConfigError: no prompt of a unit leaves room for a turn.
             DataError: a dataset is empty.
         """
-        turn = itertools.count()  # units of all datasets are dealt out to the ranks in turn
-        for name, dataset in self.datasets.items():
-            environment = RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
-            for number, (path, questions) in enumerate(self._units(folder, name, dataset)):
-                if next(turn) % world_size != rank or path.exists():
-                    continue
-                start = time.perf_counter()
-                episodes = rollout(
-                    environment, self.generator, questions, seed=seed, pool=self.pool, label=f"{name} {number + 1}"
-                )
-                _refuse_failure(episodes, environment)
-                rows = [self._score(episode, dataset) for episode in episodes]
-                write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
-                write_rows(path, rows)
+        environments = {
+            name: RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
+            for name, dataset in self.datasets.items()
+        }
+        everything = (
+            (path, (name, questions))
+            for name, dataset in self.datasets.items()
+            for path, questions in self._units(folder, name, dataset)
+        )
+        for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
+            start = time.perf_counter()
+            episodes = rollout(
+                environments[name], self.generator, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
+            )
+            _refuse_failure(episodes, environments[name])
+            rows = [self._score(episode, self.datasets[name]) for episode in episodes]
+            write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
+            write_rows(path, rows)
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Join the units, write predictions and results, return `eval/<dataset>/<split>/<measure>`."""
@@ -135,9 +139,7 @@ class Evaluation:
         questions = list(dataset.questions)
         if not questions:
             raise DataError(f"dataset {name}, split {dataset.split}: no questions")
-        for start in range(0, len(questions), self.unit):
-            unit = questions[start : start + self.unit]
-            yield folder / "data" / "units" / f"{name}-{dataset.split}" / f"{start // self.unit:05d}.jsonl", unit
+        return units(folder / "data" / "units" / f"{name}-{dataset.split}", questions, self.unit)
 
 
 def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from callbacks.scoring import Row
+from datamodules.maker import missing, units
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.errors import ConfigError, DataError, RetrievalError
@@ -87,15 +88,14 @@ class StepRanking:
         Raises:
             RetrievalError: the retriever failed for a question; its unit is not written, and made when run again.
         """
-        for number, (path, questions) in enumerate(self._units(folder)):
-            if number % world_size == rank and not path.exists():
-                episodes = rollout(
-                    self.environment, self.generator, questions, seed=seed, samples=self.samples, pool=self.pool,
-                    label=f"steps {number + 1}",
-                )  # fmt: skip
-                if failed := [episode.error for episode in episodes if episode.status == "error"]:
-                    raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
-                write_rows(path, self._rows(episodes))
+        for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
+            episodes = rollout(
+                self.environment, self.generator, questions, seed=seed, samples=self.samples, pool=self.pool,
+                label=f"steps {path.stem}",
+            )  # fmt: skip
+            if failed := [episode.error for episode in episodes if episode.status == "error"]:
+                raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
+            write_rows(path, self._rows(episodes))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Join the units, measure, report; returns `prm/auc`, `prm/auc_logprob`, `prm/accuracy_at_0` and their like."""
@@ -156,9 +156,7 @@ class StepRanking:
         return {"group": group, "n": len(rows), "valid": float(right.mean()), "scorers": scorers}
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
-        questions = list(self.questions)
-        for start in range(0, len(questions), self.unit):
-            yield folder / "data" / "units" / f"{start // self.unit:05d}.jsonl", questions[start : start + self.unit]
+        return units(folder / "data" / "units", self.questions, self.unit)
 
 
 def _logps(episode: Episode, step: Step) -> list[float]:

@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from datamodules.maker import missing, units
 from datamodules.records import PAIR, TREE, pair_from_row, pair_to_row, read_rows, tree_from_row, write_rows
 from datamodules.sampling import Counting
 from datamodules.search import read_trees
@@ -71,9 +71,7 @@ class Preferences:
         Raises:
             DataError: there are no trees, or the judge had no answer for any group of a unit.
         """
-        for number, (path, rows) in enumerate(self._units(folder)):
-            if number % world_size != rank or path.exists():
-                continue
+        for path, rows in missing(self._units(folder), rank=rank, world_size=world_size):
             asked = [group for row in rows for group in self._asked(tree_from_row(row), seed)]
             groups = [group for group, _ in asked]
             before = self._counted()
@@ -131,12 +129,12 @@ class Preferences:
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
         """Where each unit goes, and the rows of its trees."""
+        none = True
         rows = read_rows(self.trees / "data" / "trees.jsonl", TREE)
-        number = 0
-        while unit := list(islice(rows, self.unit)):
-            yield folder / "data" / "units" / f"{number:05d}.jsonl", unit
-            number += 1
-        if not number:
+        for path, unit in units(folder / "data" / "units", rows, self.unit):
+            none = False
+            yield path, unit
+        if none:
             raise DataError(f"{self.trees}: no trees to judge")
 
     def _counted(self) -> Counter[str]:

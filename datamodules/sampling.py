@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from datamodules.maker import missing, units
 from datamodules.records import EPISODE, episode_to_row, read_rows, write_rows
 from datamodules.sources import Source
 from envs.answers import exact_match, f1_score
@@ -92,9 +93,7 @@ class EpisodeSampling:
             DataError: there are no questions.
             RetrievalError: every episode of a unit failed, or the retriever failed too often in a row.
         """
-        for number, (path, questions) in enumerate(self._units(folder)):
-            if number % world_size != rank or path.exists():
-                continue
+        for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
             before = self._counted()
             unable = self.generator.unable(questions) if isinstance(self.generator, Selective) else {}
             able = [question for question in questions if question.id not in unable]
@@ -105,7 +104,7 @@ class EpisodeSampling:
                 seed=seed,
                 samples=self.samples,
                 pool=self.pool,
-                label=f"{self.role} episodes {number + 1}",
+                label=f"{self.role} episodes {path.stem}",
             )
             _refuse_outage(episodes)
             skipped = dict(sorted(Counter(unable.values()).items()))
@@ -147,8 +146,7 @@ class EpisodeSampling:
         questions = list(self.questions)
         if not questions:
             raise DataError(f"no questions to sample {self.role} episodes on")
-        for start in range(0, len(questions), self.unit):
-            yield folder / "data" / "units" / f"{start // self.unit:05d}.jsonl", questions[start : start + self.unit]
+        return units(folder / "data" / "units", questions, self.unit)
 
     def _counted(self) -> Counter[str]:
         parts = [part for part in (self.generator, self.retriever) if isinstance(part, Counting)]

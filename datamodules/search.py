@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from datamodules.maker import missing, units
 from datamodules.records import TREE, read_rows, tree_from_row, tree_to_row, write_rows
 from datamodules.sources import Source
 from datamodules.tree.node import Tree
@@ -98,11 +99,9 @@ class TreeSearch:
             RetrievalError: nothing came of a whole chunk, or the retriever failed too often in a row.
         """
         searcher = TreeSearcher(self.environment, self.expander, self.simulator, self.settings, seed=seed)
-        for number, (path, questions) in enumerate(self._chunks(folder)):
-            if number % world_size != rank or path.exists():
-                continue
+        for path, questions in missing(self._chunks(folder), rank=rank, world_size=world_size):
             total = len(questions) * self.settings.simulations
-            with progress_bar(total, f"search {number + 1}", unit="sim") as bar:
+            with progress_bar(total, f"search {path.stem}", unit="sim") as bar:
                 trees = searcher.grow(questions, bar.update)
             if all(tree.root.dead for tree in trees):
                 raise RetrievalError(f"every retrieval failed for all {len(trees)} trees, run again to go on")
@@ -132,9 +131,7 @@ class TreeSearch:
         questions = list(self.questions)
         if not questions:
             raise DataError("no questions to search on")
-        for start in range(0, len(questions), self.chunk):
-            name = f"{start // self.chunk:05d}.jsonl"
-            yield folder / "data" / "units" / name, questions[start : start + self.chunk]
+        return units(folder / "data" / "units", questions, self.chunk)
 
 
 _TREE = (
