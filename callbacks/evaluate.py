@@ -18,8 +18,6 @@ from envs.interfaces import Generator, Oracle, Protocol, Retriever
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Question
-from modules.generation import PolicyGenerator
-from modules.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,7 @@ class Evaluation:
         self.top_k, self.limits, self.pool, self.unit = top_k, limits, pool, unit
         if min(pool, unit, top_k) < 1:
             raise ConfigError(f"pool {pool}, unit {unit}, top_k {top_k}: each must be at least 1")
-        if isinstance(generator, PolicyGenerator):
-            check_policy(generator.policy, protocol, limits or Limits())
+        RetrievalEnvironment(protocol, limits=limits).check(generator)
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Evaluate this rank's units; those that are there already stay.
@@ -140,17 +137,6 @@ class Evaluation:
         if not questions:
             raise DataError(f"dataset {name}, split {dataset.split}: no questions")
         return units(folder / "data" / "units" / f"{name}-{dataset.split}", questions, self.unit)
-
-
-def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
-    """Refuse a policy that cannot read the protocol's ids, or not as many as it may be given."""
-    spoken, read = policy.tokenizer, protocol.codec.tokenizer
-    if spoken.get_vocab() != read.get_vocab():
-        names = f"{spoken.name_or_path} and {read.name_or_path}"
-        raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
-    longest = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and limits.total_tokens > longest:
-        raise ConfigError(f"limits.total_tokens is {limits.total_tokens}, but the model reads only {longest} tokens")
 
 
 def _refuse_failure(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:

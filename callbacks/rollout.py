@@ -11,7 +11,6 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from callbacks.evaluate import check_policy
 from callbacks.rollout_metrics import means, measure
 from callbacks.rollout_rows import step_lengths, step_means, token_advantages, training_rows
 from datamodules.questions import QuestionData
@@ -23,6 +22,7 @@ from envs.rollout import rollout
 from envs.types import Episode, Hit, Limits
 from modules.generation import PolicyGenerator
 from modules.grpo import GRPO
+from modules.policy import check_policy
 from modules.rewards.combine import Scores, combine, read_terms
 from modules.sharding import gathered
 

@@ -80,6 +80,7 @@ class StepRanking:
             raise ConfigError(f"scorers: {taken[0]} is the name of a baseline; give the scorer another one")
         self.questions, self.protocol, self.generator, self.oracle = questions, protocol, generator, oracle
         self.environment = RetrievalEnvironment(protocol, retriever, top_k=top_k, limits=limits)
+        self.environment.check(generator)
         self.scorers, self.samples, self.pool, self.unit = scorers, samples, pool, unit
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:

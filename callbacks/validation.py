@@ -7,7 +7,7 @@ import time
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.evaluate import Benchmark, check_policy
+from callbacks.evaluate import Benchmark
 from callbacks.scoring import score
 from envs.errors import ConfigError
 from envs.interfaces import Protocol
@@ -15,6 +15,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Limits
 from modules.generation import PolicyGenerator
+from modules.policy import check_policy
 from modules.sharding import gathered
 from modules.training import Training
 

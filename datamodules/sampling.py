@@ -85,6 +85,7 @@ class EpisodeSampling:
         self.questions, self.protocol, self.generator, self.retriever = questions, protocol, generator, retriever
         self.role, self.samples, self.pool, self.unit, self.keep = role, samples, pool, unit, keep
         self.environment = RetrievalEnvironment(protocol, retriever, top_k=top_k, limits=limits)
+        self.environment.check(generator)
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Sample this rank's units; those that are there already stay.

@@ -87,6 +87,7 @@ class TreeSearch:
             protocol, retriever, top_k=top_k, limits=dataclasses.replace(limits or Limits(), turns=depth)
         )
         self.expander, self.simulator = expander, simulator or expander
+        self.environment.check(self.expander, self.simulator)
         self.settings = SearchSettings(
             simulations, children, c_puct, discount, prior, discount_simulation, outcome, parallel, pool
         )

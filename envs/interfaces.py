@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envs.siblings import Candidate, Verdict
-from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+from envs.types import Act, Action, Done, Episode, Hit, Limits, Observation, Question, Request, Step, Turn
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
     from torch import Tensor
@@ -67,6 +67,19 @@ class Generator(typing.Protocol):
 
     def release(self, episodes: Sequence[Episode]) -> None:
         """Forget whatever is kept for these episodes (a key-value cache); they will not be continued."""
+        ...
+
+
+@typing.runtime_checkable
+class Particular(typing.Protocol):
+    """A generator that cannot write every format, nor at any length."""
+
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Refuse what it cannot write.
+
+        Raises:
+            ConfigError: says what, and what to change.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from envs.errors import ConfigError, RetrievalError
-from envs.interfaces import Protocol, Retriever
+from envs.interfaces import Generator, Particular, Protocol, Retriever
 from envs.seeds import stable_hash
 from envs.types import Act, Done, Episode, Hit, Limits, Question, Request, Status, Turn
 
@@ -38,6 +38,16 @@ class RetrievalEnvironment:
         self.limits = limits or Limits()
         self.max_failures = max_failures
         self._failures = 0
+
+    def check(self, *generators: Generator) -> None:
+        """Refuse generators that cannot play here, before any work.
+
+        Raises:
+            ConfigError: a generator's own reason.
+        """
+        for generator in generators:
+            if isinstance(generator, Particular):
+                generator.check(self.protocol, self.limits)
 
     def start(self, question: Question, *, iteration: int = 0, sample: int = 0) -> Episode:
         """A new attempt at a question."""

@@ -14,10 +14,11 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from envs.errors import ConfigError
-from envs.types import Episode, Finish, Request, Turn
+from envs.interfaces import Protocol
+from envs.types import Episode, Finish, Limits, Request, Turn
 from modules.functional.sampling import choose_tokens
 from modules.kv_cache import BatchCache, empty_row
-from modules.policy import Policy
+from modules.policy import Policy, check_policy
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -100,6 +101,10 @@ class PolicyGenerator:
         self._texts = policy.tokenizer.batch_decode([[i] for i in range(len(policy.tokenizer))])
         self._stops: dict[tuple[str, ...], StopTags] = {}
         self._kept: dict[int, _Kept] = {}
+
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Refuse a protocol or limits that the policy cannot read; see `modules.policy.check_policy`."""
+        check_policy(self.policy, protocol, limits)
 
     def generate(self, requests: Sequence[Request]) -> list[Turn]:
         """Sample one turn a request; turns come back in the order of the requests."""

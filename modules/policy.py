@@ -12,7 +12,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from envs.errors import ConfigError
+from envs.interfaces import Protocol
 from envs.text import load_tokenizer
+from envs.types import Limits
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -125,6 +127,21 @@ def random_policy(
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     return Policy(_placed(model, device), loaded)
+
+
+def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
+    """Refuse a policy that cannot read the protocol's ids, or not as many as it may be given.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    spoken, read = policy.tokenizer, protocol.codec.tokenizer
+    if spoken.get_vocab() != read.get_vocab():
+        names = f"{spoken.name_or_path} and {read.name_or_path}"
+        raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
+    longest = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and limits.total_tokens > longest:
+        raise ConfigError(f"limits.total_tokens is {limits.total_tokens}, but the model reads only {longest} tokens")
 
 
 def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:

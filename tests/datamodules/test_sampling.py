@@ -9,10 +9,12 @@ import pytest
 
 from datamodules.records import episode_from_row, numbered_rows
 from datamodules.sampling import EpisodeSampling
+from datamodules.search import TreeSearch
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
 from envs.types import Document, Episode, Hit, Question, Turn
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
+from modules.generation import PolicyGenerator
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer())
 
@@ -152,3 +154,11 @@ def test_nothing_left_is_one_clear_error(tmp_path: Path) -> None:
 def test_nothing_to_do_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
         EpisodeSampling(Listed(1), PROTOCOL, Searcher(), **{setting: 0})
+
+
+def test_a_generator_that_cannot_write_the_format_is_refused_before_any_work() -> None:
+    generator = PolicyGenerator(tiny_policy(byte_tokenizer(tags=("<other>",))))
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        EpisodeSampling(Listed(1), PROTOCOL, generator)
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        TreeSearch(Listed(1), PROTOCOL, Searcher(), FixedRetriever([]), simulator=generator)
