@@ -161,4 +161,4 @@ def test_a_generator_that_cannot_write_the_format_is_refused_before_any_work() -
     with pytest.raises(ConfigError, match="different tokenizers"):
         EpisodeSampling(Listed(1), PROTOCOL, generator)
     with pytest.raises(ConfigError, match="different tokenizers"):
-        TreeSearch(Listed(1), PROTOCOL, Searcher(), FixedRetriever([]), simulator=generator)
+        TreeSearch(Listed(1), PROTOCOL, Searcher(), retriever=FixedRetriever([]), simulator=generator)
