@@ -1,6 +1,7 @@
-"""Keep a finished run's results in the repository: `python -m reports.freeze RUN OUT.json --title … --command …`.
+"""Keep results of finished runs: `python -m reports.freeze RUN [RUN …] --out FILE.json --title … --command …`.
 
-The JSON holds all that `reports.page` prints: what was asked, how it was run, on what, and the rows.
+The JSON holds all that `reports.page` prints: what was asked, how it was run, on what, the rows, what stages took and
+made, and with `--metric` paired tests against the first arm or the one that `--baseline` names.
 """
 
 from __future__ import annotations
@@ -9,24 +10,35 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
 from envs.files import write_json
-from reports.results import find_arms, read_evaluation, read_json
+from reports.compare import compare
+from reports.results import find_arms, find_stages, read_evaluation, read_json
 
 
-def freeze(run: str, *, title: str, command: str, question: str = "", machine: str | None = None) -> dict[str, Any]:
-    """Rows and notes of a run's evaluations, with every commit and version that their manifests name.
+def freeze(
+    runs: Sequence[str],
+    *,
+    title: str,
+    command: str,
+    question: str = "",
+    machine: str | None = None,
+    metrics: Sequence[str] = (),
+    baseline: str | None = None,
+) -> dict[str, Any]:
+    """Rows and notes of the runs' evaluations, and their stages, with every commit and version their manifests name.
 
-    `machine` is this one in a few words, unless it is given.
+    `machine` is this one in a few words, unless it is given. Notes are those of the first seed.
 
     Raises:
-        DataError: there is no such run, or it is unfinished.
+        DataError: there is no such run, or it is unfinished; the arms cannot be compared.
     """
-    evaluations = [(arm, seed, artifact) for arm in find_arms(run) for seed, artifact in arm.artifacts.items()]
+    arms = [arm for run in runs for arm in find_arms(run)]
+    evaluations = [(arm, seed, artifact) for arm in arms for seed, artifact in arm.artifacts.items()]
     manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for one in versions for name in one)
@@ -34,7 +46,8 @@ def freeze(run: str, *, title: str, command: str, question: str = "", machine: s
     for arm, seed, artifact in evaluations:
         results = read_evaluation(artifact)
         rows += [{"experiment": arm.experiment, "seed": seed, "stage": arm.stage, **row} for row in results["rows"]]
-        notes[f"{arm.stage}, seed {seed}"] = results["notes"]
+        if seed == min(arm.artifacts):
+            notes[f"{arm.name}, seed {seed}"] = results["notes"]
     return {
         "title": title,
         "question": question,
@@ -44,8 +57,21 @@ def freeze(run: str, *, title: str, command: str, question: str = "", machine: s
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
         "versions": {name: _all(one.get(name, "none") for one in versions) for name in libraries},
         "rows": rows,
+        "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
+        "stages": list(_stages(runs)),
         "notes": notes,
     }
+
+
+def _stages(runs: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What every stage took and made; one that several experiments share counts for the first."""
+    seen: set[Path] = set()
+    for experiment, seed, stage, artifact in (found for run in runs for found in find_stages(run)):
+        if artifact not in seen:
+            seen.add(artifact)
+            manifest = read_json(artifact / "manifest.json")
+            made = {"seconds": manifest.get("seconds"), "metrics": manifest.get("metrics", {})}
+            yield {"experiment": experiment, "seed": seed, "stage": stage, **made}
 
 
 def _all(values: Iterable[str]) -> str:
@@ -54,21 +80,25 @@ def _all(values: Iterable[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m reports.freeze", description="Keep a run's results as JSON.")
-    parser.add_argument("run", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
-    parser.add_argument("out", type=Path, metavar="OUT.json")
+    parser = argparse.ArgumentParser(prog="python -m reports.freeze", description="Keep results of runs as JSON.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
     parser.add_argument("--title", required=True)
     parser.add_argument("--command", required=True, help="what made the run")
     parser.add_argument("--question", default="", help="what the run was to find out")
     parser.add_argument("--machine", help="the machine, in a few words (default: this one)")
+    parser.add_argument("--metric", action="append", default=[], help="compare the arms by it; may be repeated")
+    parser.add_argument("--baseline", help="what they are compared with (default: the first)")
     options = parser.parse_args(arguments)
     try:
         frozen = freeze(
-            options.run,
+            options.runs,
             title=options.title,
             command=options.command,
             question=options.question,
             machine=options.machine,
+            metrics=options.metric,
+            baseline=options.baseline,
         )
         write_json(options.out, frozen)
     except UserError as error:

@@ -82,7 +82,42 @@ def find_arms(run: str, runs: Path = Path("runs")) -> list[Arm]:
     Raises:
         DataError: there is no such run or stage, or a seed is unfinished.
     """
+    name, folders = _folders(run, runs)
     place, _, stage = run.partition(":")
+    artifacts: dict[str, dict[int, Path]] = {}
+    for seed, path in folders.items():
+        results = _finished(path)
+        for evaluation in dict.fromkeys(row["stage"] for row in results["rows"]):
+            artifacts.setdefault(evaluation, {})[seed] = path / results["artifacts"][evaluation]
+    chosen = [evaluation for evaluation in artifacts if stage in ("", evaluation)]
+    if not chosen:
+        what = f"no evaluation {stage!r}" if stage else "no finished evaluation"
+        raise DataError(f"{place} has {what}; it has: {', '.join(artifacts) or 'none'}")
+    experiment = name.split("/")[0]
+    return [Arm(f"{name}:{evaluation}", experiment, evaluation, artifacts[evaluation]) for evaluation in chosen]
+
+
+def find_stages(run: str, runs: Path = Path("runs")) -> Iterator[tuple[str, int, str, Path]]:
+    """Experiment, seed, stage and artifact folder of all stages of a run, evaluations and others.
+
+    Raises:
+        DataError: as `find_arms`.
+    """
+    name, folders = _folders(run, runs)
+    for seed, path in folders.items():
+        for stage, artifact in _finished(path)["artifacts"].items():
+            yield name.split("/")[0], seed, stage, (path / artifact).resolve()
+
+
+def _finished(folder: Path) -> dict[str, Any]:
+    if not (folder / "results.json").exists():
+        raise DataError(f"{folder} is unfinished, it has no results.json: run its experiment again to complete it")
+    return read_json(folder / "results.json")
+
+
+def _folders(run: str, runs: Path) -> tuple[str, dict[int, Path]]:
+    """The name of a run, `<experiment>` or `<experiment>/seed<k>`, and its folders by seed."""
+    place = run.partition(":")[0]
     folder = next((path for path in (Path(place), runs / place) if path.is_dir()), None)
     if folder is None:
         raise DataError(f"no run at {place}: give runs/<experiment>, runs/<experiment>/seed<k> or <experiment>:<stage>")
@@ -90,16 +125,4 @@ def find_arms(run: str, runs: Path = Path("runs")) -> list[Arm]:
     one_seed = folder.name in {f"seed{seed}" for seed in seed_folders(folder.parent)}
     experiment = folder.parent.name if one_seed else folder.name
     name = f"{experiment}/{folder.name}" if one_seed else experiment
-    folders = {int(folder.name[4:]): folder} if one_seed else seed_folders(folder)
-    artifacts: dict[str, dict[int, Path]] = {}
-    for seed, path in folders.items():
-        if not (path / "results.json").exists():
-            raise DataError(f"{path} is unfinished, it has no results.json: run its experiment again to complete it")
-        results = read_json(path / "results.json")
-        for evaluation in dict.fromkeys(row["stage"] for row in results["rows"]):
-            artifacts.setdefault(evaluation, {})[seed] = path / results["artifacts"][evaluation]
-    chosen = [evaluation for evaluation in artifacts if stage in ("", evaluation)]
-    if not chosen:
-        what = f"no evaluation {stage!r}" if stage else "no finished evaluation"
-        raise DataError(f"{place} has {what}; it has: {', '.join(artifacts) or 'none'}")
-    return [Arm(f"{name}:{evaluation}", experiment, evaluation, artifacts[evaluation]) for evaluation in chosen]
+    return name, {int(folder.name[4:]): folder} if one_seed else seed_folders(folder)
