@@ -110,10 +110,9 @@ def test_several_experiments_are_compared_and_commented_on(tmp_path: Path) -> No
         run(tmp_path, "one", [1, 0], seed=seed)
         run(tmp_path, "two", [1, seed], seed=seed)
     kept = tmp_path / "kept"
-    freeze_main(
-        [str(tmp_path / "one"), f"{tmp_path / 'two'}:eval", "--out", str(kept / "a.json"), *TITLE]
-        + ["--metric", "em", "--metric", "f1", "--baseline", "one"]
-    )
+    arms = [str(tmp_path / "one"), f"{tmp_path / 'two'}:eval"]
+    asked = ["--metric", "em", "--metric", "f1", "--baseline", "one"]
+    freeze_main([*arms, "--out", str(kept / "a.json"), *TITLE, *asked])
     (kept / "a.md").write_text("Two is no better.\n")
     page = " ".join(render(kept).split())
     assert "| one | toy | dev | eval | 2 | 50.0 ± 0.0 |" in page
