@@ -16,16 +16,15 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from callbacks.rollout import RolloutCallback, ScoringError
-from callbacks.rollout_rows import step_lengths, step_means, token_advantages, training_rows
-from envs.batches import PackedSequence, collate
+from envs.batches import collate
 from envs.errors import ConfigError, RetrievalError
-from envs.types import Episode, Hit, Limits, Step, Turn
+from envs.types import Episode, Hit, Limits
 from modules.functional.advantages import dual_granularity
 from modules.generation import PolicyGenerator
-from modules.rewards.combine import Scores, Term
+from modules.rewards.combine import Term
 from modules.rewards.format import step_format
 from modules.scoring import sequence_logprobs
-from tests.tiny import byte_tokenizer, question, tiny_policy
+from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import LIMITS, TERMS, Asked, learn, letters, prorag, retriever, small_policy
 
 TEMPERATURE = 0.7
@@ -201,80 +200,6 @@ def test_a_retriever_that_stays_down_ends_the_run_with_one_line(tmp_path: Path) 
 def made(**settings: Any) -> RolloutCallback:
     chosen = {"rewards": TERMS, "advantage": dual_granularity, "group_size": 2} | settings
     return RolloutCallback(prorag(small_policy()), retriever(), **chosen)
-
-
-def turn(uid: str, ids: tuple[int, ...], **more: Any) -> Turn:
-    return Turn("policy", (9,), ids, (-1.0,) * len(ids), "stop", uid, **more)
-
-
-def episode(*turns: Turn) -> Episode:
-    steps = tuple(Step("query", "", True, ((i, 0, len(one.action_ids)),)) for i, one in enumerate(turns))
-    return Episode(question(), (1, 2), list(turns), status="answered", steps=steps)
-
-
-def rows(advantages: Tensor, *episodes: Episode) -> list[list[PackedSequence]]:
-    lengths = step_lengths(episodes, max(len(one.steps) for one in episodes))
-    return training_rows(episodes, [True] * len(episodes), token_advantages(advantages, lengths), lengths)
-
-
-def given(one: PackedSequence) -> list[float]:
-    assert one.advantages_T is not None
-    return one.advantages_T.tolist()
-
-
-def test_advantages_go_to_the_tokens_of_their_steps() -> None:
-    both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)), turn("d", (7, 8)))]
-    per_step = rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), *both)
-    assert [given(row) for (row,) in per_step] == [[0, 0, 0, 1, 1, 0, 2], [0, 0, 0, 3, 0, 4, 4]]
-    per_token = rows(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), *both)
-    assert [given(row) for (row,) in per_token] == [[0, 0, 0, 1, 2, 0, 3], [0, 0, 0, 4, 0, 5, 6]]
-
-
-def test_an_episode_of_several_sequences_keeps_its_advantages_apart() -> None:
-    again = turn("b", (5,), context_ids=(1, 8, 8))
-    ((first, second),) = rows(torch.tensor([[1.0, 2.0]]), episode(turn("a", (3, 4)), again))
-    assert (first.ids_T.tolist(), given(first)) == ([1, 2, 9, 3, 4], [0, 0, 0, 1, 1])
-    assert (second.ids_T.tolist(), given(second)) == ([1, 8, 8, 9, 5], [0, 0, 0, 0, 2])
-
-
-def test_a_step_over_two_turns_has_its_tokens_in_order() -> None:
-    one = episode(turn("a", (3, 4)), turn("b", (5, 6), context_ids=(1,)))
-    one.steps = (Step("x", "", True, ((0, 0, 1),)), Step("y", "", True, ((0, 1, 2), (1, 0, 2))))
-    ((first, second),) = rows(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), one)
-    assert (given(first), given(second)) == ([0, 0, 0, 1, 2], [0, 0, 3, 4])
-    lengths = step_lengths([one], 2)
-    assert lengths.tolist() == [[1, 3]]
-    assert step_means(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), lengths).tolist() == [[1, 3]]
-
-
-def test_a_turn_that_episodes_share_is_trained_once() -> None:
-    shared = turn("root", (3, 4))
-    one, other = episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,)))
-    (first,), (second,) = rows(torch.ones(2, 2), one, other)
-    assert first.loss_mask_T.int().tolist() == [0, 0, 0, 1, 1, 0, 1]
-    assert second.loss_mask_T.int().tolist() == [0, 0, 0, 0, 0, 0, 1]
-    assert shared.trainable, "the episode itself stays as it is"
-
-
-def test_token_statistics_get_the_lengths_of_steps() -> None:
-    """The numbers of the released code, from episodes: two steps of 2 and 4 tokens, one of 3."""
-    both = [episode(turn("a", (3, 4)), turn("b", (5, 5, 5, 5))), episode(turn("c", (6, 6, 6)))]
-    scored = Scores(
-        torch.tensor([[0.9, 0.5], [0.1, 0.0]]),
-        torch.tensor([[True, True], [True, False]]),
-        torch.tensor([1.2, 0.2]),
-        {},
-    )
-    advantages, _ = made(advantage=partial(dual_granularity, statistics="token"))._rows(both, scored, drop=False)
-    assert advantages[0].tolist() == pytest.approx([1.159274, 0.752233], abs=1e-6)
-    assert advantages[1].tolist() == pytest.approx([-1.068820, 0.0], abs=1e-6)
-
-
-@pytest.mark.parametrize("wrong", [torch.zeros(2), torch.zeros(2, 5), torch.tensor([[float("nan")] * 2] * 2)])
-def test_an_advantage_that_is_none_is_a_bug(wrong: Tensor) -> None:
-    both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)))]
-    with pytest.raises(ValueError, match="one finite number a step"):
-        rows(wrong, *both)
 
 
 def test_prompts_that_leave_no_room_end_the_run_with_one_line(tmp_path: Path) -> None:
