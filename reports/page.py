@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def _section(path: Path) -> str:
             parts += [said.read_text(encoding="utf-8").strip()]
         if kept["stages"]:
             parts += ["Stages, with the seconds they took and what they made or logged last:"]
-            parts += [_stages_table(several, kept["stages"])]
+            parts += ["\n".join(_stage_lines(several, kept["stages"]))]
         parts += [
             f"```\n{kept['command']}\n```",
             f"Commit {kept['commit']}, seeds {', '.join(map(str, kept['seeds']))}, {kept['machine']}; "
@@ -74,14 +74,13 @@ def _seeds_table(labels: Mapping[str, str], rows: Sequence[Row]) -> str:
     return table([*labels.values(), "seeds", *(METRICS[metric] for metric in metrics)], cells, labels=len(labels))
 
 
-def _stages_table(several: Mapping[str, str], stages: Sequence[Row]) -> str:
-    """A row a stage, `mean ± sd` where there are several seeds; evaluations have tables of their own."""
-    labels, cells = {**several, "stage": "stage"}, []
-    for place, group in _grouped(labels, stages).items():
+def _stage_lines(several: Mapping[str, str], stages: Sequence[Row]) -> Iterator[str]:
+    """A line a stage, `mean ± sd` where there are several seeds; evaluations have tables of their own."""
+    for place, group in _grouped({**several, "stage": "stage"}, stages).items():
         names = [name for name in group[0]["metrics"] if not name.startswith("eval/")]
         made = [f"{name} {_spread(name, [row['metrics'].get(name) for row in group], _plain)}" for name in names]
-        cells.append([*place, _spread("seconds", [row["seconds"] for row in group], figure), ", ".join(made)])
-    return table([*labels.values(), "seconds", "made"], cells, labels=len(labels))
+        seconds = _spread("seconds", [row["seconds"] for row in group], figure)
+        yield f"- {':'.join(place)} ({seconds} s)" + (f": {', '.join(made)}" if made else "")
 
 
 def _grouped(labels: Mapping[str, str], rows: Sequence[Row]) -> dict[tuple[str, ...], list[Row]]:

@@ -132,8 +132,8 @@ def test_stages_that_experiments_share_are_shown_once_with_what_their_seeds_made
             write(tmp_path, name, seed, artifacts)
     freeze_main([str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "k/a.json"), *TITLE])
     page = " ".join(render(tmp_path / "k").split())
-    assert "| one | prm | 12 ± 3 | prm/auc 0.8 ± 0.0707 |" in page
-    assert "| two | prm |" not in page
+    assert "- one:prm (12 ± 3 s): prm/auc 0.8 ± 0.0707 " in page
+    assert "two:prm" not in page
 
 
 def test_a_file_that_was_not_made_by_freezing_is_named(tmp_path: Path) -> None:
