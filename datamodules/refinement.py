@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from datamodules.maker import missing, units
 from datamodules.records import episode_from_row, episode_to_row, numbered_rows, read_rows, write_rows
 from envs.answers import exact_match
 from envs.errors import ConfigError, DataError
@@ -34,7 +35,8 @@ class Refinement:
         scorer: the reward model; None keeps every step in the right format.
         protocol: says which steps follow the format.
         threshold: a step's calibrated score must be above it.
-        quantile: in place of the threshold, the share of the steps in question that is left out, lowest scores first.
+        quantile: in place of the threshold, the share of the steps in question that is left out, lowest scores first,
+            of each kind of step alike: a filter that drops mostly answers unlearns to stop.
         require_all_steps: leave out an episode as soon as one of its steps fails.
         answer: `exact` keeps episodes whose answer equals one of the accepted ones, normalised; `any` keeps all.
         oracle: where the truth is known, what share of the kept steps is true, and of the true ones kept.
@@ -68,30 +70,37 @@ class Refinement:
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Score this rank's units; those that are there already stay."""
-        for number, episodes in enumerate(self._units()):
-            path = _unit(folder, number)
-            if number % world_size == rank and not path.exists():
-                write_rows(path, self._scored(episodes))
+        for path, episodes in missing(self._units(folder), rank=rank, world_size=world_size):
+            write_rows(path, self._scored(episodes))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Apply the threshold to all scores, write what is kept, return shares and counts as `refine/<name>`."""
-        threshold = self.threshold if self.quantile is None else self._threshold(folder)
+        thresholds = self._thresholds(folder)
         counts: Counter[str] = Counter()
-        write_rows(folder / "data" / "episodes.jsonl", self._kept(folder, threshold, counts))
+        write_rows(folder / "data" / "episodes.jsonl", self._kept(folder, thresholds, counts))
         shares = _shares(counts)
-        settings = {"threshold": threshold if math.isfinite(threshold) else None, "quantile": self.quantile}
+        shown = {kind: value if math.isfinite(value) else None for kind, value in thresholds.items()}
+        settings = {"thresholds": shown, "quantile": self.quantile}
         write_json(folder / "data" / "refinement.json", {"counts": dict(sorted(counts.items())), **shares, **settings})
         if not counts["episodes_kept"]:
-            raise DataError(self._nothing(counts, threshold))
+            raise DataError(self._nothing(counts))
         headline = {name: float(counts[name]) for name in ("episodes", "episodes_kept", "steps", "steps_kept")} | shares
         return {f"refine/{name}": value for name, value in headline.items()}
 
-    def _threshold(self, folder: Path) -> float:
-        """The highest score that the quantile leaves out: a score has to be above it."""
-        units = sorted((folder / "data" / "units").glob("*.jsonl"))
-        scores = [score for path in units for row in read_rows(path, None) for score in row["scores"]]
-        known = sorted(score for score in scores if score is not None)
-        left_out = math.floor((self.quantile or 0) * len(known))
+    def _thresholds(self, folder: Path) -> dict[str, float]:
+        """What a score has to be above, by kind of step: the highest that the quantile leaves out, or the threshold."""
+        scores: dict[str, list[float]] = {}
+        for path, _ in self._units(folder):
+            for row in read_rows(path, None):
+                for kind, score in zip(row["kinds"], row["scores"], strict=True):
+                    if score is not None:
+                        scores.setdefault(kind, []).append(score)
+        return {kind: self._lowest(sorted(known)) for kind, known in sorted(scores.items())}
+
+    def _lowest(self, known: list[float]) -> float:
+        if self.quantile is None:
+            return self.threshold
+        left_out = math.floor(self.quantile * len(known))
         return known[left_out - 1] if left_out else -math.inf
 
     def _scored(self, episodes: Sequence[Episode]) -> Iterator[Row]:
@@ -100,9 +109,16 @@ class Refinement:
         right = [episode for episode, reason in zip(episodes, reasons, strict=True) if reason is None]
         found = iter(self.scorer.score(right) if self.scorer is not None and right else [])
         for episode, reason in zip(episodes, reasons, strict=True):
-            row: Row = {"id": episode.question.id, "sample": episode.sample, "reason": reason, "scores": []}
+            row: Row = {
+                "id": episode.question.id,
+                "sample": episode.sample,
+                "reason": reason,
+                "kinds": [],
+                "scores": [],
+            }
             if reason is None and self.scorer is not None:
                 given = next(found).tolist()
+                row["kinds"] = [step.kind for step in episode.steps]
                 row["scores"] = [
                     score if step.valid and not math.isnan(score) else None
                     for step, score in zip(episode.steps, given, strict=True)
@@ -117,14 +133,14 @@ class Refinement:
             return "no answer" if episode.status != "answered" else "wrong answer"
         return None
 
-    def _kept(self, folder: Path, threshold: float, counts: Counter[str]) -> Iterator[Row]:
-        for number, episodes in enumerate(self._units()):
-            for episode, row in zip(episodes, read_rows(_unit(folder, number), None), strict=True):
+    def _kept(self, folder: Path, thresholds: dict[str, float], counts: Counter[str]) -> Iterator[Row]:
+        for path, episodes in self._units(folder):
+            for episode, row in zip(episodes, read_rows(path, None), strict=True):
                 counts["episodes"] += 1
                 if row["reason"] is not None:
                     counts[f"episodes: {row['reason']}"] += 1
                     continue
-                good = self._good(episode, row["scores"], threshold, counts)
+                good = self._good(episode, row["scores"], thresholds, counts)
                 turns = [
                     replace(turn, trainable=turn.trainable and all(steps) and bool(steps))
                     for turn, steps in zip(episode.turns, _steps_of_turns(episode, good), strict=True)
@@ -135,7 +151,9 @@ class Refinement:
                 counts["episodes_kept"] += 1
                 yield episode_to_row(replace(episode, turns=turns))
 
-    def _good(self, episode: Episode, scores: list[float | None], threshold: float, counts: Counter[str]) -> list[bool]:
+    def _good(
+        self, episode: Episode, scores: list[float | None], thresholds: dict[str, float], counts: Counter[str]
+    ) -> list[bool]:
         """Which steps are kept; counts them by reason, and by truth where it is known."""
         reasons = []
         for index, step in enumerate(episode.steps):
@@ -147,7 +165,7 @@ class Refinement:
             elif score is None:
                 reasons.append("not scored")
             else:
-                reasons.append("kept" if score > threshold else "score below")
+                reasons.append("kept" if score > thresholds.get(step.kind, -math.inf) else "score below")
         sampled = [reason for reason in reasons if reason != "not sampled"]
         if self.require_all_steps and any(reason != "kept" for reason in sampled):
             reasons = ["another step failed" if reason == "kept" else reason for reason in reasons]
@@ -161,26 +179,17 @@ class Refinement:
                     counts["true_steps_kept"] += reason == "kept"
         return [reason == "kept" for reason in reasons]
 
-    def _nothing(self, counts: Counter[str], threshold: float) -> str:
+    def _nothing(self, counts: Counter[str]) -> str:
         why = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if ":" in name) or "there are none"
+        where = f"{self.path}: refinement keeps nothing of {counts['episodes']} episodes"
         return (
-            f"{self.path}: refinement keeps nothing of {counts['episodes']} episodes ({why}; threshold {threshold:g}): "
+            f"{where} ({why}; threshold {self.threshold:g}): "
             "lower `threshold` or set `quantile`, sample more, or train the policy before"
         )
 
-    def _units(self) -> Iterator[list[Episode]]:
-        part: list[Episode] = []
-        for where, row in numbered_rows(self.path):
-            part.append(episode_from_row(row, where))
-            if len(part) == self.unit:
-                yield part
-                part = []
-        if part:
-            yield part
-
-
-def _unit(folder: Path, number: int) -> Path:
-    return folder / "data" / "units" / f"{number:05d}.jsonl"
+    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Episode]]]:
+        episodes = (episode_from_row(row, where) for where, row in numbered_rows(self.path))
+        return units(folder / "data" / "units", episodes, self.unit)
 
 
 def _steps_of_turns(episode: Episode, good: Sequence[bool]) -> list[list[bool]]:

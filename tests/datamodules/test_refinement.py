@@ -85,14 +85,14 @@ def test_a_score_has_to_be_above_the_threshold(sampled: tuple[Path, ProRAG], tmp
     assert trained(kept) == {"a": [False, False, False, True, False], "c": [False, True, False]}
 
 
-def test_a_quantile_leaves_out_the_lowest_share_of_the_steps_in_question(
+def test_a_quantile_leaves_out_the_lowest_share_of_each_kind_of_step_in_question(
     sampled: tuple[Path, ProRAG], tmp_path: Path
 ) -> None:
-    # In question are -2 | -1 | .5 .5 | 1 | 2 | 3 | 4: steps of right episodes in the right format.
+    # In question are queries of -2, 1, 2, 4, sub-answers of -1, 3, and answers of .5, .5: a score has to be above.
     kept, report, _ = refined(sampled, tmp_path, quantile=0.5)
-    assert report["counts"]["steps_kept"] == 4
-    assert report["threshold"] == 0.5
-    assert trained(kept)["a"] == [True, False, True, True, False]
+    assert report["counts"]["steps_kept"] == 3
+    assert report["thresholds"] == {"answer": 0.5, "query": 1.0, "subanswer": -1.0}
+    assert trained(kept)["a"] == [True, False, False, True, False]
     nothing_left_out = refined(sampled, tmp_path / "zero", quantile=0.0)
     assert nothing_left_out[1]["counts"]["steps_kept"] == 8
 
