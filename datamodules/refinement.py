@@ -75,33 +75,28 @@ class Refinement:
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Apply the threshold to all scores, write what is kept, return shares and counts as `refine/<name>`."""
-        thresholds = self._thresholds(folder)
+        thresholds = {} if self.quantile is None else self._thresholds(folder, self.quantile)
         counts: Counter[str] = Counter()
         write_rows(folder / "data" / "episodes.jsonl", self._kept(folder, thresholds, counts))
         shares = _shares(counts)
         shown = {kind: value if math.isfinite(value) else None for kind, value in thresholds.items()}
-        settings = {"thresholds": shown, "quantile": self.quantile}
+        settings = {"threshold": self.threshold, "quantile": self.quantile, "thresholds": shown}
         write_json(folder / "data" / "refinement.json", {"counts": dict(sorted(counts.items())), **shares, **settings})
         if not counts["episodes_kept"]:
             raise DataError(self._nothing(counts))
         headline = {name: float(counts[name]) for name in ("episodes", "episodes_kept", "steps", "steps_kept")} | shares
         return {f"refine/{name}": value for name, value in headline.items()}
 
-    def _thresholds(self, folder: Path) -> dict[str, float]:
-        """What a score has to be above, by kind of step: the highest that the quantile leaves out, or the threshold."""
+    def _thresholds(self, folder: Path, quantile: float) -> dict[str, float]:
+        """The highest score that the quantile leaves out, by kind of step: a score has to be above it."""
         scores: dict[str, list[float]] = {}
-        for path, _ in self._units(folder):
+        for path in sorted((folder / "data" / "units").glob("*.jsonl")):
             for row in read_rows(path, None):
                 for kind, score in zip(row["kinds"], row["scores"], strict=True):
                     if score is not None:
                         scores.setdefault(kind, []).append(score)
-        return {kind: self._lowest(sorted(known)) for kind, known in sorted(scores.items())}
-
-    def _lowest(self, known: list[float]) -> float:
-        if self.quantile is None:
-            return self.threshold
-        left_out = math.floor(self.quantile * len(known))
-        return known[left_out - 1] if left_out else -math.inf
+        left_out = {kind: math.floor(quantile * len(known)) for kind, known in sorted(scores.items())}
+        return {kind: sorted(scores[kind])[count - 1] if count else -math.inf for kind, count in left_out.items()}
 
     def _scored(self, episodes: Sequence[Episode]) -> Iterator[Row]:
         """A row an episode: why it is left out, or the scores of its steps; None for one that is not in question."""
@@ -109,13 +104,8 @@ class Refinement:
         right = [episode for episode, reason in zip(episodes, reasons, strict=True) if reason is None]
         found = iter(self.scorer.score(right) if self.scorer is not None and right else [])
         for episode, reason in zip(episodes, reasons, strict=True):
-            row: Row = {
-                "id": episode.question.id,
-                "sample": episode.sample,
-                "reason": reason,
-                "kinds": [],
-                "scores": [],
-            }
+            row: Row = {"id": episode.question.id, "sample": episode.sample, "reason": reason}
+            row |= {"kinds": [], "scores": []}
             if reason is None and self.scorer is not None:
                 given = next(found).tolist()
                 row["kinds"] = [step.kind for step in episode.steps]
@@ -165,7 +155,7 @@ class Refinement:
             elif score is None:
                 reasons.append("not scored")
             else:
-                reasons.append("kept" if score > thresholds.get(step.kind, -math.inf) else "score below")
+                reasons.append("kept" if score > thresholds.get(step.kind, self.threshold) else "score below")
         sampled = [reason for reason in reasons if reason != "not sampled"]
         if self.require_all_steps and any(reason != "kept" for reason in sampled):
             reasons = ["another step failed" if reason == "kept" else reason for reason in reasons]

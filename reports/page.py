@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ def _section(path: Path) -> str:
             parts += ["Mean over seeds ± their standard deviation:", _seeds_table(labels, kept["rows"])]
         else:
             parts += [metrics_table(labels, kept["rows"])]
-        parts += kept["comparisons"]
+        parts += [re.sub("^## ", "### ", compared, flags=re.MULTILINE) for compared in kept["comparisons"]]
         if (said := path.with_suffix(".md")).exists():
             parts += [said.read_text(encoding="utf-8").strip()]
         if kept["stages"]:

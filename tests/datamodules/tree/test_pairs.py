@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from datamodules.tree.node import Node, Tree
-from datamodules.tree.pairs import candidate_groups
+from datamodules.tree.pairs import candidate_groups, mixed_group
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Hit, Turn
 from tests.tiny import byte_tokenizer, question
@@ -72,3 +72,17 @@ def test_a_candidate_is_an_episode_that_can_be_judged(protocol: ProRAG) -> None:
     assert [(step.kind, step.valid) for step in ada.episode.steps] == [("query", True), ("answer", True)]
     assert ada.episode.prompt_ids == (7,)
     assert ada.episode.turns[0] is bob.episode.turns[0]
+
+
+def test_all_candidates_of_a_tree_are_mixed_so_that_no_depth_comes_first(protocol: ProRAG) -> None:
+    below = [node("subanswer", f"below {i}", 1) for i in range(6)]
+    above = [node("query", f"above {i}", 3, *(below if i == 0 else ())) for i in range(6)]
+    siblings = list(candidate_groups(Tree(question(), (7,), Node(visits=9, children=above)), protocol))
+    mixed = {seed: [one.episode.turns[-1].text for one in mixed_group(siblings, seed=seed)] for seed in (0, 1)}
+    in_order = [one.episode.turns[-1].text for group in siblings for one in group]
+    assert len(siblings) == 2
+    for texts in mixed.values():
+        assert sorted(texts) == sorted(in_order)
+        assert 1 <= sum("above" in text for text in texts[:6]) <= 5
+    assert mixed[0] != mixed[1]
+    assert mixed[0] == [one.episode.turns[-1].text for one in mixed_group(siblings, seed=0)]
