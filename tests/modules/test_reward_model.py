@@ -54,6 +54,23 @@ def test_a_step_is_read_after_its_observation_or_before_it(protocol: ProRAG) -> 
         assert (abs(seen - unseen) < 1e-4) == equal
 
 
+def test_a_score_is_the_head_on_the_last_token_of_what_is_read(protocol: ProRAG) -> None:
+    """The model run by hand on everything up to that token, without the batches that place it."""
+    for read_at in ("action", "observation"):
+        scorer = model(read_at, logp_weight=0.0)
+        for episode in episodes(protocol)[:2]:
+            ids: list[int] = list(episode.prompt_ids)
+            [scores] = scorer.score([episode])
+            for step, turn in enumerate(episode.turns):
+                ids += [*turn.opening_ids, *turn.action_ids]
+                seen = ids if read_at == "action" else [*ids, *turn.observation_ids]
+                with torch.no_grad():
+                    states = scorer.policy.model(input_ids=torch.tensor([seen]), output_hidden_states=True)
+                    expected = scorer.head.linear(states.hidden_states[-1][0, -1]).squeeze()
+                assert scores[step] == pytest.approx(float(expected), abs=1e-5)
+                ids += turn.observation_ids
+
+
 def test_neither_batches_nor_padding_nor_what_is_trained_matter(
     protocol: ProRAG, monkeypatch: pytest.MonkeyPatch
 ) -> None:
