@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.launch import Ranks, joined, must_start, start
+from configs.launch import Ranks, joined, leave, must_start, start
 from configs.leaks import Leaks
 from configs.loader import load
 from configs.options import parse
@@ -72,4 +72,4 @@ def report(plan: Plan) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(lambda: main(sys.argv[1:]))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from configs.schema import Experiment
 from envs.errors import ConfigError, UserError
@@ -143,3 +144,23 @@ def start(script: Path, arguments: Sequence[str], devices: int) -> int:
     except SignalException as error:
         return 128 + error.sigval
     return 0
+
+
+def leave(main: Callable[[], int]) -> NoReturn:
+    """Exit with what `main` returns, or as the exception it raises would have it.
+
+    One of several ranks leaves at once when it fails: tearing down a process group whose other ranks are gone can
+    abort the process, and the launcher would report that instead of the error.
+    """
+    try:
+        code = main()
+    except SystemExit as left:
+        code = int(left.code or 0)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if code and "RANK" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
