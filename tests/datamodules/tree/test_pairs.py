@@ -93,6 +93,12 @@ def test_what_was_played_out_is_a_step_after_the_path_and_what_was_played_before
     leaf = node("query", "q", 1)
     leaf.played = [node("subanswer", "Ada", 1), node("answer", "odd", 1, said="odd"), node("answer", "Bob", 1)]
     played = list(played_steps(Tree(question(), (7,), Node(visits=1, children=[leaf])), protocol))
-    assert [[turn.action.text for turn in one.episode.turns] for one in played] == [["q", "Ada"], ["q", "Ada", "odd", "Bob"]]
-    assert [(one.value, one.visits, one.episode.steps[-1].kind) for one in played] == [(0.5, 1, "subanswer"), (0.5, 1, "answer")]
+    assert [[turn.action.text for turn in one.episode.turns] for one in played] == [
+        ["q", "Ada"],
+        ["q", "Ada", "odd", "Bob"],
+    ]
+    assert [(one.value, one.visits, one.episode.steps[-1].kind) for one in played] == [
+        (0.5, 1, "subanswer"),
+        (0.5, 1, "answer"),
+    ]
     assert (played[0].episode.status, played[1].episode.answer) == (None, "Bob")
