@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from datamodules.records import PAIR, TREE, pair_from_row, pair_to_row, read_row
 from datamodules.sampling import Counting
 from datamodules.search import read_trees
 from datamodules.tree.node import Tree
-from datamodules.tree.pairs import candidate_groups, mixed_group, played_steps
+from datamodules.tree.pairs import candidate_groups, mixed_group
 from datamodules.tree.text import pair_text, tree_text
 from envs.errors import ConfigError, DataError
 from envs.files import atomic_write, write_json
@@ -36,8 +35,7 @@ class Preferences:
         protocol: the format of its episodes.
         judge: compares steps.
         pairs_per_node: at most so many of a group of siblings' verdicts become pairs, the judge's best first.
-        pairs_per_tree: besides, at most so many pairs of steps of one tree whatever their histories, steps that were
-            only played out among them; not in the paper.
+        pairs_per_tree: besides, at most so many pairs of steps of one tree whatever their histories; not in the paper.
         unit: trees a unit.
         min_visits: visits that make a step a candidate; 0 for a judge that needs no outcome of it.
         descend_visits: visits of a step below which nothing is judged.
@@ -126,10 +124,8 @@ class Preferences:
         )
         if self.pairs_per_node:
             yield from ((group, self.pairs_per_node) for group in siblings)
-        if self.pairs_per_tree:
-            played = played_steps(tree, self.protocol) if self.min_visits <= 1 else ()
-            if len(candidates := [*chain.from_iterable(siblings), *played]) > 1:
-                yield mixed_group(candidates, seed=seed), self.pairs_per_tree
+        if self.pairs_per_tree and siblings:
+            yield mixed_group(siblings, seed=seed), self.pairs_per_tree
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
         """Where each unit goes, and the rows of its trees."""

@@ -23,7 +23,7 @@ from envs.types import Episode, Question, Status, Step, Turn
 
 QUESTION = "question/1"
 EPISODE = "episode/1"
-TREE = "tree/2"
+TREE = "tree/1"
 PAIR = "pair/2"
 
 T = TypeVar("T")
@@ -58,12 +58,12 @@ def episode_from_row(row: dict[str, Any], where: str = "row") -> Episode:
 
 
 def tree_to_row(tree: Tree) -> dict[str, Any]:
-    """A `tree/2` row: the question, the counts of its search and all nodes, children inside their parents."""
+    """A `tree/1` row: the question, the counts of its search and all nodes, children inside their parents."""
     return _to_row(TREE, Tree, tree)
 
 
 def tree_from_row(row: dict[str, Any], where: str = "row") -> Tree:
-    """The tree of a `tree/2` row, equal to the one that was written.
+    """The tree of a `tree/1` row, equal to the one that was written.
 
     Raises:
         DataError: another schema, or a field is missing or of the wrong type.

@@ -21,7 +21,6 @@ class Node:
         status: how the episode ended with this turn; None where it goes on.
         outcome: what it was worth, where it ended.
         dead: nothing came of expanding it; it is not selected again.
-        played: the turns with which an episode was played out from here, in order; seen once, they are never selected.
     """
 
     turn: Turn | None = None
@@ -33,7 +32,6 @@ class Node:
     outcome: float | None = None
     dead: bool = False
     children: list[Node] = field(default_factory=list)
-    played: list[Node] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -33,26 +33,13 @@ def candidate_groups(
             yield group
 
 
-def played_steps(tree: Tree, protocol: Protocol) -> Iterator[Candidate]:
-    """The steps with which the search played episodes out; few trees are deep enough to hold many answers of their own.
-
-    As siblings, they follow the format, and a query has its hits.
-    """
-    for path in tree.paths():
-        played = path[-1].played
-        for number, node in enumerate(played, 1):
-            episode = tree.episode((*path, *played[:number]))
-            episode.steps, episode.answer = protocol.steps(episode), protocol.answer(episode)
-            if _sound(episode):
-                yield Candidate(episode, node.value, node.visits)
-
-
-def mixed_group(candidates: Sequence[Candidate], *, seed: int) -> list[Candidate]:
-    """Candidates of one tree in the order of a hash, so that no depth comes first.
+def mixed_group(groups: Sequence[Sequence[Candidate]], *, seed: int) -> list[Candidate]:
+    """The candidates of all groups of one tree together, in the order of a hash, so that no depth comes first.
 
     Siblings share their history, so whatever a step owes to how far its episode has come is the same for all of them,
     and a reward model fitted on siblings alone cannot learn it.
     """
+    candidates = [candidate for group in groups for candidate in group]
     order = sorted(range(len(candidates)), key=lambda place: stable_hash(seed, "mixed", place))
     return [candidates[place] for place in order]
 

@@ -206,17 +206,13 @@ class TreeSearcher:
                 counts["failures"] += 1
                 continue
             counts["simulations"] += 1
-            begun, outcome = len(visit.path) - 1, self._outcome(episode)
-            visit.path[-1].played = played = [Node(turn) for turn in episode.turns[begun:]]
-            if played:
-                self._close(played[-1], episode)
-            path = [*visit.path, *played]
-            self._back_up(path, outcome, len(episode.turns) if self.settings.discount_simulation else begun)
+            end = len(episode.turns) if self.settings.discount_simulation else len(visit.path) - 1
+            self._back_up(visit.path, self._outcome(episode), end)
 
     def _back_up(self, path: Sequence[Node], outcome: float, end: int) -> None:
         for depth, node in enumerate(path):
             node.value, node.visits = backup(
-                node.value, node.visits, outcome, discount=self.settings.discount, steps_to_end=max(end - depth, 0)
+                node.value, node.visits, outcome, discount=self.settings.discount, steps_to_end=end - depth
             )
 
     def _close(self, node: Node, episode: Episode) -> None:

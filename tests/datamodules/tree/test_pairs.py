@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from datamodules.tree.node import Node, Tree
-from datamodules.tree.pairs import candidate_groups, mixed_group, played_steps
+from datamodules.tree.pairs import candidate_groups, mixed_group
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Hit, Turn
 from tests.tiny import byte_tokenizer, question
@@ -78,27 +78,11 @@ def test_all_candidates_of_a_tree_are_mixed_so_that_no_depth_comes_first(protoco
     below = [node("subanswer", f"below {i}", 1) for i in range(6)]
     above = [node("query", f"above {i}", 3, *(below if i == 0 else ())) for i in range(6)]
     siblings = list(candidate_groups(Tree(question(), (7,), Node(visits=9, children=above)), protocol))
-    candidates = [one for group in siblings for one in group]
-    mixed = {seed: [one.episode.turns[-1].text for one in mixed_group(candidates, seed=seed)] for seed in (0, 1)}
-    in_order = [one.episode.turns[-1].text for one in candidates]
+    mixed = {seed: [one.episode.turns[-1].text for one in mixed_group(siblings, seed=seed)] for seed in (0, 1)}
+    in_order = [one.episode.turns[-1].text for group in siblings for one in group]
     assert len(siblings) == 2
     for texts in mixed.values():
         assert sorted(texts) == sorted(in_order)
         assert 1 <= sum("above" in text for text in texts[:6]) <= 5
     assert mixed[0] != mixed[1]
-    assert mixed[0] == [one.episode.turns[-1].text for one in mixed_group(candidates, seed=0)]
-
-
-def test_what_was_played_out_is_a_step_after_the_path_and_what_was_played_before(protocol: ProRAG) -> None:
-    leaf = node("query", "q", 1)
-    leaf.played = [node("subanswer", "Ada", 1), node("answer", "odd", 1, said="odd"), node("answer", "Bob", 1)]
-    played = list(played_steps(Tree(question(), (7,), Node(visits=1, children=[leaf])), protocol))
-    assert [[turn.action.text for turn in one.episode.turns] for one in played] == [
-        ["q", "Ada"],
-        ["q", "Ada", "odd", "Bob"],
-    ]
-    assert [(one.value, one.visits, one.episode.steps[-1].kind) for one in played] == [
-        (0.5, 1, "subanswer"),
-        (0.5, 1, "answer"),
-    ]
-    assert (played[0].episode.status, played[1].episode.answer) == (None, "Bob")
+    assert mixed[0] == [one.episode.turns[-1].text for one in mixed_group(siblings, seed=0)]
