@@ -1,107 +1,22 @@
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from datamodules.tree.node import Node, Tree
-from datamodules.tree.search import SearchSettings, TreeSearcher
-from envs.errors import ConfigError, RetrievalError
+from datamodules.tree.node import Tree
+from envs.errors import ConfigError
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
-from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn
+from envs.types import Episode, Request, Turn
+from tests.growing import ANSWER, BOOK, DOCUMENTS, QUERY, SUB, Book, Counted, child, grown, said, searcher
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
-
-QUERY = "look </step>\n<subquery>\n{} </subquery>"
-SUB = "read </step>\n<subanswer>\n{} </subanswer>"
-ANSWER = "know </step>\n<answer>\n{} </answer>"
-DOCUMENTS = [Document("d1", "Ada", "Ada wrote it.")]
-
-Book = dict[tuple[str, ...], list[str]]
-
-
-class Counted(Scripted):
-    """Says, after a given path of actions, the next of the lines that its book has for it; counts what is asked."""
-
-    def __init__(self, protocol: ProRAG, book: Book, default: str = ANSWER.format("nobody")) -> None:
-        super().__init__(protocol.codec.control, self._line)
-        self.book, self.default = book, default
-        self.calls: list[int] = []
-        self.asked: Counter[tuple[str, ...]] = Counter()
-
-    def _line(self, episode: Episode) -> str:
-        path = tuple(turn.action.text for turn in episode.turns)
-        lines = self.book.get(path, [self.default])
-        self.asked[path] += 1
-        return lines[(self.asked[path] - 1) % len(lines)]
-
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        self.calls.append(len(requests))
-        return super().generate(requests)
-
-
-class Failing(FixedRetriever):
-    """Fails for as long as `down` says so."""
-
-    def __init__(self, down: Callable[[Sequence[str]], bool]) -> None:
-        super().__init__(DOCUMENTS)
-        self.down = down
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        if self.down(queries):
-            raise RetrievalError("down")
-        return super().search(queries, k)
 
 
 @pytest.fixture(scope="module")
 def protocol() -> ProRAG:
     return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
-
-
-def searcher(
-    protocol: Any,
-    expander: Scripted,
-    simulator: Scripted,
-    *,
-    retriever: FixedRetriever | None = None,
-    depth: int = 10,
-    seed: int = 0,
-    total_tokens: int = 8192,
-    **settings: Any,
-) -> TreeSearcher:
-    environment = RetrievalEnvironment(
-        protocol,
-        retriever or FixedRetriever(DOCUMENTS),
-        limits=Limits(turns=depth, turn_tokens=200, total_tokens=total_tokens),
-    )
-    return TreeSearcher(environment, expander, simulator, SearchSettings(**settings), seed=seed)
-
-
-def grown(search: TreeSearcher, *questions: Question) -> Tree:
-    return search.grow(questions or (question(),))[0]
-
-
-def said(node: Node) -> str:
-    return node.turn.action.text if node.turn else ""
-
-
-def child(tree: Tree, *path: str) -> Node:
-    node = tree.root
-    for text in path:
-        [node] = [one for one in node.children if said(one) == text]
-    return node
-
-
-# After "q" the right way goes on with "Ada"; "x" is a dead end whose answer is wrong.
-BOOK: Book = {
-    (): [QUERY.format("q"), ANSWER.format("x")],
-    ("q",): [SUB.format("Ada"), SUB.format("Bob")],
-    ("q", "Ada"): [ANSWER.format("Ada")],
-    ("q", "Bob"): [ANSWER.format("Bob")],
-}
 
 
 def test_a_search_of_three_simulations_worked_by_hand(protocol: ProRAG) -> None:
@@ -233,73 +148,6 @@ def test_a_prompt_without_room_is_over_at_once(protocol: ProRAG) -> None:
     tree = grown(searcher(protocol, nobody, nobody, total_tokens=3, simulations=4))
     assert (tree.root.status, tree.root.outcome, tree.root.visits) == ("token_budget", 0.0, 4)
     assert nobody.calls == []
-
-
-def test_a_failed_expansion_is_not_selected_for_ever_and_is_worth_nothing(protocol: ProRAG) -> None:
-    book: Book = {(): [QUERY.format("a"), ANSWER.format("Ada")], ("a",): [QUERY.format("b")]}
-    retriever = Failing(lambda queries: "b" in queries)
-    expander = Counted(protocol, book)
-    search = searcher(
-        protocol, expander, Counted(protocol, {}), retriever=retriever, simulations=20, children=2, c_puct=99.0,
-        prior="uniform",
-    )  # fmt: skip
-    tree = grown(search)
-    dead = child(tree, "a")
-    assert dead.dead
-    assert dead.visits == 1  # of its own simulation
-    assert expander.asked[("a",)] == 2  # expanded once, K 2
-    assert tree.counts == {"expansions": 2, "simulations": 1, "terminal": 18, "dead": 1, "failures": 2}
-    assert tree.root.visits == 19
-
-
-def test_a_step_below_which_all_is_dead_is_dead_too_and_the_search_goes_elsewhere(protocol: ProRAG) -> None:
-    book: Book = {
-        (): [QUERY.format("a"), ANSWER.format("x")],
-        ("a",): [QUERY.format("b")],
-        ("a", "b"): [QUERY.format("down")],
-    }
-    retriever = Failing(lambda queries: "down" in queries)
-    tree = grown(
-        searcher(
-            protocol, Counted(protocol, book), Counted(protocol, {}), retriever=retriever,
-            simulations=30, children=2, c_puct=99.0, prior="uniform",
-        )
-    )  # fmt: skip
-    assert child(tree, "a", "b").dead
-    assert child(tree, "a").dead
-    assert tree.root.visits == 29  # all but the failed expansion
-
-
-def test_a_tree_whose_first_step_cannot_be_retrieved_ends_there(protocol: ProRAG) -> None:
-    search = searcher(
-        protocol, Counted(protocol, {}, QUERY.format("a")), Counted(protocol, {}), retriever=Failing(lambda _: True),
-        simulations=9, children=3,
-    )  # fmt: skip
-    tree = grown(search)
-    assert tree.root.dead
-    assert (tree.root.visits, tree.root.children) == (0, [])
-    assert tree.counts["failures"] == 3
-
-
-def test_a_failed_simulation_is_counted_and_never_becomes_a_value(protocol: ProRAG) -> None:
-    book: Book = {(): [SUB.format("guess")]}
-    search = searcher(
-        protocol, Counted(protocol, book), Counted(protocol, {}, QUERY.format("b")),
-        retriever=Failing(lambda queries: queries == ["b"]), simulations=2, children=1,
-    )  # fmt: skip
-    tree = grown(search)
-    assert tree.counts["failures"] == 2
-    assert (tree.root.visits, tree.root.children[0].visits) == (0, 0)
-
-
-def test_a_retriever_that_stays_down_ends_the_search(protocol: ProRAG) -> None:
-    search = searcher(
-        protocol, Counted(protocol, {}, QUERY.format("a")), Counted(protocol, {}), retriever=Failing(lambda _: True)
-    )
-    for identity in "ab":
-        search.grow([question(identity=identity)])
-    with pytest.raises(RetrievalError, match="3 failed calls in a row"):
-        search.grow([question(identity="c")])
 
 
 def test_virtual_losses_spread_the_selections_of_a_round(protocol: ProRAG) -> None:
