@@ -107,9 +107,14 @@ def average_seeds(values_KN: ArrayLike) -> Floats:
     return _nan_mean(np.asarray(values_KN, dtype=float), axis=0)
 
 
+def average_questions(values_KN: ArrayLike) -> Floats:
+    """Mean over questions of each seed, [K, N] -> [K]; over the questions that it has, NaN where it has none."""
+    return _nan_mean(np.asarray(values_KN, dtype=float), axis=1)
+
+
 def across_seeds(values_KN: ArrayLike) -> tuple[float, float]:
     """Mean and sample standard deviation of the K seeds' means over questions; the latter NaN for one seed."""
-    means = _numbers(_nan_mean(np.asarray(values_KN, dtype=float), axis=1))
+    means = _numbers(average_questions(values_KN))
     mean = float(means.mean()) if len(means) else float("nan")
     return mean, float(means.std(ddof=1)) if len(means) > 1 else float("nan")
 

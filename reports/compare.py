@@ -21,6 +21,7 @@ from modules.statistics import (
     Floats,
     PairedTest,
     across_seeds,
+    average_questions,
     average_seeds,
     bootstrap_interval,
     holm,
@@ -34,12 +35,14 @@ _SEED = 0  # of the bootstrap: the same runs always give the same table
 
 Key = tuple[str, str, tuple[str, ...]]  # id, text, answers: worlds of two seeds may share ids, but not questions
 Where = tuple[str, str]  # dataset, split
-Tests = tuple[PairedTest, PairedTest]  # bootstrap, Student's t
+Tests = tuple[PairedTest, PairedTest, PairedTest]  # over questions: bootstrap, Student's t; over seeds: Student's t
+_TESTS = ("bootstrap", "t-test", "seeds")
 
 _EXPLANATION = (
     "Brackets: 95 % bootstrap interval over questions, each averaged over seeds first. Difference: to the baseline, on "
-    "the same questions. p: two-sided, paired, over questions, for these seeds; the sd of the seeds' means tells what "
-    "other seeds may give. Holm: adjusted for all comparisons shown."
+    "the same questions. p: two-sided, paired, by bootstrap and t-test over questions, which speak of other questions "
+    "under these seeds, and where there are several seeds by t-test over their means, which speaks of other seeds. "
+    "Holm: adjusted for all comparisons shown."
 )
 
 
@@ -55,6 +58,10 @@ class Scores:
         """Mean over seeds of each question [N], in the given order."""
         position = {question: number for number, question in enumerate(self.questions)}
         return average_seeds(self.values)[[position[question] for question in order]]
+
+    def means(self, seeds: Sequence[int]) -> Floats:
+        """Mean over questions of each of some seeds [K], in the given order."""
+        return average_questions(self.values)[[self.seeds.index(seed) for seed in seeds]]
 
 
 def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "em") -> str:
@@ -74,16 +81,18 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
         for arm in by_arm
         if arm != base
     }
-    adjusted = (holm([pair[test].p for pair in tests.values()]) for test in (0, 1))
+    shown = _TESTS if any(test[-1].n > 1 for test in tests.values()) else _TESTS[:-1]
+    adjusted = (holm([test[i].p for test in tests.values()]) for i in range(len(shown)))
     corrected = dict(zip(tests, zip(*adjusted, strict=True), strict=True))
-    header = ["arm", "seeds", "n", METRICS.get(metric, metric), "sd of seeds", "difference", "p bootstrap", "p t-test"]
-    several = ["Holm bootstrap", "Holm t-test"] if len(tests) > 1 else []
+    header = ["arm", "seeds", "n", METRICS.get(metric, metric), "sd of seeds", "difference"]
+    header += [f"p {name}" for name in shown]
+    several = [f"Holm {name}" for name in shown] if len(tests) > 1 else []
     parts = [f"Baseline: {base}. {_EXPLANATION}"]
     for where, by_arm in scores.items():
         rows = []
         for arm, one in by_arm.items():
-            cells = [arm, *_summary(one, metric), *_difference(tests.get((where, arm)), metric)]
-            cells += [p_value(p) for p in corrected.get((where, arm), (math.nan, math.nan))] if several else []
+            cells = [arm, *_summary(one, metric), *_difference(tests.get((where, arm)), metric, len(shown))]
+            cells += [p_value(p) for p in corrected.get((where, arm), [math.nan] * len(shown))] if several else []
             rows.append(cells)
         parts += [f"## {'/'.join(where)}", table(header + several, rows)]
     return "\n\n".join(parts)
@@ -145,7 +154,12 @@ def _tests(where: Where, arm: str, scores: Scores, base: str, baseline: Scores) 
             "evaluate both on the same questions"
         )
     a, b = (one.averages(baseline.questions) for one in (scores, baseline))
-    return paired_bootstrap(a, b, seed=_SEED), paired_t_test(a, b)
+    seeds = [seed for seed in scores.seeds if seed in baseline.seeds]
+    return (
+        paired_bootstrap(a, b, seed=_SEED),
+        paired_t_test(a, b),
+        paired_t_test(scores.means(seeds), baseline.means(seeds)),
+    )
 
 
 def _summary(scores: Scores, metric: str) -> list[str]:
@@ -157,13 +171,13 @@ def _summary(scores: Scores, metric: str) -> list[str]:
     return [seeds, str(len(used)), shown, figure(metric, across_seeds(scores.values)[1])]
 
 
-def _difference(tests: Tests | None, metric: str) -> list[str]:
-    """Cells: difference with interval, the two p-values."""
+def _difference(tests: Tests | None, metric: str, shown: int) -> list[str]:
+    """Cells: difference with interval, and so many p-values."""
     if tests is None:
-        return [figure(metric, None)] * 3
-    bootstrap, student = tests
+        return [figure(metric, None)] * (1 + shown)
+    bootstrap = tests[0]
     difference = estimate(metric, bootstrap.difference, bootstrap.low, bootstrap.high, signed=True)
-    return [difference, p_value(bootstrap.p), p_value(student.p)]
+    return [difference, *(p_value(test.p) for test in tests[:shown])]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -65,6 +65,18 @@ def test_seeds_of_different_worlds_bring_their_own_questions(tmp_path: Path) -> 
     assert cells(text, "other:eval")[5].startswith("+50.0")
 
 
+def test_seeds_are_tested_by_their_means(tmp_path: Path) -> None:
+    """Differences of the three seeds: 0.5, 0.25 and 0: t = 0.25 / (0.25 / sqrt(3)) = 1.732, 2 degrees of freedom."""
+    for seed, ems in enumerate([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]):
+        run(tmp_path, "base", [0, 0, 0, 0], seed=seed)
+        run(tmp_path, "other", ems, seed=seed)
+    text = compare(arms(tmp_path, "base", "other"))
+    header = cells(text, "arm")
+    assert header[-3:] == ["p bootstrap", "p t-test", "p seeds"]
+    assert cells(text, "other:eval")[-1] == "0.225"
+    assert cells(text, "base:eval")[5:] == ["–"] * 4
+
+
 def test_one_seed_or_stage_alone_can_be_compared(tmp_path: Path) -> None:
     run(tmp_path, "exp", [1, 1, 0, 0], seed=0)
     run(tmp_path, "exp", [1, 1, 1, 0], seed=1)
