@@ -80,7 +80,8 @@ class Refinement:
         write_rows(folder / "data" / "episodes.jsonl", self._kept(folder, thresholds, counts))
         shares = _shares(counts)
         shown = {kind: value if math.isfinite(value) else None for kind, value in thresholds.items()}
-        settings = {"threshold": self.threshold, "quantile": self.quantile, "thresholds": shown}
+        used = self.threshold if self.quantile is None else None
+        settings = {"threshold": used, "quantile": self.quantile, "thresholds": shown}
         write_json(folder / "data" / "refinement.json", {"counts": dict(sorted(counts.items())), **shares, **settings})
         if not counts["episodes_kept"]:
             raise DataError(self._nothing(counts))
@@ -172,10 +173,11 @@ class Refinement:
     def _nothing(self, counts: Counter[str]) -> str:
         why = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if ":" in name) or "there are none"
         where = f"{self.path}: refinement keeps nothing of {counts['episodes']} episodes"
-        return (
-            f"{where} ({why}; threshold {self.threshold:g}): "
-            "lower `threshold` or set `quantile`, sample more, or train the policy before"
-        )
+        if self.quantile is None:
+            rule, remedy = f"threshold {self.threshold:g}", "lower `threshold` or set `quantile`"
+        else:
+            rule, remedy = f"quantile {self.quantile:g}", "lower `quantile`"
+        return f"{where} ({why}; {rule}): {remedy}, sample more, or train the policy before"
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[Episode]]]:
         episodes = (episode_from_row(row, where) for where, row in numbered_rows(self.path))

@@ -1,20 +1,13 @@
 from __future__ import annotations
 
-import pytest
-
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.pairs import candidate_groups, mixed_group
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Hit, Turn
-from tests.tiny import byte_tokenizer, question
+from tests.tiny import question
 
 HITS = (Hit(Document("d", "D", "text")),)
 TAGS = {"query": "subquery", "subanswer": "subanswer", "answer": "answer"}
-
-
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
 
 
 def node(kind: str, text: str, visits: int, *children: Node, hits: tuple[Hit, ...] = HITS, said: str = "") -> Node:

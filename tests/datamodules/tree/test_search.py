@@ -14,11 +14,6 @@ from tests.growing import ANSWER, BOOK, DOCUMENTS, QUERY, SUB, Book, Counted, ch
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
 
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
-
-
 def test_a_search_of_three_simulations_worked_by_hand(protocol: ProRAG) -> None:
     """Uniform priors, K 2, c 1, discount 0.5.
 

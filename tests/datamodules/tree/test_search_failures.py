@@ -5,12 +5,7 @@ import pytest
 from envs.errors import RetrievalError
 from envs.protocols.prorag import ProRAG
 from tests.growing import ANSWER, QUERY, SUB, Book, Counted, Failing, child, grown, searcher
-from tests.tiny import byte_tokenizer, question
-
-
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
+from tests.tiny import question
 
 
 def test_a_failed_expansion_is_not_selected_for_ever_and_is_worth_nothing(protocol: ProRAG) -> None:

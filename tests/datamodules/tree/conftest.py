@@ -1,0 +1,13 @@
+"""What all tests of trees speak."""
+
+from __future__ import annotations
+
+import pytest
+
+from envs.protocols.prorag import ProRAG
+from tests.tiny import byte_tokenizer
+
+
+@pytest.fixture(scope="module")
+def protocol() -> ProRAG:
+    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
