@@ -144,6 +144,8 @@ def test_where_the_truth_is_known_precision_and_recall_of_the_kept_steps_are_tol
 def test_nothing_kept_is_one_line_that_says_why(sampled: tuple[Path, ProRAG], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"keeps nothing of 6 episodes \(.*1 episodes: wrong answer.*threshold 100\)"):
         refined(sampled, tmp_path, threshold=100.0)
+    with pytest.raises(DataError, match=r"quantile 0\.9\): lower `quantile`"):
+        refined(sampled, tmp_path / "quantile", quantile=0.9, require_all_steps=True)
 
 
 def test_wrong_settings_are_refused(sampled: tuple[Path, ProRAG]) -> None:
