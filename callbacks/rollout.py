@@ -54,7 +54,6 @@ class RolloutCallback(Callback):
         advantage: `(step_rewards_BS, step_mask_BS, outcome_B, *, group_size)`, and `step_lengths_BS` where it asks for
             that, gives `[B, S]`, or `[B, T]` with one a policy token in the order of the steps.
         group_size: episodes a question.
-        top_p: stays at 1: the stored log-probs would not be those of what was sampled.
         top_k: passages a query.
         limits: budgets of an episode.
         pool: episodes in flight.
@@ -75,14 +74,11 @@ class RolloutCallback(Callback):
         rewards: Mapping[str, Any],
         advantage: Callable[..., Tensor],
         group_size: int = 8,
-        top_p: float = 1.0,
         top_k: int = 3,
         limits: Limits | None = None,
         pool: int = 64,
         batch_size: int = 64,
     ) -> None:
-        if top_p != 1:
-            raise ConfigError(f"top_p {top_p}: reinforcement learning samples with top_p 1")
         if group_size < 2 or min(top_k, pool, batch_size) < 1:
             settings = f"group_size {group_size}, top_k {top_k}, pool {pool}, batch_size {batch_size}"
             raise ConfigError(f"{settings}: group_size must be at least 2, the others 1")
@@ -110,20 +106,17 @@ class RolloutCallback(Callback):
         episodes = self._sample(pl_module, _data(trainer), trainer.current_epoch)
         sampled = time.perf_counter()
         scores = combine(self.terms, episodes, RewardContext(self.protocol))
+        scored = time.perf_counter()
         _refuse_unscored(scores, episodes, trainer.current_epoch)
         advantages_BS, rows = self._rows(episodes, scores, drop=pl_module.zero_variance == "drop")
         self.latest = Iteration(episodes, scores, advantages_BS)
         _data(trainer).fill(rows)
         values = measure(episodes, scores, advantages_BS, self.protocol, group_size=self.group_size)
         pl_module.log_dict(means(values, trainer.strategy))
-        self._since = time.perf_counter()
         retrieval = 0.0 if self._retriever is None else self._retriever.seconds
-        self._seconds = {
-            "time/rollout": sampled - start,
-            "time/retrieval": retrieval,
-            "time/prm": self._since - sampled,
-        }
+        self._seconds = {"time/rollout": sampled - start, "time/retrieval": retrieval, "time/prm": scored - sampled}
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
+        self._since = time.perf_counter()  # after the ranks have waited for each other
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Straight to the logger: times are no result of the stage, they differ from run to run.

@@ -49,7 +49,7 @@ class StepRanking:
         generator: the policy, with the temperature it is scored at in use.
         retriever: where queries go.
         oracle: the truth.
-        scorers: reward models by name; figures of the one named `prm` become the headline.
+        scorers: reward models by name; a headline names them `prm/<name>`, the one called `prm` just `prm`.
         samples: episodes a question.
         unit: questions a unit; a unit is written once, whole.
 

@@ -77,8 +77,8 @@ class Artifact:
         Returns the origin of the run that began the work, which is another one's where a killed run is gone on with.
         """
         self.folder.mkdir(exist_ok=True)
-        for leftover in self.folder.rglob(".*.tmp"):
-            leftover.unlink()
+        for leftover in list(self.folder.rglob(".*.tmp")):  # a folder's own leftovers go with it
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
         with atomic_write(self.folder / "config.yaml") as f:
             yaml.safe_dump(dict(settings), f, sort_keys=False, allow_unicode=True)
         begun = self.folder / "origin.json"

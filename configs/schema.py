@@ -11,10 +11,7 @@ class TrainerSettings:
     """The Lightning Trainer's own options; the defaults are Lightning's unless a comment says otherwise."""
 
     max_epochs: int | None = None
-    min_epochs: int | None = None
     max_steps: int = -1
-    min_steps: int | None = None
-    max_time: str | None = None
     precision: str | None = None
     strategy: Any = "auto"  # a Lightning name, or a component: FSDP2 needs its sizes
     gradient_clip_val: float | None = None
@@ -26,7 +23,6 @@ class TrainerSettings:
     num_sanity_val_steps: int = 0  # a check before the first step would generate text with an untrained model
     limit_train_batches: int | float | None = None
     limit_val_batches: int | float | None = None
-    use_distributed_sampler: bool = True
     deterministic: bool | str | None = "warn"  # the same batches give the same bits, where an operation can
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.artifacts import finite, provenance, source_hash
-from configs.build import build
+from configs.build import build, with_default
 from configs.fingerprints import with_folders
 from configs.launch import Ranks
 from configs.plan import Plan, PlannedStage
@@ -106,6 +106,9 @@ def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str,
 
     # Weights that a constructor draws are the same on all ranks and in every run.
     seed_everything(stable_hash(plan.experiment.seed, planned.name) % 2**32, verbose=False)
+    key = ("stages", planned.name, "data")
+    data = with_default(settings["data"], "seed", plan.experiment.seed, key, plan.origins)
+    settings = {**settings, "data": data}
     memo: dict[str, Any] = {}
     pieces = {
         piece: build(settings[piece], ("stages", planned.name, piece), plan.origins, memo)

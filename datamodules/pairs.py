@@ -1,4 +1,4 @@
-"""Pairs of sibling steps as training data of a reward model."""
+"""Pairs of steps as training data of a reward model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Item = tuple[int, ReadSequence, ReadSequence]  # the pair's number in the file, 
 
 
 class PairData(LightningDataModule):
-    """The pairs of a stage, each the last steps of two sibling episodes.
+    """The pairs of a stage, each the last steps of two episodes of a question.
 
     Args:
         path: a stage folder that holds `data/pairs.jsonl`.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from datamodules.maker import missing, units
-from datamodules.records import TREE, read_rows, tree_from_row, tree_to_row, write_rows
+from datamodules.records import TREE, numbered_rows, read_rows, tree_from_row, tree_to_row, write_rows
 from datamodules.sources import Source
 from datamodules.tree.node import Tree
 from datamodules.tree.puct import Prior
@@ -34,7 +33,6 @@ class TreeSearch:
         expander: samples the children of a node (the paper: at a high temperature; 0.9 with top-p 0.95).
         retriever: where queries go.
         simulator: plays episodes out (greedily); None takes the expander.
-        role: what the questions are for; no question may serve two of them.
         simulations: outcomes backed up a tree.
         children: samples an expansion (K).
         depth: steps after which an episode is over; takes the place of `limits.turns`.
@@ -53,6 +51,8 @@ class TreeSearch:
         ConfigError: a setting is out of range.
     """
 
+    role = "search"
+
     def __init__(
         self,
         questions: Source,
@@ -61,7 +61,6 @@ class TreeSearch:
         *,
         retriever: Retriever | None = None,
         simulator: Generator | None = None,
-        role: Literal["sft", "search", "refine", "rl"] = "search",
         simulations: int = 32,
         children: int = 4,
         depth: int = 10,
@@ -82,7 +81,7 @@ class TreeSearch:
                 raise ConfigError(f"{name} is {count}; it must be at least 1")
         if c_puct < 0 or not 0 < discount <= 1:
             raise ConfigError(f"c_puct {c_puct}, discount {discount}: c_puct must be >= 0, discount in (0, 1]")
-        self.questions, self.role, self.chunk = questions, role, chunk
+        self.questions, self.chunk = questions, chunk
         self.environment = RetrievalEnvironment(
             protocol, retriever, top_k=top_k, limits=dataclasses.replace(limits or Limits(), turns=depth)
         )
@@ -146,9 +145,8 @@ def read_trees(folder: Path) -> Iterator[Tree]:
     Raises:
         DataError: there are none, or a row is malformed.
     """
-    path = Path(folder) / "data" / "trees.jsonl"
-    for number, row in enumerate(read_rows(path, TREE), 1):
-        yield tree_from_row(row, f"{path}:{number}")
+    for where, row in numbered_rows(Path(folder) / "data" / "trees.jsonl"):
+        yield tree_from_row(row, where)
 
 
 def _summary(tree: Tree) -> dict[str, float]:

@@ -173,7 +173,7 @@ class ChatClient:
             ChatError: the work has to end.
         """
         with self._lock:
-            if self._end is None:
+            if self._end is None and (self.max_calls, self.max_tokens) != (None, None):
                 calls, tokens = self._replies.spent()
                 spent = f"{calls} replies of {tokens} tokens are paid for and kept in {self._replies.path.parent}"
                 if self.max_calls is not None and calls + self._in_flight >= self.max_calls:
@@ -192,7 +192,7 @@ class ChatClient:
         """Text of a reply and what it cost in tokens.
 
         Raises:
-            openai.OpenAIError: there was none after all retries, which are the library's own.
+            openai.OpenAIError: there was none after the library's own retries.
         """
         for attempt in range(self.retries + 1):
             try:

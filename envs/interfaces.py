@@ -113,7 +113,7 @@ class StepScorer(typing.Protocol):
     """Says how good every step of an episode is: a process reward model."""
 
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
-        """One `[S]` float32 an episode, in order: raw scores, 0 being even odds where the scorer is calibrated."""
+        """One `[S]` float32 an episode, in order; 0 is even odds where the scorer is calibrated, NaN is no score."""
         ...
 
 
@@ -125,17 +125,27 @@ class RewardContext:
 
 
 class Judgement(typing.Protocol):
-    """What is known of an episode's process where truth is known; `valid` has one entry a step."""
+    """What is known of an episode's process where truth is known."""
 
     @property
-    def valid(self) -> tuple[bool, ...]: ...
+    def valid(self) -> tuple[bool, ...]:
+        """Of every step, whether it is true."""
+        ...
+
     @property
-    def flawed(self) -> bool: ...
+    def flawed(self) -> bool:
+        """The answer is right, but a step is not true."""
+        ...
+
     @property
-    def unresolved(self) -> bool: ...
+    def unresolved(self) -> bool:
+        """The answer is right, but the steps do not lead to it."""
+        ...
 
 
 class Oracle(typing.Protocol):
     """Knows the truth of every step."""
 
-    def judge(self, episode: Episode) -> Judgement: ...
+    def judge(self, episode: Episode) -> Judgement:
+        """The truth of an episode's steps, and what follows of the whole."""
+        ...

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from envs.sqlite import SharedStore
 
-_SCHEMA = "create table if not exists replies (key text primary key, reply text, tokens integer) without rowid"
+_SCHEMA = """
+    create table if not exists replies (key text primary key, reply text, tokens integer) without rowid;
+    create index if not exists costs on replies (tokens);
+"""
 
 
 class Replies(SharedStore):
@@ -20,11 +23,13 @@ class Replies(SharedStore):
         super().__init__(path, "replies", _SCHEMA)
 
     def get(self, key: str) -> str | None:
+        """The reply of a key; None where it was never paid for."""
         with self.opened() as db:
             row = db.execute("select reply from replies where key = ?", (key,)).fetchone()
         return row[0] if row else None
 
     def put(self, key: str, reply: str, tokens: int) -> None:
+        """Keep a reply and what it cost."""
         with self.opened() as db:
             db.execute("insert or replace into replies values (?, ?, ?)", (key, reply, tokens))
 

@@ -91,11 +91,10 @@ class GRPO(Training):
             if self.kl_weight:
                 kl_BT = k3_divergence(logps_BT, anchor_BT)
                 total = total + self.kl_weight * masked_total(kl_BT, mask_BT, self.aggregate)
-        count = self._count_of(batch)
         with torch.no_grad():
             entropy_BT = spread(token_entropy(logits_BKV, self.temperature), positions_K, batch)
-            self._log(batch, index, total, count, logps_BT.detach(), anchor_BT, entropy_BT)
-        return self.mean_loss(total, count)
+            self._log(batch, index, logps_BT.detach(), anchor_BT, entropy_BT)
+        return self.mean_loss(total, self._count_of(batch))
 
     def _count_of(self, batch: SequenceBatch) -> Tensor:
         """What the sum of the losses of a batch is a mean over."""
@@ -106,21 +105,11 @@ class GRPO(Training):
             return mask_BT.sum()
         return ((mask_BT.cumsum(dim=1) > 0) & batch.attention_BT).sum()
 
-    def _log(
-        self,
-        batch: SequenceBatch,
-        index: int,
-        total: Tensor,
-        count: Tensor,
-        logps_BT: Tensor,
-        anchor_BT: Tensor,
-        entropy_BT: Tensor,
-    ) -> None:
+    def _log(self, batch: SequenceBatch, index: int, logps_BT: Tensor, anchor_BT: Tensor, entropy_BT: Tensor) -> None:
         """Means over the trained tokens of the iteration."""
         assert batch.advantages_BT is not None
         mask_BT = batch.loss_mask_BT
         tokens = int(mask_BT.sum())
-        self._log_mean("loss", total.detach() / count.clamp(min=1), int(count))
         change_N, advantage_N = (logps_BT - batch.logps_BT)[mask_BT], batch.advantages_BT[mask_BT]
         low_N = (change_N.exp() < 1 - self.clip_low) & (advantage_N < 0)
         high_N = (change_N.exp() > 1 + self.clip_high) & (advantage_N > 0)
@@ -135,7 +124,7 @@ class GRPO(Training):
         }
         if index < self.trainer.accumulate_grad_batches:  # later the weights are no more those that sampled
             means["logp_gap/mean"] = change_N.abs()
-            largest = change_N.abs().max() if tokens else total.new_zeros(())
+            largest = change_N.abs().max() if tokens else change_N.new_zeros(())
             self.log("logp_gap/max", largest, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max")
         for name, values_N in means.items():
             self._log_mean(name, values_N.float().sum() / max(tokens, 1), tokens)

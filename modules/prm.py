@@ -1,4 +1,4 @@
-"""Fitting a process reward model on pairs of sibling steps (ProRAG Eq 4)."""
+"""Fitting a process reward model on pairs of steps (ProRAG Eq 4)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class PRM(Training):
-    """Trains a policy with a scalar head to score the better of two sibling steps higher.
+    """Trains a policy with a scalar head to score the better of two steps higher.
 
-    At the end the scores are calibrated on the held-out pairs (on the training pairs where none are held out): the
-    loss only orders siblings, so it leaves their zero and scale free.
+    At the end the scores are calibrated on the held-out pairs (on the training pairs where none are held out): a loss
+    that only orders steps leaves their zero and scale free.
 
     Args:
         policy: the backbone, an SFT checkpoint.
@@ -67,8 +67,8 @@ class PRM(Training):
             nothing = torch.zeros_like(chosen_N)
             alone = pairwise_ranking_loss(chosen_N, nothing) + pairwise_ranking_loss(nothing, rejected_N)
             mean = mean + self.pointwise * alone / 2
-        self.log("loss", mean.detach(), batch_size=len(batch))
-        self.log("accuracy", (chosen_N > rejected_N).float().mean(), batch_size=len(batch))
+        right = (chosen_N > rejected_N).float().mean()
+        self.log("accuracy", right, batch_size=len(batch), on_step=False, on_epoch=True, sync_dist=True)
         return self.mean_loss(mean * len(batch), torch.tensor(float(len(batch)), device=mean.device))
 
     def validation_step(self, batch: PairBatch, index: int) -> None:

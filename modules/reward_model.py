@@ -53,7 +53,7 @@ class RewardModel:
     """Scores every step of an episode; a `StepScorer`.
 
     Attributes:
-        policy: the backbone, fine-tuned whole.
+        policy: the backbone.
         head: what reads it.
         read_at: a step is read at the last token of its observation, or at its last policy token.
         scale, offset: the calibration: `scale * raw + offset` is the log-odds that a step is the better one.

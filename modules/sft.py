@@ -42,23 +42,20 @@ class SFT(Training):
         self.weight_V: Tensor
 
     def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
-        total, count, tokens = self._loss(batch)
-        self.log("loss", total.detach() / count, batch_size=len(batch))
-        self.log("tokens", tokens, batch_size=len(batch), reduce_fx="sum")
-        return self.mean_loss(total, count)
+        return self.mean_loss(*self._loss(batch))
 
     def validation_step(self, batch: SequenceBatch, index: int) -> None:
-        total, count, _ = self._loss(batch)
+        total, count = self._loss(batch)
         self.log("val_loss", total / count, batch_size=len(batch), sync_dist=True)
 
-    def _loss(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum of weighted losses, sum of weights, number of trained tokens."""
+    def _loss(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        """Sum of weighted losses, sum of weights."""
         logps_BT = sequence_logprobs(self.model, batch)
         weight_BT = self.weight_V[batch.ids_BT]
         control_BT = weight_BT != 1
         total = format_weighted_nll(logps_BT, batch.loss_mask_BT, control_BT, control_weight=weight_BT, reduction="sum")
         count = token_weights(batch.loss_mask_BT, control_BT, weight_BT).sum()
-        return total, count, batch.loss_mask_BT.float().sum()
+        return total, count
 
 
 def _weights(policy: Policy, control_weight: float, tag_weights: dict[str, float] | None, rows: int) -> Tensor:

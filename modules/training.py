@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -48,7 +48,7 @@ class Training(LightningModule):
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.train()  # models are loaded in evaluation mode, and Lightning leaves modes as they are
-        self._count: Tensor | None = None
+        self._sums: Tensor | None = None  # of the losses of an optimiser step, and of what they count
 
     def configure_model(self) -> None:
         """Let a strategy that shards have its way with what trains.
@@ -88,7 +88,8 @@ class Training(LightningModule):
                 f"the loss is {float(total.detach())} at optimiser step {self.global_step}: "
                 "lower the learning rate or look at the data of this step; nothing of it was saved"
             )
-        self._count = count.detach().float() + (0.0 if self._count is None else self._count)
+        sums = torch.stack([total.detach().float(), count.detach().float()])
+        self._sums = sums if self._sums is None else self._sums + sums
         # Lightning divides by the accumulated batches and DDP by the ranks: undone here.
         return total * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
@@ -102,14 +103,15 @@ class Training(LightningModule):
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name not in frozen}
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        assert self._count is not None
-        count = self.trainer.strategy.reduce(self._count, reduce_op="sum")
-        self._count = None
-        scale = 1.0 / max(float(count), 1e-8)
+        assert self._sums is not None
+        total, count = cast(Tensor, self.trainer.strategy.reduce(self._sums, reduce_op="sum")).tolist()
+        self._sums = None
+        scale = 1.0 / max(count, 1e-8)
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
         for gradient in gradients:
             gradient.mul_(scale)
         norm = torch.nn.utils.get_total_norm(gradients)
+        self.log("loss", total * scale)
         self.log("grad_norm", norm.full_tensor() if isinstance(norm, DTensor) else norm)
         self.log("lr", optimizer.param_groups[0]["lr"])
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 import train
 from tests import micro
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(train.__file__).parent
 EVALUATIONS = ("eval_teacher", "eval_sft", "eval_rl_outcome", "eval_rft", "eval_rl")
 FITS = ("sft", "prm", "rft", "rl", "rl_outcome")
+MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 FLAKY = '{target: "tests.outages:Flaky", retriever: "${parts.retriever}", every: %d}'
 
 
@@ -100,6 +102,20 @@ def test_results_have_a_row_with_intervals_for_every_evaluation(quickstart: Quic
     assert next(row["em"] for row in rows if row["stage"] == "eval_teacher") == 1
 
 
+def final(quickstart: Quickstart) -> dict[str, Any]:
+    """What the last evaluation found."""
+    results = artifacts(quickstart.output)["eval_rl"] / "data" / "results.json"
+    (row,) = json.loads(results.read_text())["rows"]
+    return row
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_an_evaluation_has_an_interval_for_every_measure(quickstart: Quickstart, measure: str) -> None:
+    low, value, high = (final(quickstart)[measure + end] for end in ("_low", "", "_high"))
+    assert None not in (low, value, high)
+    assert low <= value <= high
+
+
 def test_the_report_has_a_row_for_every_stage_and_links_their_pages(quickstart: Quickstart) -> None:
     report = quickstart.output / "quickstart" / "seed0" / "report.md"
     for stage, folder in artifacts(quickstart.output).items():
@@ -117,6 +133,27 @@ def test_the_report_has_a_row_for_every_stage_and_links_their_pages(quickstart: 
 )  # fmt: skip
 def test_tensorboard_shows_it(quickstart: Quickstart, stage: str, tag: str) -> None:
     assert tag in scalars(quickstart.output, stage).Tags()["scalars"]
+
+
+@pytest.mark.parametrize("arm", ["rl", "rl_outcome"])
+def test_tensorboard_shows_the_curve_and_the_episodes_of_reinforcement_learning(
+    quickstart: Quickstart, arm: str
+) -> None:
+    events = scalars(quickstart.output, arm)
+    for measure in MEASURES:
+        assert [event.step for event in events.Scalars(f"eval/world/dev/{measure}")] == [0, 1, 2]
+    texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("episodes/text_summary")]
+    assert ["Question: " in text and ", advantage " in text for text in texts] == [True, True]
+
+
+def test_tensorboard_shows_the_results_of_the_experiment_beside_its_settings(quickstart: Quickstart) -> None:
+    summary = EventAccumulator(str(quickstart.output / "quickstart" / "seed0" / "tensorboard" / "summary")).Reload()
+    shown = {measure: summary.Scalars(f"eval_rl/world/test/{measure}")[0].value for measure in MEASURES}
+    assert shown == pytest.approx({measure: final(quickstart)[measure] for measure in MEASURES})
+    written = summary.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    settings = metadata.parse_session_start_info_plugin_data(written).hparams
+    assert settings["stages.rl.callbacks.rollout.advantage.beta"].number_value == 0.3
+    assert settings["stages.rl.data.questions_per_iteration"].number_value == 2, "as the command line has it"
 
 
 def test_again_it_is_done_without_work(quickstart: Quickstart, capsys) -> None:

@@ -22,14 +22,19 @@ ROOT = Path(train.__file__).parent
 ITERATIONS = 3
 
 
-def config(folder: Path, *, devices: int = 1, killer: dict[str, Any] | None = None, **changes: Any) -> Path:
-    """A stage of a few iterations, two updates each, every update in two micro-batches."""
+STRATEGIES = {"ddp": "ddp", "fsdp2": {"target": "modules.sharding:FSDP2"}}
+
+
+def config(folder: Path, *, devices: int = 1, moment: str | None = None, **changes: Any) -> Path:
+    """A stage of a few iterations, two updates each, every update in two micro-batches; at a moment it is killed."""
     policy = folder / "policy"
     if not policy.exists():
         save_policy(policy)
         (folder / "runs" / "gradients").mkdir(parents=True)  # where only its name counts for the fingerprint
+    killer = {"target": "tests.toy_rl:KillOnce", "flag": str(folder / "runs" / "flag"), "moment": moment}
     rollout = {
-        "target": "callbacks.rollout:RolloutCallback",
+        "target": "tests.toy_rl:WatchedRollout",
+        "killer": killer,
         "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": str(policy), "instruction": ""},
         "retriever": {"target": "tests.toy_rl:retriever"},
         "advantage": {"target": "modules.functional.advantages:dual_granularity", "beta": 0.3},
@@ -43,11 +48,6 @@ def config(folder: Path, *, devices: int = 1, killer: dict[str, Any] | None = No
     }
     checkpoint: dict[str, Any] = {"target": "lightning.pytorch.callbacks:ModelCheckpoint", "filename": "last"}
     checkpoint["enable_version_counter"] = False
-    callbacks: dict[str, Any] = {"rollout": rollout, "checkpoint": checkpoint}
-    if killer is not None:
-        kills = {"target": "tests.toy_rl:KillOnce"} | killer
-        callbacks["rollout"] = rollout | {"target": "tests.toy_rl:KillInRollout", "killer": kills}
-        callbacks["killer"] = kills
     stage = {
         "module": {
             "target": "tests.toy_rl:RecordingGRPO",
@@ -62,7 +62,7 @@ def config(folder: Path, *, devices: int = 1, killer: dict[str, Any] | None = No
             "updates": 2,
             "micro_batch": 4,
         },
-        "callbacks": callbacks,
+        "callbacks": {"rollout": rollout, "checkpoint": checkpoint, "killer": killer},
         "trainer": {"max_epochs": ITERATIONS, "gradient_clip_val": 1.0, "accumulate_grad_batches": 2, **changes},
     }
     content = {"experiment": "rl", "output": str(folder / "runs"), "accelerator": "cpu", "devices": devices}
@@ -86,10 +86,23 @@ def weights(folder: Path) -> bytes:
     return (artifact(folder) / "model" / "model.safetensors").read_bytes()
 
 
+def watched(folder: Path, name: str) -> list[int]:
+    """What the killer and the rollout wrote beside the flag."""
+    return [int(number) for number in (folder / "runs" / f"flag.{name}").read_text().split()]
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unbroken")
     assert run(config=config(folder)) == 0
+    return folder
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def two_ranks(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    ended = process(config(folder, devices=2, strategy=STRATEGIES[request.param]))
+    assert ended.returncode == 0, ended.stderr
     return folder
 
 
@@ -126,26 +139,43 @@ def test_tensorboard_has_every_iteration_s_measures_and_times(unbroken: Path) ->
 
 @pytest.mark.parametrize("moment", ["rollout", "update"])
 def test_a_killed_run_ends_in_the_bytes_of_an_unbroken_one(tmp_path: Path, unbroken: Path, moment: str) -> None:
-    flag = tmp_path / "runs" / "flag"
-    path = config(tmp_path, killer={"flag": str(flag), "moment": moment})
+    path = config(tmp_path, moment=moment)
     assert process(path).returncode == -signal.SIGKILL
-    assert flag.exists()
+    assert (tmp_path / "runs" / "flag").exists()
     assert not (artifact(tmp_path) / "manifest.json").exists()
     assert run(config=path) == 0
-    assert Path(f"{flag}.epochs").read_text() == "0 1 2 ", "the second run goes on, it does not start again"
+    assert watched(tmp_path, "epochs") == [0, 1, 2], "the second run goes on, it does not start again"
     assert weights(tmp_path) == weights(unbroken)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", {"target": "modules.sharding:FSDP2"}], ids=["ddp", "fsdp2"])
-def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, unbroken: Path, strategy: Any) -> None:
-    """Before the optimiser and over the same episodes; ranks take different numbers of turns, and nothing hangs."""
-    ended = process(config(tmp_path, devices=2, strategy=strategy))
+@pytest.mark.parametrize("two_ranks", ["ddp"], indirect=True)
+def test_two_ranks_of_which_one_is_killed_end_in_the_bytes_of_unbroken_ones(tmp_path: Path, two_ranks: Path) -> None:
+    path = config(tmp_path, devices=2, moment="rollout", strategy="ddp")
+    assert process(path).returncode == 128 + signal.SIGKILL
+    assert (tmp_path / "runs" / "flag").exists()
+    assert not (artifact(tmp_path) / "manifest.json").exists()
+    ended = process(path)
     assert ended.returncode == 0, ended.stderr
+    assert watched(tmp_path, "epochs") == [0, 0, 1, 1, 2, 2], "each rank goes on, it does not start again"
+    assert weights(tmp_path) == weights(two_ranks)
+
+
+@pytest.mark.slow
+def test_two_ranks_have_the_gradients_of_one(unbroken: Path, two_ranks: Path) -> None:
+    """Before the optimiser and over the same episodes."""
     one = torch.load(unbroken / "runs" / "gradients" / "gradients-0-0.pt")
-    two = [torch.load(tmp_path / "runs" / "gradients" / f"gradients-{rank}-0.pt") for rank in (0, 1)]
+    two = [torch.load(two_ranks / "runs" / "gradients" / f"gradients-{rank}-0.pt") for rank in (0, 1)]
     assert set(one) == set(two[0])
     total = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
     for name, gradient in one.items():
         assert torch.equal(two[0][name], two[1][name])
         assert (two[0][name] - gradient).norm() <= 1e-5 * max(gradient.norm(), 1e-3 * total), name
+
+
+@pytest.mark.slow
+def test_ranks_may_take_different_numbers_of_turns(two_ranks: Path) -> None:
+    """Or a collective call in a rollout, which would hang them, could go unnoticed."""
+    one, other = (watched(two_ranks, f"calls-{rank}") for rank in (0, 1))
+    assert len(one) == len(other) == ITERATIONS
+    assert one != other

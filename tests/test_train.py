@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,8 @@ def run(path: Path, *arguments: str) -> int:
             signal.signal(number, handler)
 
 
-def process(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path), *arguments]
+def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment
@@ -334,3 +336,26 @@ def test_a_launcher_with_another_number_of_processes_is_refused(tmp_path: Path, 
 def test_several_machines_need_a_launcher_on_each(tmp_path: Path, capsys) -> None:
     assert run(chain(tmp_path, num_nodes=2)) == 2
     assert "start train.py with torchrun on each machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_machines_with_a_launcher_each_fit_as_one(tmp_path: Path) -> None:
+    """They share the output folder; a step of two ranks is a step of one that accumulates two batches."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert run(fitting(whole), "stages.fit.trainer.accumulate_grad_batches=2") == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path, launcher = fitting(tmp_path), ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    machines = [process(path, "num_nodes=2", launcher=[*launcher, f"--node-rank={number}"]) for number in (0, 1)]
+    try:
+        said = [machine.communicate(timeout=300) for machine in machines]
+    finally:
+        for machine in machines:
+            machine.terminate()  # where one fails, the other waits for it
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    assert [out.count("fit: finished") for out, _ in said] == [1, 0]
+    assert json.loads((artifact(tmp_path, "fit") / "manifest.json").read_text())["world_size"] == 2
+    assert all(torch.allclose(weights(tmp_path)[name], value, atol=1e-6) for name, value in weights(whole).items())

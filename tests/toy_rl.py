@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -23,6 +24,7 @@ from envs.interfaces import RewardContext
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.types import Document, Episode, Limits, Question
 from modules.functional.advantages import dual_granularity
+from modules.generation import PolicyGenerator
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
@@ -179,7 +181,7 @@ def prorag(policy: Policy) -> ProRAG:
 class KillOnce(Callback):
     """SIGKILLs its own process at a moment of an iteration, once; beside the flag it writes the epochs that ended."""
 
-    def __init__(self, flag: str, moment: str, iteration: int = 1) -> None:
+    def __init__(self, flag: str, moment: str | None, iteration: int = 1) -> None:
         self.flag, self.moment, self.iteration = flag, moment, iteration
 
     def at(self, moment: str, iteration: int) -> None:
@@ -196,21 +198,24 @@ class KillOnce(Callback):
             f.write(f"{trainer.current_epoch} ")
 
 
-class KillInRollout(RolloutCallback):
-    """SIGKILLs its own process in the middle of a rollout, once."""
+class WatchedRollout(RolloutCallback):
+    """Counts how often each rollout of a rank asks for turns, beside the flag; in the second, its process may end."""
 
     def __init__(self, protocol: ProRAG, retriever: Any, *, killer: KillOnce, **settings: Any) -> None:
         super().__init__(protocol, retriever, **settings)
         self.killer = killer
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        apply, calls = self._environment.apply, iter(range(10**9))
+        generate, calls = PolicyGenerator.generate, 0
 
-        def counted(episodes: Any, turns: Any) -> None:
-            if next(calls) == 2:
+        def counted(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
                 self.killer.at("rollout", trainer.current_epoch)
-            apply(episodes, turns)
+            return generate(*arguments)
 
-        self._environment.apply = counted
-        super().on_train_epoch_start(trainer, pl_module)
-        self._environment.apply = apply
+        with patch.object(PolicyGenerator, "generate", counted):
+            super().on_train_epoch_start(trainer, pl_module)
+        with open(f"{self.killer.flag}.calls-{trainer.global_rank}", "a") as f:
+            f.write(f"{calls} ")

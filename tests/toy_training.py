@@ -17,6 +17,10 @@ from envs.errors import DataError
 class Line(LightningDataModule):
     """Eight points on y = 2x, always in one order."""
 
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = seed
+
     def train_dataloader(self) -> DataLoader[Any]:
         x = torch.arange(8, dtype=torch.float32).unsqueeze(1) / 8
         return DataLoader(TensorDataset(x, 2 * x), batch_size=2)

@@ -1,1 +1,1 @@
-"""Judges of sibling steps, one a file; none of them knows how the siblings were found."""
+"""Judges of steps, one a file; none of them knows how the steps were found."""

@@ -1,4 +1,4 @@
-"""From how good each sibling is to verdicts."""
+"""From how good each step is to verdicts."""
 
 from __future__ import annotations
 

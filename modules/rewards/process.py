@@ -18,6 +18,6 @@ def process(
     scorer: StepScorer,
     squash: Literal["sigmoid", "none"] = "sigmoid",
 ) -> list[Tensor]:
-    """`[S]` an episode: the scorer's raw scores, or their sigmoid in (0, 1). Source: ProRAG Eq 5, R_phi."""
+    """`[S]` an episode: the scorer's scores, or their sigmoid in (0, 1). Source: ProRAG Eq 5, R_phi."""
     scores = scorer.score(episodes)
     return [score.sigmoid() for score in scores] if squash == "sigmoid" else list(scores)

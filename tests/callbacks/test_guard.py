@@ -14,6 +14,7 @@ from callbacks.guard import Guard, GuardError
 from configs.fit import fit
 from configs.schema import Experiment, TrainerSettings
 from envs.errors import ConfigError
+from tests.toy_rl import learn
 from tests.toy_training import Line, Slope
 
 OFF = {"entropy": None, "grad_norm": None, "format_rate": None, "logp_gap": None, "kl": None, "reward_drop": None}
@@ -96,6 +97,28 @@ def test_stop_ends_the_run_with_the_reason_and_without_its_result(tmp_path: Path
     assert not (tmp_path / "model").exists()
     with pytest.raises(GuardError, match=r"iteration 1: entropy is 0.05"):  # the same command, from its checkpoint
         run(tmp_path, Guard(action="stop", patience=1, entropy=0.1), entropy=[9.0, 0.05, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("limits", "metric"),
+    [
+        ({"entropy": 99}, "entropy"),
+        ({"grad_norm": -1}, "grad_norm"),
+        ({"format_rate": 2}, "format/valid_rate"),
+        ({"logp_gap": -1}, "logp_gap/mean"),
+        ({"kl": -1}, "kl"),
+        ({"zero_spread": -1}, "frac_reward_zero_std"),
+        ({"reward_drop": -1}, "reward"),
+    ],
+)
+def test_whatever_is_watched_is_what_reinforcement_learning_logs(
+    tmp_path: Path, limits: dict[str, float], metric: str
+) -> None:
+    """Limits that no training keeps: a metric of another name would be watched no more, and nobody told."""
+    guard = Guard(action="stop", patience=1, **OFF | limits)  # type: ignore[arg-type]
+    (name,) = limits
+    with pytest.raises(GuardError, match=rf"iteration \d: {metric} is [^;]+; .*\(callbacks\.<guard>\.{name}\)"):
+        learn(tmp_path, callbacks=[guard])
 
 
 def test_a_resumed_run_counts_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -238,7 +238,6 @@ def test_it_samples_in_evaluation_mode_and_forgets_what_it_kept(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top_p": 0.9}, "reinforcement learning samples with top_p 1"),
         ({"group_size": 1}, "group_size must be at least 2"),
         ({"pool": 0}, "the others 1"),
         ({"rewards": {}}, "rewards is empty"),

@@ -176,6 +176,26 @@ def test_sources_of_a_stage_that_is_not_made_are_compared_by_their_settings(
         checked.check()
 
 
+EVALUATED, TRAINED = ("dev", "test"), ("teach", "search", "sample", "rl", "rl_outcome")
+
+
+@pytest.mark.parametrize(
+    ("stage", "split"),
+    [
+        *((stage, split) for stage in TRAINED for split in EVALUATED),
+        *((stage, split) for stage in ("rl", "rl_outcome") for split in ("search", "refine")),
+        *((stage, "rl") for stage in ("search", "sample")),
+    ],
+)
+def test_the_quickstart_lends_no_stage_the_questions_of_a_role_that_it_must_not_share_with(
+    tmp_path: Path, stage: str, split: str
+) -> None:
+    moved, elsewhere = [f"stages.{stage}.data.questions.split={split}"], f"output={tmp_path}"
+    Leaks(Plan.of(load(micro.QUICKSTART, [elsewhere]))).check()
+    with pytest.raises(ConfigError, match=rf"leak: the same questions for .* stages\.{stage}\.data\.questions "):
+        Leaks(Plan.of(load(micro.QUICKSTART, [*moved, elsewhere]))).check()
+
+
 LATE = """\
 experiment: late
 output: {output}
