@@ -340,16 +340,18 @@ def test_several_machines_need_a_launcher_on_each(tmp_path: Path, capsys) -> Non
 
 @pytest.mark.slow
 def test_two_machines_with_a_launcher_each_fit_as_one(tmp_path: Path) -> None:
-    """They share the output folder; a step of two ranks is a step of one that accumulates two batches."""
+    """They share the output folder; a step is over all the data, for Lightning deals it out in an order of its own."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    assert run(fitting(whole), "stages.fit.trainer.accumulate_grad_batches=2") == 0
+    batches = "stages.fit.trainer.accumulate_grad_batches={}".format
+    assert run(fitting(whole), batches(4)) == 0
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     path, launcher = fitting(tmp_path), ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    machines = [process(path, "num_nodes=2", launcher=[*launcher, f"--node-rank={number}"]) for number in (0, 1)]
+    launchers = [[*launcher, f"--node-rank={number}"] for number in (0, 1)]
+    machines = [process(path, "num_nodes=2", batches(2), launcher=launcher) for launcher in launchers]
     try:
         said = [machine.communicate(timeout=300) for machine in machines]
     finally:

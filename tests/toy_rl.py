@@ -181,7 +181,7 @@ def prorag(policy: Policy) -> ProRAG:
 class KillOnce(Callback):
     """SIGKILLs its own process at a moment of an iteration, once; beside the flag it writes the epochs that ended."""
 
-    def __init__(self, flag: str, moment: str | None, iteration: int = 1) -> None:
+    def __init__(self, flag: str, moment: str, iteration: int = 1) -> None:
         self.flag, self.moment, self.iteration = flag, moment, iteration
 
     def at(self, moment: str, iteration: int) -> None:
@@ -199,7 +199,7 @@ class KillOnce(Callback):
 
 
 class WatchedRollout(RolloutCallback):
-    """Counts how often each rollout of a rank asks for turns, beside the flag; in the second, its process may end."""
+    """Writes beside the flag how often a rank's rollouts ask for turns; the second time, its process may be killed."""
 
     def __init__(self, protocol: ProRAG, retriever: Any, *, killer: KillOnce, **settings: Any) -> None:
         super().__init__(protocol, retriever, **settings)
