@@ -98,7 +98,7 @@ def build(value: Any, key: Key, origins: Origins, memo: dict[str, Any]) -> Any:
 def with_default(component: Mapping[str, Any], name: str, value: Any, key: Key, origins: Origins) -> dict[str, Any]:
     """The component with an argument that it takes and that is not given."""
     takes = name in _parameters(locate(component["target"], key, origins))[0]
-    return {name: value} | component if takes else dict(component)
+    return ({name: value} if takes else {}) | dict(component)
 
 
 def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:

@@ -57,17 +57,22 @@ def fit(
 ) -> dict[str, Any]:
     """Fit and export; returns the metrics that were logged last.
 
-    Checkpoints go to `folder/checkpoints`, TensorBoard events to `events`; `module.export(folder)`, where there is
-    one, is called on every rank at the end, for sharded weights have to be gathered: the module lets one rank write.
+    The last weights are exported, or, where a ModelCheckpoint has a `monitor`, those that it found best on the held-out
+    part of the data, and the metrics are theirs. Checkpoints go to `folder/checkpoints`, TensorBoard events to
+    `events`; `module.export(folder)`, where there is one, is called on every rank at the end, for sharded weights have
+    to be gathered: the module lets one rank write.
 
     Raises:
-        ConfigError: checkpoints were asked for that would never be written.
+        ConfigError: checkpoints were asked for that would never be written, or would not do to go on from.
     """
     _quieten()
-    for callback in callbacks:
-        if isinstance(callback, ModelCheckpoint):
-            _refuse_idle(callback)
-            callback.dirpath = callback.dirpath or str(folder / "checkpoints")
+    # The last checkpoint remembers which was the best, so the best is saved before it.
+    callbacks = sorted(callbacks, key=lambda callback: not getattr(callback, "monitor", None))
+    checkpoints = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+    _refuse_lost(checkpoints)
+    for callback in checkpoints:
+        _refuse_idle(callback)
+        callback.dirpath = callback.dirpath or str(folder / "checkpoints")
     on_terminal = sys.stdout.isatty()
     runner = Trainer(
         **asdict(trainer) | {"strategy": strategy},
@@ -85,11 +90,15 @@ def fit(
     last = folder / "checkpoints" / "last.ckpt"
     handler = signal.getsignal(signal.SIGTERM)
     runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+    metrics = dict(runner.callback_metrics)
+    if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
+        runner.validate(module, datamodule=data, ckpt_path=best, verbose=False)
+        metrics |= runner.callback_metrics
     signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
     if export is not None:
         export(folder)
-    return dict(runner.callback_metrics)
+    return metrics
 
 
 def _refuse_idle(callback: ModelCheckpoint) -> None:
@@ -98,6 +107,16 @@ def _refuse_idle(callback: ModelCheckpoint) -> None:
         raise ConfigError(
             "a ModelCheckpoint with save_top_k: 0 saves nothing before the end, so a killed run would start over: "
             "give it filename: last and enable_version_counter: false instead"
+        )
+
+
+def _refuse_lost(checkpoints: Sequence[ModelCheckpoint]) -> None:
+    """With a monitor Lightning saves its last checkpoint only where it is also the best."""
+    best = [callback for callback in checkpoints if callback.monitor]
+    if best and (len(best) == len(checkpoints) or best[0].filename == "last"):
+        raise ConfigError(
+            f"a ModelCheckpoint with monitor: {best[0].monitor} keeps the best weights, and a killed run goes on from "
+            "the last ones: give it filename: best, and a second ModelCheckpoint filename: last and no monitor"
         )
 
 

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from datamodules.maker import missing, units
-from datamodules.records import PAIR, TREE, pair_from_row, pair_to_row, read_rows, tree_from_row, write_rows
+from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.sampling import Counting
 from datamodules.search import read_trees
 from datamodules.tree.node import Tree
@@ -71,8 +70,8 @@ class Preferences:
         Raises:
             DataError: there are no trees, or the judge had no answer for any group of a unit.
         """
-        for path, rows in missing(self._units(folder), rank=rank, world_size=world_size):
-            asked = [group for row in rows for group in self._asked(tree_from_row(row), seed)]
+        for path, trees in missing(self._units(folder), rank=rank, world_size=world_size):
+            asked = [group for tree in trees for group in self._asked(tree, seed)]
             groups = [group for group, _ in asked]
             before = self._counted()
             answers = self.judge.compare(groups)
@@ -80,7 +79,7 @@ class Preferences:
                 raise DataError(f"the judge had no answer for any of {len(groups)} groups of steps; run again to go on")
             pairs = [_pairs(group, answer, most) for (group, most), answer in zip(asked, answers, strict=True)]
             summary = {
-                "trees": len(rows),
+                "trees": len(trees),
                 "groups": len(groups),
                 "nulls": sum(answer is not None and not answer for answer in answers),
                 "failures": sum(answer is None for answer in answers),
@@ -96,7 +95,7 @@ class Preferences:
         Raises:
             DataError: there is no pair.
         """
-        paths = [path for path, _ in self._units(folder)]
+        paths = sorted((folder / "data" / "units").glob("*.jsonl"))
         pairs_path = folder / "data" / "pairs.jsonl"
         write_rows(pairs_path, (row for path in paths for row in read_rows(path, PAIR)))
         total: Counter[str] = Counter()
@@ -127,11 +126,10 @@ class Preferences:
         if self.pairs_per_tree and siblings:
             yield mixed_group(siblings, seed=seed), self.pairs_per_tree
 
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-        """Where each unit goes, and the rows of its trees."""
+    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Tree]]]:
+        """Where each unit goes, and its trees."""
         none = True
-        rows = read_rows(self.trees / "data" / "trees.jsonl", TREE)
-        for path, unit in units(folder / "data" / "units", rows, self.unit):
+        for path, unit in units(folder / "data" / "units", read_trees(self.trees), self.unit):
             none = False
             yield path, unit
         if none:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from datamodules.maker import missing, units
 from datamodules.records import EPISODE, episode_to_row, read_rows, write_rows
 from datamodules.sources import Source
-from envs.answers import exact_match, f1_score
+from envs.answers import cover_match, exact_match, f1_score
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.files import write_json
 from envs.interfaces import Generator, Protocol, Retriever
@@ -23,6 +23,8 @@ from envs.rollout import rollout
 from envs.types import Episode, Limits, Question
 
 log = logging.getLogger(__name__)
+
+Keep = Literal["all", "correct", "grounded"]
 
 
 @typing.runtime_checkable
@@ -46,7 +48,7 @@ class EpisodeSampling:
 
     Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run goes on
     where it was, and the episodes do not depend on how many processes made them. What is left out is counted by reason:
-    questions that the generator is unable to answer, episodes that ended in an error, wrong ones.
+    questions that the generator is unable to answer, episodes that ended in an error, wrong and ungrounded ones.
 
     Args:
         questions: what to answer.
@@ -59,7 +61,8 @@ class EpisodeSampling:
         limits: budgets of an episode.
         pool: episodes in flight.
         unit: questions a unit.
-        keep: `correct` leaves out episodes whose answer is not exactly right.
+        keep: `correct` leaves out episodes whose answer is not exactly right; `grounded` also those that say what the
+            passages found hold, but only where the limit on observations cut them: they would teach to invent.
 
     Raises:
         ConfigError: a number is below 1.
@@ -78,7 +81,7 @@ class EpisodeSampling:
         limits: Limits | None = None,
         pool: int = 64,
         unit: int = 100,
-        keep: Literal["all", "correct"] = "all",
+        keep: Keep = "all",
     ) -> None:
         if min(samples, top_k, pool, unit) < 1:
             raise ConfigError(f"samples {samples}, top_k {top_k}, pool {pool}, unit {unit}: each must be at least 1")
@@ -128,7 +131,7 @@ class EpisodeSampling:
         left_out = {
             **total["skipped"],
             **total["errors"],
-            **({"wrong answer": total["wrong"]} if total["wrong"] else {}),
+            **{reason: total[name] for name, reason in _DROPPED.items() if total[name]},
         }
         if left_out:
             reasons = ", ".join(f"{count} × {reason}" for reason, count in left_out.items())
@@ -137,10 +140,11 @@ class EpisodeSampling:
             raise DataError(f"no episode of {total['questions']} questions is left: {left_out}")
         write_rows(folder / "data" / "episodes.jsonl", (row for path in paths for row in read_rows(path, EPISODE)))
         scored = total["sampled"] - failed
-        headline = {name: float(total[name]) for name in ("questions", "sampled", "episodes", "wrong")}
+        headline = {name: float(total[name]) for name in ("questions", "sampled", "episodes", *_DROPPED)}
         headline |= {"skipped": float(sum(total["skipped"].values())), "failed": float(failed)}
         headline |= {name: sums[name] / scored for name in ("em", "f1", "valid_episodes", "searches", "answered")}
         headline["valid_steps"] = sums["valid_steps"] / max(sums["steps"], 1)
+        headline["cut"] = sums["cut"] / max(sums["searches"], 1)
         return headline | {name: float(count) for name, count in total["counts"].items()}
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
@@ -154,7 +158,24 @@ class EpisodeSampling:
         return sum((part.counts for part in parts), Counter())
 
     def _kept(self, episode: Episode) -> bool:
-        return episode.status != "error" and (self.keep == "all" or _right(episode))
+        return episode.status != "error" and self._dropped(episode) is None
+
+    def _dropped(self, episode: Episode) -> str | None:
+        """Why `keep` leaves an episode out."""
+        if self.keep != "all" and not _right(episode):
+            return "wrong"
+        return "ungrounded" if self.keep == "grounded" and not self._grounded(episode) else None
+
+    def _grounded(self, episode: Episode) -> bool:
+        """Whether all that is said and that the passages found so far hold was also to be seen."""
+        found = seen = ""
+        for turn in episode.turns:
+            said = turn.action.text
+            if turn.action.kind != "query" and cover_match(found, said) and not cover_match(seen, said):
+                return False
+            found += "".join(f" {hit.document.title} {hit.document.text}" for hit in turn.hits)
+            seen += f" {self.protocol.codec.decode(turn.observation_ids)}"
+        return True
 
     def _summarise(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Counts of a unit, and sums over its episodes that did not fail."""
@@ -163,7 +184,7 @@ class EpisodeSampling:
         return {
             "sampled": len(episodes),
             "episodes": sum(map(self._kept, episodes)),
-            "wrong": sum(not self._kept(episode) for episode in scored),
+            **{name: sum(self._dropped(episode) == name for episode in scored) for name in _DROPPED},
             "errors": dict(sorted(Counter(episode.error for episode in episodes if episode.status == "error").items())),
             "stop": dict(sorted(Counter(str(episode.status) for episode in episodes).items())),
             "sums": {
@@ -174,8 +195,12 @@ class EpisodeSampling:
                 "searches": float(sum(turn.action.kind == "query" for e in scored for turn in e.turns)),
                 "steps": float(len(sampled_steps)),
                 "valid_steps": float(sum(step.valid for step in sampled_steps)),
+                "cut": float(sum(episode.truncations["observation"] for episode in scored)),
             },
         }
+
+
+_DROPPED = {"wrong": "wrong answer", "ungrounded": "said what was cut away"}
 
 
 def _right(episode: Episode) -> bool:

@@ -80,9 +80,7 @@ class RetrievalEnvironment:
 
     def act(self, act: Act) -> Turn:
         """The turn that a protocol's own action makes: nothing is sampled, nothing is trained."""
-        episode = act.episode
-        uid = f"{episode.question.id}/{episode.iteration}/{episode.sample}/{len(episode.turns)}"
-        return Turn("protocol", (), (), (), "scripted", uid, action=act.action, trainable=False)
+        return Turn("protocol", (), (), (), "scripted", act.episode.next_uid(), action=act.action, trainable=False)
 
     def apply(self, episodes: Sequence[Episode], turns: Sequence[Turn]) -> None:
         """Append each turn to its episode with the observation of its action; queries are searched in one call.

@@ -7,6 +7,7 @@ placeholders, so a question cannot close its own message either.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -101,12 +102,23 @@ class Codec:
         return [self.data(data[piece]) if i % 2 else self.control(piece) for i, piece in enumerate(pieces)]
 
 
+def refuse_absent(model: str, what: str) -> None:
+    """Tell a folder that is not there from a hub id, before anybody asks the hub for it.
+
+    Raises:
+        ConfigError: it is such a folder; `what` names its user.
+    """
+    if model.startswith(("/", ".", "models/")) and not os.path.isdir(model):
+        raise ConfigError(f"{what} {model}: no such folder; `make models` fills models/")
+
+
 def load_tokenizer(path: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a folder or hub id.
 
     Raises:
         ConfigError: there is none there.
     """
+    refuse_absent(str(path), "tokenizer")
     try:
         return AutoTokenizer.from_pretrained(str(path), revision=revision)
     except (OSError, ValueError) as error:

@@ -191,6 +191,10 @@ class Episode:
             ids = start + turn.opening_ids + turn.action_ids + turn.observation_ids
         return ids
 
+    def next_uid(self) -> str:
+        """The `uid` of the turn that comes next."""
+        return f"{self.question.id}/{self.iteration}/{self.sample}/{len(self.turns)}"
+
     def sequences(self) -> list[TrainingSequence]:
         """The training view: one sequence where the context only grows, one a turn where it is re-rendered."""
         step_of = {

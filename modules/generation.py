@@ -127,7 +127,6 @@ class PolicyGenerator:
         return _Row(request, request.prefix(), request.max_tokens, self._stops[request.stop])
 
     def _turn(self, row: _Row) -> Turn:
-        episode = row.request.episode
         assert row.finish is not None
         return Turn(
             agent=row.request.agent,
@@ -137,7 +136,7 @@ class PolicyGenerator:
             action_logps=tuple(row.logps),
             finish=row.finish,
             text=self._decode(row.ids),
-            uid=f"{episode.question.id}/{episode.iteration}/{episode.sample}/{len(episode.turns)}",
+            uid=row.request.episode.next_uid(),
         )
 
     def _decode(self, ids: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from envs.errors import ConfigError
 from envs.interfaces import Protocol
-from envs.text import load_tokenizer
+from envs.text import load_tokenizer, refuse_absent
 from envs.types import Limits
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -50,6 +50,7 @@ def load_policy(
     Raises:
         ConfigError: there is no such model or adapter, or `tokenizer` numbers the model's tokens otherwise.
     """
+    refuse_absent(model, "policy")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
         spoken = load_tokenizer(adapter or model, revision=None if adapter else revision)
@@ -60,7 +61,7 @@ def load_policy(
     except (OSError, ValueError) as error:
         what = model if adapter is None else f"{model} with the adapter {adapter}"
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"no causal language model at {what}: {reason} (`make models` obtains small ones)") from error
+        raise ConfigError(f"no causal language model at {what}: {reason}") from error
     if tokenizer is not None:
         spoken = _extend(loaded, spoken, load_tokenizer(tokenizer))
     return Policy(_placed(loaded, device), spoken)

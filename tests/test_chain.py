@@ -166,13 +166,14 @@ def test_again_it_is_done_without_work(quickstart: Quickstart, capsys) -> None:
 
 
 def test_an_ablation_makes_only_what_differs(quickstart: Quickstart, capsys) -> None:
-    gone = [setting for setting in micro.CHAIN if setting.startswith("stages.sample.")]
-    config, overrides = micro.CONFIGS / "ablations" / "no_refinement.yaml", [s for s in micro.CHAIN if s not in gone]
+    gone = ("stages.sample.", "stages.rl_outcome.")
+    config = micro.CONFIGS / "ablations" / "no_refinement.yaml"
+    overrides = [setting for setting in micro.CHAIN if not setting.startswith(gone)]
     assert micro.run(*overrides, f"output={quickstart.output}", config=config) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines if re.search(": (make|fit) ", line)] == ["rl", "eval_rl"]
     whole, without = artifacts(quickstart.output), artifacts(quickstart.output, "no_refinement")
-    assert set(whole) - set(without) == {"sample", "refine", "rft", "eval_rft"}
+    assert set(whole) - set(without) == {"sample", "refine", "rft", "eval_rft", "rl_outcome", "eval_rl_outcome"}
     assert {stage for stage in without if without[stage] != whole[stage]} == {"rl", "eval_rl"}
 
 

@@ -74,11 +74,17 @@ def sft(trainer: dict[str, Any], callbacks: dict[str, Any] | None = None, **sett
 
 
 def prm(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """A reward model; the pairs held out are not as many as fill the ranks' batches."""
+    """A reward model, the better of its two epochs; the pairs held out are not as many as fill the ranks' batches."""
     pairs = str(folder / "pairs")
     module = {"target": "modules.prm:PRM", "policy": {"target": "modules.policy:load_policy", "model": pairs}}
     data = {"target": "datamodules.pairs:PairData", "path": pairs, "batch_size": 8, "validation": 0.3}
-    return stage(module | settings, data, {}, **trainer)
+    best = {
+        "target": "lightning.pytorch.callbacks:ModelCheckpoint",
+        "filename": "best",
+        "enable_version_counter": False,
+    }
+    best |= {"monitor": "prm/pair_accuracy", "mode": "max"}
+    return stage(module | settings, data, {"best": best}, **trainer)
 
 
 def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -182,6 +188,18 @@ def test_two_ranks_read_and_calibrate_as_one(folder: Path, name: str) -> None:
     for key in ("scale", "offset"):
         assert settings[0][key] == pytest.approx(settings[1][key], rel=1e-3, abs=1e-5)
     assert settings[0]["scale"] != 1
+
+
+@pytest.mark.parametrize("name", ["prm", "prm_lora"])
+def test_the_best_epoch_is_exported_and_a_later_one_that_is_no_better_is_not(folder: Path, name: str) -> None:
+    made = artifact(folder / "two", name)
+    best, last = (
+        torch.load(made / "checkpoints" / file)["state_dict"]["head.linear.weight"]
+        for file in ("best.ckpt", "last.ckpt")
+    )
+    exported = load_file(made / "model" / "head.safetensors")["linear.weight"]
+    assert torch.equal(exported, best)
+    assert not torch.equal(exported, last)
 
 
 def test_in_bfloat16_they_are_as_close_as_its_rounding(folder: Path) -> None:

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer
 
 from envs.errors import ConfigError
+from envs.text import refuse_absent
 
 Pooling = Literal["mean", "cls", "last"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -51,9 +52,8 @@ class Encoder:
                 raise ConfigError(f"encoder {model}: {name} must be one of {', '.join(allowed)}; got {value!r}")
         if max_tokens < 1 or batch_size < 1:
             raise ConfigError(f"encoder {model}: max_tokens and batch_size must be at least 1")
+        refuse_absent(model, "encoder")
         folder = Path(model)
-        if not folder.is_dir() and model.startswith(("/", ".", "models/")):
-            raise ConfigError(f"encoder {model}: no such folder; `make models` fills models/")
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
             network = AutoModel.from_pretrained(model, revision=revision, dtype=getattr(torch, dtype))

@@ -19,12 +19,12 @@ class GoldDecomposition:
 
     A hop can be taken once the hops it builds on are settled: those it refers to as `#k`, or whose answer is its
     subject (`subject >> relation`). It is settled by a sub-answer that matches its gold one.
-    - A query is good if it finds the gold passage of a hop that can be taken, bad if it finds nothing new.
+    - A query is good if it finds the gold passage, not seen before, of a hop that can be taken.
     - A sub-answer is good if it matches the gold one of a hop that can be taken and whose passage was found.
-    - An answer is good if it is exactly right.
+    - An answer is good if it is exactly right and every hop is settled.
 
-    Everything else lies between; a query after the last hop is bad too. Gold passages are met by id or by title. Where
-    a dataset names no passage for a hop, its sub-answer needs none, and a query is not judged.
+    A good step is preferred to any that is not; of two that are not good neither is. Gold passages are met by id or by
+    title. Where a dataset names no passage for a hop, its sub-answer needs none, and a query is not judged.
 
     Args:
         min_f1: normalised F1 from which a sub-answer matches.
@@ -39,18 +39,18 @@ class GoldDecomposition:
         self.min_f1 = min_f1
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
-        """Verdicts on steps of different worth; none where a question has no gold reasoning."""
+        """Every good candidate against every other; none where a question has no gold reasoning."""
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
         worths = [self._worth(one.episode) for one in group]
         return tuple(
             Verdict(better, worse, f"{worths[better][1]}, against: {worths[worse][1]}")
-            for better, worse in ranked_pairs([level for level, _ in worths], 1.0)
+            for better, worse in ranked_pairs([None if good is None else float(good) for good, _ in worths], 1.0)
         )
 
-    def _worth(self, episode: Episode) -> tuple[float | None, str]:
-        """How good the last step is (1 good, -1 bad), and why; None where gold does not tell."""
+    def _worth(self, episode: Episode) -> tuple[bool | None, str]:
+        """Whether the last step is good, and why; None where gold does not tell."""
         gold = episode.question.gold
         if gold is None or not gold.steps:
             return None, "no gold reasoning"
@@ -63,10 +63,10 @@ class GoldDecomposition:
                 return trail.query(last)
             case "subanswer":
                 return trail.subanswer(last)
-            case "answer" if exact_match(last.text, episode.question.answers):
-                return 1.0, "a right answer"
+            case "answer":
+                return trail.answer(exact_match(last.text, episode.question.answers) == 1)
             case _:
-                return 0.0, f"{last.kind} that is wrong"
+                return False, f"a step of kind {last.kind}"
 
 
 class _Trail:
@@ -84,27 +84,32 @@ class _Trail:
             self._open.remove(hop)
         self._seen |= _names(step.hits)
 
-    def query(self, step: Step) -> tuple[float | None, str]:
+    def query(self, step: Step) -> tuple[bool | None, str]:
         found = _names(step.hits) - self._seen
         if not found:
-            return -1.0, "a query that finds nothing new"
+            return False, "a query that finds nothing new"
         if not self._open:
-            return -1.0, "a query though every hop is settled"
+            return False, "a query though every hop is settled"
         wanted = [self._documents(hop) for hop in self._reachable()]
         if not any(wanted):
             return None, "a query that gold names no passage for"
         if any(documents & found for documents in wanted):
-            return 1.0, "a query that finds the next gold passage"
-        return 0.0, "a query that misses the next gold passage"
+            return True, "a query that finds the next gold passage"
+        return False, "a query that misses the next gold passage"
 
-    def subanswer(self, step: Step) -> tuple[float, str]:
+    def subanswer(self, step: Step) -> tuple[bool, str]:
         hop = self._answered(step)
         if hop is None:
-            return 0.0, "a sub-answer that settles no hop"
+            return False, "a sub-answer that settles no hop"
         documents = self._documents(hop)
         if documents and not documents & self._seen:
-            return 0.0, "a sub-answer without its passage"
-        return 1.0, "a right sub-answer"
+            return False, "a sub-answer without its passage"
+        return True, "a right sub-answer"
+
+    def answer(self, right: bool) -> tuple[bool, str]:
+        if not right:
+            return False, "a wrong answer"
+        return (False, "a right answer with hops still open") if self._open else (True, "a right answer")
 
     def _answered(self, step: Step) -> int | None:
         """The hop that a sub-answer settles."""

@@ -31,8 +31,15 @@ def test_opening_again_drops_half_written_files_and_keeps_whole_ones(tmp_path: P
     (artifact.folder / "data").mkdir()
     (artifact.folder / "data" / "unit-1.jsonl").write_text("whole")
     (artifact.folder / "data" / ".unit-2.jsonl.77.tmp").write_text("ha")
+    (artifact.folder / ".tokenizer.tmp").mkdir()  # of `build_once`
+    (artifact.folder / ".tokenizer.tmp" / ".vocab.json.78.tmp").write_text("ha")
     artifact.open({}, ORIGIN)
-    assert [path.name for path in (artifact.folder / "data").iterdir()] == ["unit-1.jsonl"]
+    assert sorted(path.name for path in artifact.folder.rglob("*")) == [
+        "config.yaml",
+        "data",
+        "origin.json",
+        "unit-1.jsonl",
+    ]
 
 
 def test_the_origin_is_that_of_the_run_that_began(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from configs.fit import AtomicCheckpointIO, fit
 from configs.schema import Experiment, TrainerSettings
@@ -55,6 +58,86 @@ def test_one_checkpoint_is_replaced_after_every_epoch(tmp_path: Path) -> None:
 def test_checkpoints_that_would_not_be_written_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="saves nothing before the end"):
         fitted(tmp_path, checkpoint=ModelCheckpoint(save_top_k=0, save_last=True))
+
+
+class HeldOut(Line):
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self.train_dataloader()
+
+
+class Wavering(Slope):
+    """Is best after its second epoch, or says so; notes the weights of every epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("age", torch.tensor(0))
+        self.age: torch.Tensor
+        self.epochs: list[float] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.age += 1
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", [0.4, 0.3, 0.1, 0.2][int(self.age)])
+
+    def on_train_epoch_end(self) -> None:
+        self.epochs.append(self.layer.weight.item())
+
+
+LAST = {"filename": "last", "enable_version_counter": False}
+BEST = {"filename": "best", "enable_version_counter": False, "monitor": "val_loss"}
+
+
+def best_of_three(
+    folder: Path, *more: Callback, checkpoints: Sequence[dict[str, Any]] = (LAST, BEST)
+) -> tuple[Wavering, dict[str, Any]]:
+    seed_everything(1, verbose=False)
+    module = Wavering()
+    metrics = fit(
+        module,
+        HeldOut(),
+        [*(ModelCheckpoint(**settings) for settings in checkpoints), *more],
+        trainer=TrainerSettings(max_epochs=3),
+        strategy="auto",
+        experiment=Experiment("toy", {}, accelerator="cpu"),
+        folder=folder,
+        events=folder / "tensorboard" / "fit" / "0123",
+    )
+    return module, metrics
+
+
+def test_where_a_checkpoint_has_a_monitor_the_best_weights_are_exported(tmp_path: Path) -> None:
+    module, metrics = best_of_three(tmp_path)
+    exported = torch.load(tmp_path / "model" / "weights.pt")["layer.weight"].item()
+    assert exported == module.epochs[1] != module.epochs[2]
+    assert float(metrics["val_loss"]) == pytest.approx(0.1)
+    assert "loss" in metrics
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_run_that_was_broken_off_goes_on_from_its_last_and_exports_the_same_best(epoch: int, tmp_path: Path) -> None:
+    class Broken(Exception):
+        pass
+
+    class Break(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            if trainer.current_epoch == epoch:
+                raise Broken
+
+    best_of_three(tmp_path / "whole")
+    with pytest.raises(Broken):
+        best_of_three(tmp_path / "broken", Break())
+    for left in (3 - epoch, 0):  # at last only the export
+        module, _ = best_of_three(tmp_path / "broken")
+        assert len(module.epochs) == left
+        one, other = (torch.load(tmp_path / name / "model" / "weights.pt") for name in ("whole", "broken"))
+        assert torch.equal(one["layer.weight"], other["layer.weight"])
+
+
+@pytest.mark.parametrize("checkpoints", [[BEST], [BEST | {"save_last": True}], [BEST | {"filename": "last"}, LAST]])
+def test_a_best_checkpoint_without_a_last_one_is_refused(checkpoints: list[dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a second ModelCheckpoint filename: last and no monitor"):
+        best_of_three(tmp_path, checkpoints=checkpoints)
 
 
 def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_beside_it(tmp_path: Path, monkeypatch) -> None:

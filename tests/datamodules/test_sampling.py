@@ -12,7 +12,7 @@ from datamodules.sampling import EpisodeSampling
 from datamodules.search import TreeSearch
 from envs.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
-from envs.types import Document, Episode, Hit, Question, Turn
+from envs.types import Document, Episode, Hit, Limits, Question, Turn
 from modules.generation import PolicyGenerator
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
@@ -93,8 +93,9 @@ def test_every_question_is_sampled_and_the_headline_says_how_well(tmp_path: Path
     assert turns == 60
     assert [(e.question.id, e.sample) for e in episodes(tmp_path)] == [(f"q{n}", s) for n in range(10) for s in (0, 1)]
     assert headline == {
-        "questions": 10.0, "sampled": 20.0, "episodes": 20.0, "wrong": 0.0, "skipped": 0.0, "failed": 0.0,
-        "em": 0.5, "f1": 0.75, "valid_episodes": 1.0, "valid_steps": 1.0, "searches": 1.0, "answered": 1.0,
+        "questions": 10.0, "sampled": 20.0, "episodes": 20.0, "wrong": 0.0, "ungrounded": 0.0, "skipped": 0.0,
+        "failed": 0.0, "em": 0.5, "f1": 0.75, "valid_episodes": 1.0, "valid_steps": 1.0, "searches": 1.0,
+        "answered": 1.0, "cut": 0.0,
     }  # fmt: skip
 
 
@@ -103,6 +104,19 @@ def test_wrong_episodes_are_left_out_and_counted_if_asked(tmp_path: Path) -> Non
     assert (headline["episodes"], headline["wrong"], headline["em"]) == (10.0, 10.0, 0.5)
     assert {e.answer for e in episodes(tmp_path)} == {"answer 0"}
     assert {e.question.answers for e in episodes(tmp_path)} == {("answer 0",)}
+
+
+def test_episodes_that_say_what_was_cut_away_are_left_out_and_counted_if_asked(tmp_path: Path) -> None:
+    settings = {"keep": "grounded", "limits": Limits(observation_tokens=30)}
+    passage = [Document("d", "T", "is " * 20 + "there")]  # Searcher's sub-answer
+    with pytest.raises(DataError, match=r"no episode .*'wrong answer': 10, 'said what was cut away': 10"):
+        run(tmp_path / "cut", retriever=FixedRetriever(passage), **settings)
+    headline, _ = run(
+        tmp_path / "kept", retriever=FixedRetriever([Document("d", "T", "there" + " is" * 20)]), **settings
+    )
+    assert (headline["episodes"], headline["ungrounded"], headline["cut"]) == (10.0, 0.0, 1.0)
+    headline, _ = run(tmp_path / "unknown", keep="grounded")  # no passage holds it: that is not the limit's doing
+    assert (headline["episodes"], headline["ungrounded"], headline["cut"]) == (10.0, 0.0, 0.0)
 
 
 def test_episodes_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:

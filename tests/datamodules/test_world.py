@@ -187,6 +187,14 @@ def test_a_source_reads_one_split(world: Path) -> None:
     assert len(first.gold.steps) == first.gold.hops
 
 
+def test_a_sample_is_not_the_head_of_the_order_in_which_the_world_chose(world: Path) -> None:
+    whole = [question.id for question in WorldQuestions(world, "test")]
+    for seed in range(4):
+        sample = [question.id for question in WorldQuestions(world, "test", sample=6, seed=seed)]
+        assert set(sample) < set(whole)
+        assert set(sample) != set(whole[:6])
+
+
 def test_a_source_gives_the_passages_of_the_whole_world(world: Path) -> None:
     documents = {document.id: document for document in WorldQuestions(world, "test").documents()}
     assert len(documents) == 88

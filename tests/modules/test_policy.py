@@ -43,10 +43,10 @@ def test_an_adapter_trained_with_new_tokens_loads_on_its_base(tmp_path: Path) ->
 
 
 def test_a_missing_model_or_adapter_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no causal language model at .*`make models` obtains small ones"):
+    with pytest.raises(ConfigError, match=r"policy .*none: no such folder; `make models` fills models/"):
         load_policy(str(tmp_path / "none"))
     tiny_policy(byte_tokenizer()).save(tmp_path / "base")
-    with pytest.raises(ConfigError, match=r"no tokenizer at .*empty"):
+    with pytest.raises(ConfigError, match=r"tokenizer .*empty: no such folder"):
         load_policy(str(tmp_path / "base"), adapter=tmp_path / "empty")
 
 
