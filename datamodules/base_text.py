@@ -80,18 +80,12 @@ class WorldText(LightningDataModule):
         self._words = [number for number in range(len(self._tokenizer)) if number not in special]
 
     def train_dataloader(self) -> Batches[int, SequenceBatch]:
-        assert self.trainer is not None
-        trainer = self.trainer
-        if self.batch_size % trainer.world_size:
-            raise ConfigError(f"batch_size {self.batch_size} does not divide among {trainer.world_size} ranks")
-        return Batches(
+        return Batches.of(
+            self.trainer,
             range(self.sequences),
             lambda numbers: collate([self.sequence(number) for number in numbers]),
             batch_size=self.batch_size,
             seed=self.seed,
-            epoch=lambda: 0,
-            rank=trainer.global_rank,
-            world_size=trainer.world_size,
             shuffle=False,
         )
 

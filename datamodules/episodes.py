@@ -74,18 +74,12 @@ class EpisodeData(LightningDataModule):
         return self._batches(self.held_out, shuffle=False) if self.held_out else []
 
     def _batches(self, sequences: list[PackedSequence], *, shuffle: bool) -> Batches[PackedSequence, SequenceBatch]:
-        assert self.trainer is not None
-        trainer = self.trainer
-        if self.batch_size % trainer.world_size:
-            raise ConfigError(f"batch_size {self.batch_size} does not divide among {trainer.world_size} ranks")
-        return Batches(
+        return Batches.of(
+            self.trainer,
             sequences,
             collate,
             batch_size=self.batch_size,
             seed=self.seed,
-            epoch=lambda: trainer.current_epoch,
-            rank=trainer.global_rank,
-            world_size=trainer.world_size,
             lengths=[len(sequence) for sequence in sequences],
             shuffle=shuffle,
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from lightning.pytorch import Trainer
+
+from envs.errors import ConfigError
 from envs.seeds import stable_hash
 
 Item = TypeVar("Item")
@@ -45,6 +48,38 @@ class Batches(Generic[Item, Batch]):
         self.items, self.collate, self.batch_size, self.seed, self.epoch = items, collate, batch_size, seed, epoch
         self.rank, self.world_size, self.lengths, self.shuffle = rank, world_size, lengths, shuffle
         self._position = self._resumed = 0
+
+    @classmethod
+    def of(
+        cls,
+        trainer: Trainer | None,
+        items: Sequence[Item],
+        collate: Callable[[Sequence[Item]], Batch],
+        *,
+        batch_size: int,
+        seed: int,
+        lengths: Sequence[int] | None = None,
+        shuffle: bool = True,
+    ) -> Batches[Item, Batch]:
+        """The batches of a trainer's rank.
+
+        Raises:
+            ConfigError: a batch does not divide among the ranks.
+        """
+        assert trainer is not None
+        if batch_size % trainer.world_size:
+            raise ConfigError(f"batch_size {batch_size} does not divide among {trainer.world_size} ranks")
+        return cls(
+            items,
+            collate,
+            batch_size=batch_size,
+            seed=seed,
+            epoch=lambda: trainer.current_epoch,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            lengths=lengths,
+            shuffle=shuffle,
+        )
 
     def __len__(self) -> int:
         return -(-len(self.items) // self.batch_size)

@@ -72,18 +72,12 @@ class PairData(LightningDataModule):
         return self._batches(self.held_out, shuffle=False) if self.held_out else []
 
     def _batches(self, items: list[Item], *, shuffle: bool) -> Batches[Item, PairBatch]:
-        assert self.trainer is not None
-        trainer = self.trainer
-        if self.batch_size % trainer.world_size:
-            raise ConfigError(f"batch_size {self.batch_size} does not divide among {trainer.world_size} ranks")
-        return Batches(
+        return Batches.of(
+            self.trainer,
             items,
             collate_pairs,
             batch_size=self.batch_size,
             seed=self.seed,
-            epoch=lambda: trainer.current_epoch,
-            rank=trainer.global_rank,
-            world_size=trainer.world_size,
             lengths=[len(chosen.ids) for _, chosen, _ in items],
             shuffle=shuffle,
         )
