@@ -12,9 +12,8 @@ from torch import Tensor
 from envs.answers import exact_match
 from envs.interfaces import Protocol
 from envs.types import Episode, Status
+from modules.functional.advantages import no_spread
 from modules.rewards.combine import NAN, Scores
-
-_NO_SPREAD = 1e-6  # as in modules.functional.advantages
 
 
 def measure(
@@ -32,8 +31,8 @@ def measure(
         "reward_std": _std(outcome_QG),
         "step_reward": scores.step_BS[mask_BS],
         "step_reward_std": _std(process_QN),
-        "frac_reward_zero_std": _flat(outcome_QG),
-        "frac_reward_zero_std/process": _flat(process_QN),
+        "frac_reward_zero_std": no_spread(outcome_QG, outcome_QG.isfinite()).float(),
+        "frac_reward_zero_std/process": no_spread(process_QN, process_QN.isfinite()).float(),
         "unscored": scores.outcome_B.isnan(),
     }
     for name, given in scores.breakdown.items():
@@ -86,11 +85,3 @@ def _std(values_QN: Tensor) -> Tensor:
     """Population standard deviation of what is known in each row, `[Q]`; NaN where nothing is."""
     mean_Q1 = values_QN.nanmean(dim=1, keepdim=True)
     return ((values_QN - mean_Q1) ** 2).nanmean(dim=1).sqrt()
-
-
-def _flat(values_QN: Tensor) -> Tensor:
-    """Whether the known values of each row lie together, so that they prefer nothing, `[Q]` float32."""
-    known_QN = values_QN.isfinite()
-    low_Q = values_QN.masked_fill(~known_QN, float("inf")).amin(dim=1)
-    high_Q = values_QN.masked_fill(~known_QN, float("-inf")).amax(dim=1)
-    return ((high_Q - low_Q <= _NO_SPREAD) | (known_QN.sum(dim=1) < 2)).float()

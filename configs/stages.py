@@ -69,7 +69,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
             name = planned.name
             print(f"{name}: reused, though made by other code or from an earlier input (--force {name} remakes)")
         return None
-    if artifact.complete or planned.forced:
+    if planned.forced:
         artifact.set_aside()
         for events in _all_events(planned, plan):
             shutil.rmtree(events)

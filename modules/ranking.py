@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from envs.seeds import stable_hash
-
-Floats = NDArray[np.float64]
+from modules.statistics import Floats
 
 
 def auc(scores: ArrayLike, right: ArrayLike, weights: ArrayLike | None = None) -> float:

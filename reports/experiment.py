@@ -134,22 +134,9 @@ def _group_tables(groups: Sequence[Row]) -> Iterator[str]:
 def _guesses(artifacts: Mapping[str, Path]) -> Iterator[tuple[str, str, float]]:
     """(stage, name, score) of every baseline that a stage found by guessing."""
     for stage, artifact in artifacts.items():
-        found: dict[str, float] = {}
-        for path in (artifact / "data" / "world.json", artifact / "manifest.json"):
-            if path.exists():
-                found |= _named(read_json(path), "guess")
-        for key, score in found.items():
-            yield stage, key, score
-
-
-def _named(value: object, prefix: str) -> dict[str, float]:
-    """Every number in nested objects whose key starts with `prefix`."""
-    found: dict[str, float] = {}
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        if isinstance(inner, int | float) and key.startswith(prefix):
-            found[key] = inner
-        found |= _named(inner, prefix)
-    return found
+        for name, score in _manifest(artifact).get("metrics", {}).items():
+            if name.startswith("guess"):
+                yield stage, name, score
 
 
 def note_list(notes: Mapping[str, Any], indent: str = "") -> str:

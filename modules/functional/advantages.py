@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 Statistics = Literal["step", "token", "step_index"]
@@ -90,9 +89,12 @@ def _normalize(values: Tensor, weights: Tensor, *, correction: int, eps: float) 
     total = weights.sum(dim=1, keepdim=True)
     mean = (weights * values).sum(dim=1, keepdim=True) / total.clamp(min=1e-12)
     variance = (weights * (values - mean) ** 2).sum(dim=1, keepdim=True) / (total - correction).clamp(min=1e-12)
-    infinite = torch.full_like(values, float("inf"))
-    spread = torch.where(known, values, -infinite).amax(dim=1, keepdim=True) - torch.where(
-        known, values, infinite
-    ).amin(dim=1, keepdim=True)
-    flat = (spread <= _NO_SPREAD) | (known.sum(dim=1, keepdim=True) < 2)
+    flat = no_spread(values, known)[:, None]
     return ((values - mean) / (variance.sqrt() + eps).clamp(min=1e-12)).masked_fill(flat | ~known, 0.0)
+
+
+def no_spread(values: Tensor, known: Tensor) -> Tensor:
+    """Whether the known values of each row `[N, M]` lie together, so that they prefer nothing, `[N]` bool."""
+    low = values.masked_fill(~known, float("inf")).amin(dim=1)
+    high = values.masked_fill(~known, float("-inf")).amax(dim=1)
+    return (high - low <= _NO_SPREAD) | (known.sum(dim=1) < 2)

@@ -25,7 +25,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def text(world: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) -> WorldText:
     data = WorldText(world, **{"sequences": 24, "batch_size": 4, "tokens": 300, "copying": 0.25} | settings)
     data.setup("fit")
-    data.trainer = cast(Any, SimpleNamespace(world_size=world_size, global_rank=rank))
+    data.trainer = cast(Any, SimpleNamespace(world_size=world_size, global_rank=rank, current_epoch=0))
     return data
 
 

@@ -52,8 +52,8 @@ def test_the_headline_is_returned_with_intervals(tmp_path: Path) -> None:
 def report(tmp_path: Path) -> str:
     """The page of an experiment with a world, a wrong agent and a better one."""
     world = tmp_path / "store" / "world-1"
-    (world / "data").mkdir(parents=True)
-    (world / "data" / "world.json").write_text(json.dumps({"counts": {"facts": 9}, "baselines": {"guess_em": 0.234}}))
+    world.mkdir(parents=True)
+    (world / "manifest.json").write_text(json.dumps({"metrics": {"facts": 9, "guess_em": 0.234}, "seconds": 1.0}))
     bare = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
     groups = [{**bare, "group": group} for group in ("hops=10", "hops=2", "type=bridge")]
     notes = {"retriever": "bm25", "stops": {"answered": 7, "step_budget": 2}, "limits": {"turns": {"max": 4}}}
