@@ -152,10 +152,11 @@ class PolicyGenerator:
             return len(kept.ids), kept.cache
         return 0, empty_row(model.config.get_text_config(), next(model.parameters()))
 
-    @torch.inference_mode()
-    def _sample(self, rows: list[_Row]) -> None:
-        """Sample these rows to their ends: one prefill of what is new, once for all with the same prefix, then a token
-        at a time."""
+    def _prefill(self, rows: list[_Row]) -> tuple[BatchCache, Tensor, Tensor, Tensor]:
+        """Read what is new of every prefix, once for all rows that share it.
+
+        Returns the cache of the prefixes, the logits `[B, V]` after them, and mask and positions of what was read.
+        """
         device = self.policy.model.device
         leaders: dict[tuple[int, ...], _Row] = {}
         for row in rows:
@@ -175,13 +176,20 @@ class PolicyGenerator:
             mask[index, past + width - len(fresh) :] = 1
         ids, mask = ids.to(device), mask.to(device)
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, past:]
-        seeds = torch.tensor([row.request.seed for row in rows], device=device)
-        live = list(range(len(rows)))  # batch row -> index into rows
         logits = self._forward(ids, mask, positions, batch)
         if len(new) < len(rows):
             copies = torch.tensor([place[row.prefix] for row in rows], device=device)
             batch.select(copies)
             logits, mask, positions = logits[copies], mask[copies], positions[copies]
+        return batch, logits, mask, positions
+
+    @torch.inference_mode()
+    def _sample(self, rows: list[_Row]) -> None:
+        """Sample these rows to their ends, a token at a time; rows that have ended leave the batch by halves."""
+        batch, logits, mask, positions = self._prefill(rows)
+        device = logits.device
+        seeds = torch.tensor([row.request.seed for row in rows], device=device)
+        live = list(range(len(rows)))  # batch row -> index into rows
         step = 0
         while True:
             steps = torch.full((len(live),), step, device=device)

@@ -6,9 +6,11 @@ import json
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import train
 
@@ -94,3 +96,19 @@ def artifacts(output: Path, experiment: str = "quickstart") -> dict[str, Path]:
     """The artifact folders of an experiment by stage, in the order they were made."""
     stages = json.loads((output / experiment / "seed0" / "stages.json").read_text())
     return {stage: output / place for stage, place in stages.items()}
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    """The headline of an artifact."""
+    return json.loads((folder / "manifest.json").read_text())["metrics"]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The policy of an artifact."""
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def scalars(output: Path, stage: str, experiment: str = "quickstart") -> EventAccumulator:
+    """What TensorBoard has of a stage."""
+    (events,) = (output / experiment / "seed0" / "tensorboard" / stage).iterdir()
+    return EventAccumulator(str(events)).Reload()

@@ -1,0 +1,89 @@
+"""The small quickstart without its helpers: retriever, judge or rewards fail, and nothing of it is rewarded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests import micro
+from tests.micro import Quickstart, artifacts, metrics, scalars, weights
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+FLAKY = '{target: "tests.outages:Flaky", retriever: "${parts.retriever}", every: %d}'
+
+
+def line(capsys) -> str:
+    """The one line that a run ended with."""
+    (found,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return found
+
+
+def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart) -> None:
+    """Never rewarded: an episode that it failed has no score."""
+    flaky = [f"stages.search.data.retriever={FLAKY % 4}", f"stages.sample.data.retriever={FLAKY % 2}"]
+    flaky += [f"stages.rl.callbacks.rollout.retriever={FLAKY % 4}"]
+    flaky += ["stages.sample.data.pool=2", "stages.rl.callbacks.rollout.pool=2"]  # a failed call fails no more than two
+    assert micro.chain(quickstart.output, *flaky, "experiment=flaky", "--stage", "rl") == 0
+    made = artifacts(quickstart.output, "flaky")
+    assert metrics(made["search"])["search/failures"] > 0
+    assert metrics(made["sample"])["failed"] > 0
+    assert metrics(made["sample"])["failed"] + metrics(made["sample"])["episodes"] == 14
+    events = scalars(quickstart.output, "rl", "flaky")
+    failed = [event.value for event in events.Scalars("stop/error")]
+    assert max(failed) > 0
+    assert [event.value for event in events.Scalars("unscored")] == failed
+
+
+def test_a_judge_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart, capsys) -> None:
+    truth = '{target: "modules.judges.oracle:WorldOracle", world: "${stage:world}"}'
+    absent = 'stages.label.data.judge={target: "tests.outages:Absent", judge: %s, every: %d}'
+    assert micro.chain(quickstart.output, absent % (truth, 3), "experiment=absent", "--stage", "label") == 0
+    whole = metrics(artifacts(quickstart.output)["label"])
+    found, groups = metrics(artifacts(quickstart.output, "absent")["label"]), whole["groups"]
+    assert found["failures"] == -(-groups // 3)
+    assert 0 < found["pairs"] < whole["pairs"]
+    assert micro.chain(quickstart.output, absent % (truth, 1), "experiment=nobody", "--stage", "label") == 1
+    assert f"the judge had no answer for any of {groups:.0f} groups of steps; run again to go on" in line(capsys)
+
+
+def test_a_loss_that_is_no_number_ends_in_one_line(quickstart: Quickstart, capsys) -> None:
+    optimizer = '{target: "modules.optimizer:AdamW", lr: 1e-3}'
+    module = f'{{target: "tests.outages:NotANumber", policy: "${{parts.sft_policy}}", optimizer: {optimizer}}}'
+    broken = [f"stages.rft.module={module}", "experiment=nan", "--stage", "rft"]
+    assert micro.chain(quickstart.output, *broken) == 1
+    assert "the loss is nan at optimiser step 1: lower the learning rate" in line(capsys)
+    (begun,) = [path for path in (quickstart.output / "store").glob("rft-*") if not (path / "manifest.json").exists()]
+    assert not (begun / "model").exists()
+
+
+def test_rewards_that_are_all_equal_leave_the_weights_as_they_were(quickstart: Quickstart) -> None:
+    rewards = "stages.rl_outcome.callbacks.rollout.rewards"
+    even = f'{rewards}={{even: {{weight: 1.0, level: outcome, reward: {{target: "tests.outages:even"}}}}}}'
+    others = [f"{rewards}.{name}=null" for name in ("answer_f1", "trajectory_format")]
+    assert micro.chain(quickstart.output, even, *others, "experiment=even", "--stage", "rl_outcome") == 0
+    made = artifacts(quickstart.output, "even")
+    assert metrics(made["rl_outcome"])["frac_reward_zero_std"] == 1
+    before, after = weights(made["sft"]), weights(made["rl_outcome"])
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_rollouts_that_are_all_malformed_are_counted_and_not_rewarded(quickstart: Quickstart) -> None:
+    short = "{target: 'envs.types:Limits', turns: 2, turn_tokens: 2, total_tokens: 512}"
+    limits = f"stages.rl_outcome.callbacks.rollout.limits={short}"
+    assert micro.chain(quickstart.output, limits, "experiment=short", "--stage", "rl_outcome") == 0
+    found = metrics(artifacts(quickstart.output, "short")["rl_outcome"])
+    assert (found["format/valid_rate"], found["stop/answered"], found["reward"]) == (0, 0, 0)
+
+
+def test_a_refinement_that_keeps_nothing_ends_in_one_line(quickstart: Quickstart, capsys) -> None:
+    strict = [
+        "stages.refine.data.quantile=null",
+        "stages.refine.data.threshold=99",
+        "experiment=strict",
+        "--stage",
+        "refine",
+    ]
+    assert micro.chain(quickstart.output, *strict) == 1
+    said = line(capsys)
+    assert "refinement keeps nothing of 14 episodes" in said
+    assert "no step kept" in said
