@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -129,7 +130,7 @@ def must_start(experiment: Experiment) -> bool:
 
 
 def start(script: Path, arguments: Sequence[str], devices: int) -> int:
-    """Run a script once a device under `torch.distributed.run`; returns the exit code of the first rank to fail."""
+    """Run a script once a device under `torch.distributed.run`; returns the exit code of the rank that made it fail."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
@@ -139,11 +140,20 @@ def start(script: Path, arguments: Sequence[str], devices: int) -> int:
     try:
         main(["--standalone", f"--nproc-per-node={devices}", str(script), *arguments])
     except ChildFailedError as error:
-        code = error.get_first_failure()[1].exitcode
-        return code if code > 0 else 128 - code
+        return _blame(error.failures)
     except SignalException as error:
         return 128 + error.sigval
     return 0
+
+
+def _blame(failures: Mapping[int, Any]) -> int:
+    """The exit code of the first rank to fail, or of one that was killed: the others only fail of its silence."""
+    rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode > 0, item[1].timestamp))
+    if failure.exitcode > 0:
+        return failure.exitcode
+    why = ", often for lack of memory" if failure.exitcode == -signal.SIGKILL else ""
+    print(f"error: rank {rank} was killed ({failure.signal_name()}{why}): the same command goes on", file=sys.stderr)
+    return 128 - failure.exitcode
 
 
 def leave(main: Callable[[], int]) -> NoReturn:

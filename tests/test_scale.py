@@ -235,7 +235,9 @@ def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
     path = experiment(folder, "broken", broken)
     only = [argument for name in broken for argument in ("--stage", name)]
     for victim in broken:
-        assert two_ranks(path, *only).returncode == 137
+        killed = two_ranks(path, *only)
+        assert killed.returncode == 137, killed.stderr
+        assert "was killed (SIGKILL" in killed.stderr
         assert not (artifact(folder / "broken", victim) / "manifest.json").exists()
     run = two_ranks(path, *only)
     assert run.returncode == 0, run.stderr
