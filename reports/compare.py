@@ -42,7 +42,7 @@ _EXPLANATION = (
     "Brackets: 95 % bootstrap interval over questions, each averaged over seeds first. Difference: to the baseline, on "
     "the same questions. p: two-sided, paired, by bootstrap and t-test over questions, which speak of other questions "
     "under these seeds, and where there are several seeds by t-test over their means, which speaks of other seeds. "
-    "Holm: adjusted for all comparisons shown."
+    "Holm: adjusted for all comparisons by one metric."
 )
 
 

@@ -48,7 +48,10 @@ def _section(path: Path) -> str:
             parts += ["Mean over seeds ± their standard deviation:", _seeds_table(labels, kept["rows"])]
         else:
             parts += [metrics_table(labels, kept["rows"])]
-        parts += [re.sub("^## ", "### ", compared, flags=re.MULTILINE) for compared in kept["comparisons"]]
+        for number, compared in enumerate(kept["comparisons"]):
+            explanation, _, tables = compared.partition("\n\n")  # the same for every metric: once is enough
+            parts += [] if number else [explanation]
+            parts += [re.sub("^## ", "### ", tables, flags=re.MULTILINE)]
         if (said := path.with_suffix(".md")).exists():
             parts += [said.read_text(encoding="utf-8").strip()]
         if kept["stages"]:
