@@ -114,7 +114,7 @@ class StepRanking:
         total = table[0]["scorers"]
         headline = {"prm/auc_logprob": total[LOGP]["auc"], "prm/valid_share": table[0]["valid"]}
         for name in self.scorers:
-            prefix = name if name.startswith("prm") else f"prm/{name}"
+            prefix = name if name == "prm" else f"prm/{name}"
             headline |= {f"{prefix}/{key}": total[name][key] for key in ("auc", "auc_gain", "accuracy_at_0")}
         return {name: value for name, value in headline.items() if value is not None}
 
@@ -180,7 +180,7 @@ def report(groups: Sequence[Mapping[str, Any]]) -> str:
     for name in names:
         total = groups[0]["scorers"][name]
         if "accuracy_at_0" in total:
-            gain = f"{total['auc_gain']:+.3f} [{total['auc_gain_low']:+.3f}, {total['auc_gain_high']:+.3f}]"
+            gain = _cell(total, "auc_gain", "+.3f")
             agrees, always = (f"{100 * value:.1f} %" for value in (total["accuracy_at_0"], groups[0]["valid"]))
             lines.append(
                 f"`{name}`: AUC less that of the mean log-probability {gain}; a score above 0 agrees with the truth "
@@ -189,7 +189,8 @@ def report(groups: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _cell(found: Mapping[str, float | None]) -> str:
-    if found["auc"] is None:
+def _cell(found: Mapping[str, float | None], name: str = "auc", shown: str = ".3f") -> str:
+    """A figure with its interval; there is none where all steps are true, or none is."""
+    if found[name] is None:
         return "–"
-    return f"{found['auc']:.3f} [{found['auc_low']:.3f}, {found['auc_high']:.3f}]"
+    return "{} [{}, {}]".format(*(format(found[key], shown) for key in (name, f"{name}_low", f"{name}_high")))

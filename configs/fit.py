@@ -44,6 +44,24 @@ class _LeaveAtOnce(Callback):
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
+class _Logged(Callback):
+    """Keeps in each checkpoint what was logged last: a run killed after its last epoch logs nothing when it goes on."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["logged"] = self.update(trainer)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.metrics = checkpoint["logged"]
+
+    def update(self, trainer: Trainer) -> dict[str, float]:
+        """All that was logged, each measure as it was last."""
+        self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+        return dict(self.metrics)
+
+
 def fit(
     module: LightningModule,
     data: LightningDataModule,
@@ -54,7 +72,7 @@ def fit(
     experiment: Experiment,
     folder: Path,
     events: Path,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Fit and export; returns the metrics that were logged last.
 
     The last weights are exported, or, where a ModelCheckpoint has a `monitor`, those that it found best on the held-out
@@ -73,6 +91,7 @@ def fit(
     for callback in checkpoints:
         _refuse_idle(callback)
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
+    logged = _Logged()
     on_terminal = sys.stdout.isatty()
     runner = Trainer(
         **asdict(trainer) | {"strategy": strategy},
@@ -81,7 +100,7 @@ def fit(
         num_nodes=experiment.num_nodes,
         default_root_dir=folder,
         logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
-        callbacks=[*callbacks, _LeaveAtOnce()],
+        callbacks=[*callbacks, logged, _LeaveAtOnce()],
         plugins=[AtomicCheckpointIO()],
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
@@ -90,10 +109,10 @@ def fit(
     last = folder / "checkpoints" / "last.ckpt"
     handler = signal.getsignal(signal.SIGTERM)
     runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
-    metrics = dict(runner.callback_metrics)
+    metrics = logged.update(runner)
     if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
         runner.validate(module, datamodule=data, ckpt_path=best, verbose=False)
-        metrics |= runner.callback_metrics
+        metrics |= {name: float(value) for name, value in runner.callback_metrics.items()}
     signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
     if export is not None:

@@ -1,5 +1,8 @@
 """A config that leaks is refused: evaluation questions in another role, or RL questions in search or refinement.
 
+What is asked along a fit, or is of a `split: dev`, has the role `dev`: weights and settings may be chosen on
+it, so no other evaluation may share it.
+
 Whatever takes questions has an argument `questions`, a source, and a `role`: an argument or a class attribute. What
 has no role (a lookup of gold passages, say) only quotes questions and is left out.
 """
@@ -21,8 +24,10 @@ from configs.plan import Plan
 from envs.answers import normalize_answer
 from envs.errors import ConfigError
 
-ROLES = ("eval", "sft", "search", "refine", "rl")
-_FORBIDDEN = {frozenset({"eval", other}) for other in ROLES[1:]} | {frozenset({"rl", o}) for o in ("search", "refine")}
+ROLES = ("eval", "dev", "sft", "search", "refine", "rl")
+_FORBIDDEN = {frozenset({asked, other}) for asked in ROLES[:2] for other in ROLES if other != asked} | {
+    frozenset({"rl", other}) for other in ("search", "refine")
+}
 _ROW_NUMBER = re.compile(r"([a-z]+-)?\d+")  # an id that counts the rows of its file tells nothing about another file
 
 
@@ -115,6 +120,8 @@ def _uses_in(value: object, key: Key, origins: Origins) -> Iterator[_Use]:
         role = _role(value, key, origins)
         if role is not None and role not in ROLES:
             raise ConfigError(f"unknown role '{role}' at {origins.at(key)}{suggest(role, ROLES)}")
+        if role == "eval" and (key[2] == "callbacks" or "dev" in (value.get("split"), source.get("split"))):
+            role = "dev"
         if role is not None:
             yield _Use(role, (*key, "questions"), source)
     for name, item in children(value):

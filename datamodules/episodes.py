@@ -71,7 +71,10 @@ class EpisodeData(LightningDataModule):
         return self._batches(self.train, shuffle=True)
 
     def val_dataloader(self) -> Batches[PackedSequence, SequenceBatch] | list[SequenceBatch]:
-        return self._batches(self.held_out, shuffle=False) if self.held_out else []
+        if not self.held_out:
+            return []
+        filled = self.held_out + [PackedSequence.untrained()] * (-len(self.held_out) % self.batch_size)
+        return self._batches(filled, shuffle=False)
 
     def _batches(self, sequences: list[PackedSequence], *, shuffle: bool) -> Batches[PackedSequence, SequenceBatch]:
         return Batches.of(

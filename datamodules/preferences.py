@@ -68,15 +68,13 @@ class Preferences:
         """Judge this rank's units; those that are there already stay.
 
         Raises:
-            DataError: there are no trees, or the judge had no answer for any group of a unit.
+            DataError: there are no trees.
         """
         for path, trees in missing(self._units(folder), rank=rank, world_size=world_size):
             asked = [group for tree in trees for group in self._asked(tree, seed)]
             groups = [group for group, _ in asked]
             before = self._counted()
             answers = self.judge.compare(groups)
-            if groups and all(answer is None for answer in answers):
-                raise DataError(f"the judge had no answer for any of {len(groups)} groups of steps; run again to go on")
             pairs = [_pairs(group, answer, most) for (group, most), answer in zip(asked, answers, strict=True)]
             summary = {
                 "trees": len(trees),

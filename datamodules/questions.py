@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from lightning.pytorch import LightningDataModule
 
 from datamodules.sources import Source
@@ -165,15 +164,4 @@ class IterationBuffer:
             for first in range(0, share, self.size):
                 rows = [row for episode in update[first : first + self.size] for row in episode]
                 self.served += 1
-                yield collate(rows or [_nothing()])
-
-
-def _nothing() -> PackedSequence:
-    """A sequence that trains nothing, for a batch whose episodes all do not: every rank takes every step."""
-    return PackedSequence(
-        ids_T=torch.zeros(2, dtype=torch.int32),
-        loss_mask_T=torch.zeros(2, dtype=torch.bool),
-        step_index_T=torch.full((2,), -1, dtype=torch.int16),
-        logps_T=torch.zeros(2),
-        advantages_T=torch.zeros(2),
-    )
+                yield collate(rows or [PackedSequence.untrained()])

@@ -18,7 +18,7 @@ from datamodules.records import episode_from_row, episode_to_row, numbered_rows,
 from envs.answers import exact_match
 from envs.errors import ConfigError, DataError
 from envs.files import write_json
-from envs.interfaces import Oracle, Protocol, StepScorer
+from envs.interfaces import Oracle, StepScorer
 from envs.types import Episode
 
 Row = dict[str, Any]
@@ -33,7 +33,6 @@ class Refinement:
     Args:
         episodes: a stage folder that holds `data/episodes.jsonl`.
         scorer: the reward model; None keeps every step in the right format.
-        protocol: says which steps follow the format.
         threshold: a step's calibrated score must be above it.
         quantile: in place of the threshold, the share of the steps in question that is left out, lowest scores first,
             of each kind of step alike: a filter that drops mostly answers unlearns to stop.
@@ -51,7 +50,6 @@ class Refinement:
         self,
         episodes: Path,
         scorer: StepScorer | None,
-        protocol: Protocol,
         *,
         threshold: float = 0.0,
         quantile: float | None = None,
@@ -64,7 +62,7 @@ class Refinement:
             raise ConfigError(f"unit {unit}, quantile {quantile}: unit must be at least 1, quantile in [0, 1)")
         if scorer is None and quantile is not None:
             raise ConfigError("quantile needs a scorer: give one, or leave quantile out")
-        self.path, self.scorer, self.protocol = Path(episodes) / "data" / "episodes.jsonl", scorer, protocol
+        self.path, self.scorer = Path(episodes) / "data" / "episodes.jsonl", scorer
         self.threshold, self.quantile, self.require_all_steps = threshold, quantile, require_all_steps
         self.answer, self.oracle, self.unit = answer, oracle, unit
 

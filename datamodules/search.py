@@ -122,7 +122,9 @@ class TreeSearch:
         assert shown is not None
         for name in ("depth", "value", "success"):
             sums[name] /= sums["trees"]
-        write_json(folder / "data" / "search.json", {"role": self.role} | dataclasses.asdict(self.settings) | sums)
+        write_json(
+            folder / "data" / "search.json", {"role": self.role, "settings": dataclasses.asdict(self.settings), **sums}
+        )
         with atomic_write(folder / "report.md") as file:
             file.write(f"# Search\n\n{_TREE}\n\n```\n{tree_text(shown)}\n```\n")
         return {f"search/{name}": float(value) for name, value in sums.items()}

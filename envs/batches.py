@@ -28,6 +28,17 @@ class PackedSequence:
     def __len__(self) -> int:
         return len(self.ids_T)
 
+    @classmethod
+    def untrained(cls) -> PackedSequence:
+        """Two tokens that train nothing, to fill a batch up: every rank takes every step."""
+        return cls(
+            ids_T=torch.zeros(2, dtype=torch.int32),
+            loss_mask_T=torch.zeros(2, dtype=torch.bool),
+            step_index_T=torch.full((2,), -1, dtype=torch.int16),
+            logps_T=torch.zeros(2),
+            advantages_T=torch.zeros(2),
+        )
+
 
 @dataclass(slots=True)
 class SequenceBatch:

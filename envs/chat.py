@@ -55,7 +55,7 @@ class ChatClient:
         cache: folder of the kept replies; the caps count what is in it, whoever paid.
         api_key_env: environment variable that holds the key; a server of one's own may need none.
         max_calls: replies that may be paid for.
-        max_tokens: tokens, of prompts and replies, that may be paid for.
+        max_tokens: tokens, of prompts and replies, that may be paid for, and one reply more at most.
         reply_tokens: longest reply.
         timeout: seconds until a call is given up.
         retries: more tries after 429 (when `Retry-After` asks for it), 5xx, a timeout or a lost connection; and as many
@@ -99,8 +99,10 @@ class ChatClient:
         if json_mode:
             self._settings["response_format"] = {"type": "json_object"}
         self._replies = Replies(Path(cache) / "replies.sqlite")
-        self._lock = threading.Lock()
-        self._in_flight = self._failures = 0
+        self._lock = threading.Condition()
+        self._where = f"{model} at {base_url or 'api.openai.com'}"
+        self._in_flight = self._reserved = self._failures = 0
+        self._outage = ""  # why a call of the last `ask` failed that may succeed another time
         self._end: ChatError | None = None
 
     def ask(
@@ -111,9 +113,11 @@ class ChatClient:
         `read` raises ValueError, KeyError or TypeError where an object is not what was asked for.
 
         Raises:
-            ChatError: a cap is reached, the server refuses the key or the model, or too many calls failed in a row.
+            ChatError: a cap is reached, the server refuses the key or the model, too many calls failed in a row, or
+                there was no reply at all, new or kept, because the server was out.
         """
         self._end, before = None, Counter(self.counts)
+        self._outage = ""
         with progress_bar(len(calls), label, "call") as bar, ThreadPoolExecutor(self.concurrency) as pool:
 
             def work(call: ChatCall) -> T | None:
@@ -123,13 +127,16 @@ class ChatClient:
 
             futures = {call: pool.submit(work, call) for call in dict.fromkeys(calls)}
             try:
-                return [futures[call].result() for call in calls]
+                results = [futures[call].result() for call in calls]
             finally:
                 pool.shutdown(cancel_futures=True)
                 made = self.counts - before
                 log.info(
                     "%s, %d items: %s", label, len(calls), ", ".join(f"{made[name]} {name}" for name in sorted(made))
                 )
+        if self._outage and not made["paid"] + made["cached"]:
+            raise ChatError(f"{self._where}: no call was answered, the last: {self._outage}; run again to go on")
+        return results
 
     def _item(self, call: ChatCall, read: Callable[[dict[str, Any]], T]) -> T | None:
         reason = ""
@@ -153,40 +160,53 @@ class ChatClient:
             self._count("cached")
             return known
         server = self._server()
-        self._start()
+        most = _guess(call) + self._settings["max_tokens"]
+        self._start(most)
         try:
             reply, tokens = self._send(server, call)
         except openai.OpenAIError as error:
-            self._failed(error)
+            self._failed(error, most)
             return None
         with self._lock:  # a call is either in flight or paid for, never both
             self._replies.put(key, reply, tokens)
-            self._in_flight -= 1
+            self._release(most)
             self._failures = 0
         self._count("paid")
         return reply
 
-    def _start(self) -> None:
-        """Reserve a call.
+    def _start(self, most: int) -> None:
+        """Reserve a call of at most so many tokens; wait where the cap may not hold it beside those in flight.
 
         Raises:
             ChatError: the work has to end.
         """
         with self._lock:
-            if self._end is None and (self.max_calls, self.max_tokens) != (None, None):
-                calls, tokens = self._replies.spent()
-                spent = f"{calls} replies of {tokens} tokens are paid for and kept in {self._replies.path.parent}"
-                if self.max_calls is not None and calls + self._in_flight >= self.max_calls:
-                    self._end = ChatError(
-                        f"max_calls {self.max_calls} reached: {spent}; raise it and run again to go on"
-                    )
-                elif self.max_tokens is not None and tokens >= self.max_tokens:
-                    self._end = ChatError(
-                        f"max_tokens {self.max_tokens} reached: {spent}; raise it and run again to go on"
-                    )
-            if self._end is not None:
-                raise self._end
+            self._refuse_spent()
+            while self.max_tokens is not None and self._in_flight and self._tokens() + most > self.max_tokens:
+                self._lock.wait()
+                self._refuse_spent()
             self._in_flight += 1
+            self._reserved += most
+
+    def _tokens(self) -> int:
+        """Paid for, or about to be."""
+        return self._replies.spent()[1] + self._reserved
+
+    def _refuse_spent(self) -> None:
+        if self._end is None and (self.max_calls, self.max_tokens) != (None, None):
+            calls, tokens = self._replies.spent()
+            spent = f"{calls} replies of {tokens} tokens are paid for and kept in {self._replies.path.parent}"
+            if self.max_calls is not None and calls + self._in_flight >= self.max_calls:
+                self._end = ChatError(f"max_calls {self.max_calls} reached: {spent}; raise it and run again to go on")
+            elif self.max_tokens is not None and tokens >= self.max_tokens:
+                self._end = ChatError(f"max_tokens {self.max_tokens} reached: {spent}; raise it and run again to go on")
+        if self._end is not None:
+            raise self._end
+
+    def _release(self, most: int) -> None:
+        self._in_flight -= 1
+        self._reserved -= most
+        self._lock.notify_all()
 
     def _send(self, server: openai.OpenAI, call: ChatCall) -> tuple[str, int]:
         """Text of a reply and what it cost in tokens.
@@ -205,7 +225,7 @@ class ChatClient:
             except (ValueError, AttributeError, IndexError, TypeError):  # a proxy's page, say, with status 200
                 time.sleep(min(0.5 * 2**attempt, 8.0) if attempt < self.retries else 0.0)
                 continue
-            guess = len(call.system + call.user + reply) // 4  # where the server does not tell
+            guess = _guess(call) + len(reply) // 4  # where the server does not tell
             return reply, completion.usage.total_tokens if completion.usage else guess
         raise NoCompletionError("the server answered 200 with something that is no chat completion")
 
@@ -220,27 +240,28 @@ class ChatClient:
                 )
             return self._openai
 
-    def _failed(self, error: openai.OpenAIError) -> None:
+    def _failed(self, error: openai.OpenAIError, most: int) -> None:
         """Count a call without an answer, and end the work where all others would fail too."""
         reason = " ".join(str(error).split())[:300]
-        where = f"{self.model} at {self.base_url or 'api.openai.com'}"
         with self._lock:
-            self._in_flight -= 1
+            self._release(most)
             self._failures += 1
             refused = isinstance(
                 error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError
             )
             if refused:
-                self._end = ChatError(f"{where} refuses: {reason}; check model, base_url and {self.api_key_env}")
+                self._end = ChatError(f"{self._where} refuses: {reason}; check model, base_url and {self.api_key_env}")
             elif self._end is None and self._failures >= self.max_failures:
                 self._end = ChatError(
-                    f"{where}: {self._failures} calls failed in a row, the last: {reason}; replies so far are kept, "
-                    "run again to go on"
+                    f"{self._where}: {self._failures} calls failed in a row, the last: {reason}; "
+                    "replies so far are kept, run again to go on"
                 )
             if self._end is not None:
                 raise self._end from error
+            if not isinstance(error, openai.BadRequestError):
+                self._outage = reason
         self._count(f"failed: {type(error).__name__}")
-        log.warning("%s gave no answer: %s", where, reason)
+        log.warning("%s gave no answer: %s", self._where, reason)
 
     def _count(self, name: str) -> None:
         with self._lock:
@@ -249,6 +270,11 @@ class ChatClient:
     def _key(self, call: ChatCall, attempt: int) -> str:
         parts = [self.model, self._settings, call.system, call.user, attempt]
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=20).hexdigest()
+
+
+def _guess(call: ChatCall) -> int:
+    """Tokens of a prompt, about."""
+    return len(call.system + call.user) // 4
 
 
 def _object(reply: str) -> dict[str, Any]:
@@ -264,4 +290,5 @@ def _object(reply: str) -> dict[str, Any]:
         raise ValueError("JSON nested too deep") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, not {type(value).__name__}")
+    json.dumps(value, ensure_ascii=False).encode()  # half a character (a lone surrogate) could not be written later
     return value

@@ -104,7 +104,8 @@ class Judge(typing.Protocol):
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
         """For each group of candidates its verdicts, best first: empty where no pair is clearly better and worse.
 
-        None where no answer was had: a failed call is counted by the judge and never becomes a preference.
+        None where no answer was had: a failed call is counted by the judge and never becomes a preference. A judge
+        that cannot work at all raises a UserError: what it left undone is asked for when the command is repeated.
         """
         ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -45,8 +47,14 @@ class SFT(Training):
         return self.mean_loss(*self._loss(batch))
 
     def validation_step(self, batch: SequenceBatch, index: int) -> None:
-        total, count = self._loss(batch)
-        self.log("val_loss", total / count, batch_size=len(batch), sync_dist=True)
+        self._held_out += torch.stack(self._loss(batch)).float()
+
+    def on_validation_epoch_start(self) -> None:
+        self._held_out = torch.zeros(2, device=self.device)
+
+    def on_validation_epoch_end(self) -> None:
+        total, count = cast(Tensor, self.trainer.strategy.reduce(self._held_out, reduce_op="sum")).tolist()
+        self.log("val_loss", total / count)
 
     def _loss(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         """Sum of weighted losses, sum of weights."""

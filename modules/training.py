@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,15 +84,19 @@ class Training(LightningModule):
         Raises:
             TrainingError: the loss is not finite.
         """
-        if not bool(torch.isfinite(total.detach())):
-            raise TrainingError(
-                f"the loss is {float(total.detach())} at optimiser step {self.global_step}: "
-                "lower the learning rate or look at the data of this step; nothing of it was saved"
-            )
+        self._refuse_lost("loss", float(total.detach()))
         sums = torch.stack([total.detach().float(), count.detach().float()])
         self._sums = sums if self._sums is None else self._sums + sums
         # Lightning divides by the accumulated batches and DDP by the ranks: undone here.
         return total * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def _refuse_lost(self, what: str, value: float) -> None:
+        """Before it reaches a weight: a loss that is finite may still have a gradient that is not."""
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the {what} is {value} at optimiser step {self.global_step}: "
+                "lower the learning rate or look at the data of this step; nothing of it was saved"
+            )
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Dropout, where a model has any: no state of a generator is saved, so a resumed run has to come by it anew.
@@ -111,8 +116,10 @@ class Training(LightningModule):
         for gradient in gradients:
             gradient.mul_(scale)
         norm = torch.nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self._refuse_lost("gradient's norm", float(norm))
         self.log("loss", total * scale)
-        self.log("grad_norm", norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        self.log("grad_norm", norm)
         self.log("lr", optimizer.param_groups[0]["lr"])
 
     def export(self, folder: Path) -> None:

@@ -81,7 +81,8 @@ def _seeds_table(labels: Mapping[str, str], rows: Sequence[Row]) -> str:
 def _stage_lines(several: Mapping[str, str], stages: Sequence[Row]) -> Iterator[str]:
     """A line a stage, `mean ± sd` where there are several seeds; evaluations have tables of their own."""
     for place, group in _grouped({**several, "stage": "stage"}, stages).items():
-        names = [name for name in group[0]["metrics"] if not name.startswith("eval/")]
+        known = dict.fromkeys(name for row in group for name in row["metrics"])
+        names = [name for name in known if not name.startswith("eval/")]
         made = [f"{name} {_spread(name, [row['metrics'].get(name) for row in group], _plain)}" for name in names]
         seconds = _spread("seconds", [row["seconds"] for row in group], figure)
         yield f"- {':'.join(place)} ({seconds} s)" + (f": {', '.join(made)}" if made else "")

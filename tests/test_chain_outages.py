@@ -43,7 +43,9 @@ def test_a_judge_that_fails_now_and_then_is_counted_and_survived(quickstart: Qui
     assert found["failures"] == -(-groups // 3)
     assert 0 < found["pairs"] < whole["pairs"]
     assert micro.chain(quickstart.output, absent % (truth, 1), "experiment=nobody", "--stage", "label") == 1
-    assert f"the judge had no answer for any of {groups:.0f} groups of steps; run again to go on" in line(capsys)
+    assert f"no pairs: of {groups:.0f} groups of steps the judge found 0 alike and failed on {groups:.0f}" in line(
+        capsys
+    )
 
 
 def test_a_loss_that_is_no_number_ends_in_one_line(quickstart: Quickstart, capsys) -> None:

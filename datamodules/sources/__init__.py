@@ -6,8 +6,9 @@ import heapq
 import itertools
 import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from envs.answers import normalize_answer
 from envs.errors import ConfigError
 from envs.seeds import stable_hash
 from envs.types import Document, Question
@@ -39,16 +40,25 @@ def choose(
 ) -> Iterator[Question]:
     """Cut to a `part`, then to its first `limit`, then to the `sample` of those with the smallest hash(seed, id).
 
-    `part` holds the questions whose place in [0, 1), a hash of the id alone, lies between its two bounds: parts that
-    do not overlap share no question, whatever the other settings. A sample comes in the order of its hashes, so a
-    smaller one is the head of a larger one, and one as large as the input is a shuffle. Holds `sample` questions at
-    a time.
+    `part` holds the questions whose place in [0, 1), a hash of the id alone, lies between its two bounds; questions of
+    one wording have the place of the least id among them. So parts that do not overlap share no question, by id or by
+    text, whatever the other settings. A sample comes in the order of its hashes, so a smaller one is the head of a
+    larger one, and one as large as the input is a shuffle. Holds `sample` questions at a time, or all for a `part`.
     """
     if part is not None:
-        low, high = part
-        questions = (one for one in questions if low <= stable_hash("part", one.id) / 2**63 < high)
+        questions = _in_part(list(questions), part)
     first = itertools.islice(questions, limit)
     return first if sample is None else iter(heapq.nsmallest(sample, first, key=lambda q: stable_hash(seed, q.id)))
+
+
+def _in_part(questions: Sequence[Question], part: Part) -> Iterator[Question]:
+    wordings = [normalize_answer(one.text) for one in questions]
+    first: dict[str, str] = {}
+    for wording, one in zip(wordings, questions, strict=True):
+        first[wording] = min(first.get(wording, one.id), one.id)
+    for wording, one in zip(wordings, questions, strict=True):
+        if part[0] <= stable_hash("part", first[wording]) / 2**63 < part[1]:
+            yield one
 
 
 def check_choice(*, part: Part | None, **sizes: int | None) -> None:

@@ -43,7 +43,7 @@ def _node(node: Node) -> str:
     figures = f"N {node.visits}, Q {node.value:.2f}, P {node.prior:.2f}"
     if node.turn is None:
         return f"[{figures}] start"
-    ended = "" if node.status is None else f" [{node.status}: {node.outcome:.0f}]"
+    ended = "" if node.status is None else f" [{node.status}: {node.outcome:.2g}]"
     return f"[{figures}] {_turn(node.turn)}{ended}{' [dead]' if node.dead else ''}"
 
 

@@ -33,11 +33,19 @@ def document_from_row(row: object) -> Document:
     if "title" not in row and isinstance(contents := row.get("contents"), str):
         title, _, text = contents.partition("\n")
         quoted = len(title) > 1 and title[0] == title[-1] == '"'
-        return Document(str(identifier), title[1:-1] if quoted else title, text)
+        return _unicode(str(identifier), title[1:-1] if quoted else title, text)
     for key in ("title", "text"):
         if not isinstance(row.get(key), str):
             raise ValueError(f'key "{key}" must be a string (or give "contents" in place of "title" and "text")')
-    return Document(str(identifier), row["title"], row["text"])
+    return _unicode(str(identifier), row["title"], row["text"])
+
+
+def _unicode(*parts: str) -> Document:
+    try:
+        "".join(parts).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("half a character (a lone surrogate) in the row") from error
+    return Document(*parts)
 
 
 class DocumentFile:

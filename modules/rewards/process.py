@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
+import torch
 from torch import Tensor
 
 from envs.interfaces import RewardContext, StepScorer
@@ -16,8 +16,12 @@ def process(
     context: RewardContext,
     *,
     scorer: StepScorer,
-    squash: Literal["sigmoid", "none"] = "sigmoid",
 ) -> list[Tensor]:
-    """`[S]` an episode: the scorer's scores, or their sigmoid in (0, 1). Source: ProRAG Eq 5, R_phi."""
-    scores = scorer.score(episodes)
-    return [score.sigmoid() for score in scores] if squash == "sigmoid" else list(scores)
+    """`[S]` an episode: the sigmoid of the scorer's scores (ProRAG Eq 5, R_phi); 0 for a step out of format.
+
+    Reward models are trained on steps in format alone: what they say of others must not be a reward.
+    """
+    return [
+        score.sigmoid().masked_fill(torch.tensor([not step.valid for step in episode.steps], device=score.device), 0.0)
+        for episode, score in zip(episodes, scorer.score(episodes), strict=True)
+    ]

@@ -94,6 +94,21 @@ def test_a_scorer_that_knows_the_truth_has_auc_one_and_its_opposite_none(protoco
     assert "| prm |" in report
 
 
+def test_where_all_steps_are_true_there_is_nothing_to_rank_and_it_says_so(protocol: ProRAG, tmp_path: Path) -> None:
+    class Trusting:
+        def judge(self, episode: Episode) -> Any:
+            return SimpleNamespace(valid=(True,) * len(episode.steps))
+
+    maker = ranking(protocol, oracle=Trusting())
+    maker.make(tmp_path, seed=0, rank=0, world_size=1)
+    headline = maker.merge(tmp_path, seed=0, world_size=1)
+    assert headline["prm/valid_share"] == 1
+    assert "prm/auc" not in headline
+    page = (tmp_path / "report.md").read_text()
+    assert "AUC less that of the mean log-probability –; a score above 0" in page
+    assert "| prm | – |" in page
+
+
 def test_how_it_is_cut_and_shared_out_does_not_matter_and_done_units_stay(protocol: ProRAG, tmp_path: Path) -> None:
     whole, shared = ranking(protocol, unit=100), ranking(protocol)
     whole.make(tmp_path / "whole", seed=0, rank=0, world_size=1)

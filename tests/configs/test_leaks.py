@@ -63,8 +63,8 @@ def asker(questions: dict[str, Any], role: str = "sft", kind: str = "Asker") -> 
     return {"data": {"target": f"tests.configs.test_leaks:{kind}", "questions": questions, **roles}}
 
 
-def evaluation(questions: dict[str, Any]) -> dict[str, Any]:
-    benchmark = {"target": "callbacks.evaluate:Benchmark", "questions": questions, "split": "test"}
+def evaluation(questions: dict[str, Any], split: str = "test") -> dict[str, Any]:
+    benchmark = {"target": "callbacks.evaluate:Benchmark", "questions": questions, "split": split}
     data = {"target": "callbacks.evaluate:Evaluation", "datasets": {"toy": benchmark}, "protocol": None}
     return {"data": {**data, "generator": None}}
 
@@ -90,6 +90,20 @@ def test_evaluation_questions_are_in_no_other_role(tmp_path: Path, role: str) ->
     places = r"x\.yaml:\d+\) and for eval at stages\.eval\.data\.datasets\.toy\.questions \(.*x\.yaml:\d+\)"
     assert told.match(places)
     assert "\n" not in str(told.value)
+
+
+def test_what_is_asked_along_a_fit_is_for_choosing_and_in_no_evaluation_but_one_of_dev(tmp_path: Path) -> None:
+    asked = file(tmp_path, "asked.jsonl", ROWS)
+    curve = {"target": "callbacks.validation:Validation", "protocol": None}
+    curve |= {"datasets": evaluation(asked)["data"]["datasets"]}
+    fit = {"module": {"target": "tests.toy_training:Slope"}, "data": {"target": "tests.toy_training:Line"}}
+    stages = {"fit": {**fit, "callbacks": {"curve": curve}}}
+    leaks(tmp_path, stages | {"eval": evaluation(asked, "dev")}).check()
+    refused = r"leak: 1 .* for dev at stages\.fit\.callbacks\.curve.* for eval at stages\.eval"
+    with pytest.raises(ConfigError, match=refused):
+        leaks(tmp_path, stages | {"eval": evaluation(file(tmp_path, "test.jsonl", ROWS[2:]))}).check()
+    with pytest.raises(ConfigError, match=r"leak: 3 .* for dev at .* for sft at stages\.train"):
+        leaks(tmp_path, stages | {"train": asker(asked)}).check()
 
 
 @pytest.mark.parametrize(

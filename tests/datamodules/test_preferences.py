@@ -11,6 +11,7 @@ import pytest
 from datamodules.preferences import Preferences
 from datamodules.records import pair_from_row, read_rows, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
+from envs.chat import ChatError
 from envs.errors import ConfigError, DataError
 from envs.protocols.prorag import ProRAG
 from envs.siblings import Candidate, Pair, Verdict
@@ -128,9 +129,18 @@ def test_units_that_are_there_are_not_judged_again(protocol: ProRAG, trees: Path
 
 
 def test_a_judge_that_is_out_leaves_no_unit_behind(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no answer for any of 5 groups"):
-        run(Preferences(trees, protocol, Told({})), tmp_path)
+    class Out:
+        def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[Any]:
+            raise ChatError("no call was answered")
+
+    with pytest.raises(ChatError):
+        run(Preferences(trees, protocol, Out()), tmp_path)
     assert not list(tmp_path.glob("data/units/*"))
+
+
+def test_a_judge_without_an_opinion_on_anything_is_reported(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no pairs: of 5 groups of steps the judge found 0 alike and failed on 5"):
+        run(Preferences(trees, protocol, Told({})), tmp_path)
 
 
 def test_steps_with_different_histories_are_compared_on_request(protocol: ProRAG, tmp_path: Path) -> None:

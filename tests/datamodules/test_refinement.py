@@ -35,7 +35,7 @@ class ByWord:
 
 
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ProRAG]:
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sampled")
     byte_tokenizer().save_pretrained(folder)
     protocol = ProRAG(folder, instruction="")
@@ -49,12 +49,11 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ProRAG]:
         error,
     ]  # fmt: skip
     write_rows(folder / "data" / "episodes.jsonl", map(episode_to_row, episodes))
-    return folder, protocol
+    return folder
 
 
-def refined(sampled: tuple[Path, ProRAG], folder: Path, **settings: Any) -> tuple[list[Episode], dict, dict]:
-    path, protocol = sampled
-    maker = Refinement(path, settings.pop("scorer", ByWord()), protocol, **settings)
+def refined(sampled: Path, folder: Path, **settings: Any) -> tuple[list[Episode], dict, dict]:
+    maker = Refinement(sampled, settings.pop("scorer", ByWord()), **settings)
     maker.make(folder, seed=0, rank=0, world_size=1)
     headline = maker.merge(folder, seed=0, world_size=1)
     kept = [episode_from_row(row) for row in read_rows(folder / "data" / "episodes.jsonl", "episode/1")]
@@ -65,7 +64,7 @@ def trained(episodes: list[Episode]) -> dict[str, list[bool]]:
     return {episode.question.id: [turn.trainable for turn in episode.turns] for episode in episodes}
 
 
-def test_right_episodes_are_kept_and_of_them_the_steps_that_score(sampled: tuple[Path, ProRAG], tmp_path: Path) -> None:
+def test_right_episodes_are_kept_and_of_them_the_steps_that_score(sampled: Path, tmp_path: Path) -> None:
     kept, report, headline = refined(sampled, tmp_path)
     assert trained(kept) == {"a": [True, False, True, True, True], "c": [False, True, True]}
     assert report["counts"] == {
@@ -80,14 +79,12 @@ def test_right_episodes_are_kept_and_of_them_the_steps_that_score(sampled: tuple
     )
 
 
-def test_a_score_has_to_be_above_the_threshold(sampled: tuple[Path, ProRAG], tmp_path: Path) -> None:
+def test_a_score_has_to_be_above_the_threshold(sampled: Path, tmp_path: Path) -> None:
     kept, *_ = refined(sampled, tmp_path, threshold=2.0)
     assert trained(kept) == {"a": [False, False, False, True, False], "c": [False, True, False]}
 
 
-def test_a_quantile_leaves_out_the_lowest_share_of_each_kind_of_step_in_question(
-    sampled: tuple[Path, ProRAG], tmp_path: Path
-) -> None:
+def test_a_quantile_leaves_out_the_lowest_share_of_each_kind_of_step_in_question(sampled: Path, tmp_path: Path) -> None:
     # In question are queries of -2, 1, 2, 4, sub-answers of -1, 3, and answers of .5, .5: a score has to be above.
     kept, report, _ = refined(sampled, tmp_path, quantile=0.5)
     assert report["counts"]["steps_kept"] == 3
@@ -97,13 +94,13 @@ def test_a_quantile_leaves_out_the_lowest_share_of_each_kind_of_step_in_question
     assert nothing_left_out[1]["counts"]["steps_kept"] == 8
 
 
-def test_all_steps_of_an_episode_can_be_required(sampled: tuple[Path, ProRAG], tmp_path: Path) -> None:
+def test_all_steps_of_an_episode_can_be_required(sampled: Path, tmp_path: Path) -> None:
     kept, report, _ = refined(sampled, tmp_path, threshold=-1.5, require_all_steps=True)
     assert trained(kept) == {"a": [True] * 5}
     assert report["counts"]["steps: another step failed"] == 2
 
 
-def test_without_a_scorer_the_answer_and_the_format_alone_decide(sampled: tuple[Path, ProRAG], tmp_path: Path) -> None:
+def test_without_a_scorer_the_answer_and_the_format_alone_decide(sampled: Path, tmp_path: Path) -> None:
     kept, *_ = refined(sampled, tmp_path, scorer=None)
     assert trained(kept) == {"a": [True] * 5, "b": [True, False], "c": [False, True, True]}
     every, report, _ = refined(sampled, tmp_path / "any", scorer=None, answer="any")
@@ -111,12 +108,9 @@ def test_without_a_scorer_the_answer_and_the_format_alone_decide(sampled: tuple[
     assert report["counts"]["episodes: error"] == 1
 
 
-def test_only_right_episodes_are_scored_once_and_ranks_share_the_units(
-    sampled: tuple[Path, ProRAG], tmp_path: Path
-) -> None:
-    path, protocol = sampled
+def test_only_right_episodes_are_scored_once_and_ranks_share_the_units(sampled: Path, tmp_path: Path) -> None:
     scorer = ByWord()
-    makers = [Refinement(path, scorer, protocol, unit=2) for _ in range(2)]
+    makers = [Refinement(sampled, scorer, unit=2) for _ in range(2)]
     for rank in (1, 0, 1):
         makers[rank].make(tmp_path / "two", seed=0, rank=rank, world_size=2)
     makers[0].merge(tmp_path / "two", seed=0, world_size=2)
@@ -132,7 +126,7 @@ class Truth:
 
 
 def test_where_the_truth_is_known_precision_and_recall_of_the_kept_steps_are_told(
-    sampled: tuple[Path, ProRAG], tmp_path: Path
+    sampled: Path, tmp_path: Path
 ) -> None:
     _, report, headline = refined(sampled, tmp_path, oracle=Truth())
     # Kept: three queries (2, 1, 4) of six steps; true are four queries of ten steps (-2 was left out).
@@ -141,16 +135,15 @@ def test_where_the_truth_is_known_precision_and_recall_of_the_kept_steps_are_tol
     assert headline["refine/recall"] == pytest.approx(3 / 4)
 
 
-def test_nothing_kept_is_one_line_that_says_why(sampled: tuple[Path, ProRAG], tmp_path: Path) -> None:
+def test_nothing_kept_is_one_line_that_says_why(sampled: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"keeps nothing of 6 episodes \(.*1 episodes: wrong answer.*threshold 100\)"):
         refined(sampled, tmp_path, threshold=100.0)
     with pytest.raises(DataError, match=r"quantile 0\.9\): lower `quantile`"):
         refined(sampled, tmp_path / "quantile", quantile=0.9, require_all_steps=True)
 
 
-def test_wrong_settings_are_refused(sampled: tuple[Path, ProRAG]) -> None:
-    path, protocol = sampled
+def test_wrong_settings_are_refused(sampled: Path) -> None:
     with pytest.raises(ConfigError, match=r"quantile in \[0, 1\)"):
-        Refinement(path, ByWord(), protocol, quantile=1.0)
+        Refinement(sampled, ByWord(), quantile=1.0)
     with pytest.raises(ConfigError, match="quantile needs a scorer"):
-        Refinement(path, None, protocol, quantile=0.5)
+        Refinement(sampled, None, quantile=0.5)

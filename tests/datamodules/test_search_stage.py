@@ -89,7 +89,8 @@ def test_trees_come_in_the_order_of_the_questions_and_the_numbers_agree(protocol
     assert metrics["search/success"] == sum(t.root.value > 0 for t in trees) / 7
     assert metrics["search/value"] == pytest.approx(sum(t.root.value for t in trees) / 7)
     kept = json.loads((tmp_path / "data" / "search.json").read_text())
-    assert (kept["role"], kept["c_puct"], kept["depth"]) == ("search", 2.5, metrics["search/depth"])
+    assert (kept["role"], kept["settings"]["c_puct"], kept["depth"]) == ("search", 2.5, metrics["search/depth"])
+    assert (kept["settings"]["simulations"], kept["simulations"]) == (12, metrics["search/simulations"])
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_other_trees(protocol: ProRAG, tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ def test_a_reply_that_stays_useless_is_a_counted_failure_and_never_paid_for_agai
 def test_a_page_in_place_of_a_completion_is_never_kept_as_a_reply(tmp_path: Path) -> None:
     with chat_server(echo, "nonsense") as server:
         one = client(server.url, tmp_path, retries=0)
-        assert one.ask(calls("a"), said) == [None]
+        with pytest.raises(ChatError, match="no call was answered, the last: the server answered 200 with something"):
+            one.ask(calls("a"), said)
         assert one.counts == {"failed: NoCompletionError": 1}
         assert client(server.url, tmp_path).ask(calls("a"), said) == ["a"]
 
@@ -111,6 +112,27 @@ def test_an_item_without_an_answer_is_none_and_asked_for_again_next_time(tmp_pat
         assert one.ask(calls("a", "b"), said) == [None, "b"]
         assert one.counts == {"failed: InternalServerError": 1, "paid": 1}
         assert client(server.url, tmp_path).ask(calls("a", "b"), said) == ["a", "b"]
+
+
+def test_an_outage_of_a_whole_round_is_no_failure_of_its_items(tmp_path: Path) -> None:
+    with chat_server(lambda user: "no JSON" if user == "bad" else echo(user), *[500] * 2) as server:
+        one = client(server.url, tmp_path, retries=0)
+        with pytest.raises(ChatError, match=r"^m at http\S+: no call was answered, .*fault 500; run again to go on$"):
+            one.ask(calls("a", "bad"), said)
+        assert one.ask(calls("bad"), said) == [None]
+        assert one.ask(calls("bad"), said) == [None]  # useless for good: kept, and no outage
+
+
+def test_a_prompt_that_is_refused_is_a_failure_of_its_item(tmp_path: Path) -> None:
+    with chat_server(echo, 400) as server:
+        assert client(server.url, tmp_path).ask(calls("a"), said) == [None]
+
+
+def test_half_a_character_is_a_useless_reply(tmp_path: Path) -> None:
+    with chat_server(lambda user: '{"said": "\\ud83d"}') as server:
+        one = client(server.url, tmp_path)
+        assert one.ask(calls("a"), said) == [None]
+        assert one.counts["failed: useless reply"] == 1
 
 
 def test_an_outage_ends_the_work_with_one_clear_line(tmp_path: Path) -> None:
@@ -165,10 +187,11 @@ def test_what_is_cached_costs_nothing_under_a_cap(tmp_path: Path) -> None:
             assert client(server.url, tmp_path, max_calls=2, max_tokens=20).ask(calls("a", "b"), said) == ["a", "b"]
 
 
-def test_a_cap_on_tokens_ends_the_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_cap_on_tokens_ends_the_work(tmp_path: Path, concurrency: int) -> None:
     with chat_server(echo) as server:
         with pytest.raises(ChatError, match="max_tokens 25 reached: 3 replies of 30 tokens"):
-            client(server.url, tmp_path, max_tokens=25, concurrency=1).ask(calls(*"abcde"), said)
+            client(server.url, tmp_path, max_tokens=25, concurrency=concurrency).ask(calls(*"abcde"), said)
         assert len(server.calls) == 3
 
 

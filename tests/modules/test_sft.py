@@ -1,19 +1,24 @@
-"""What supervised fine-tuning weighs: Eq 1 by hand on whole episodes, its gradients, and a tag that is none."""
+"""What supervised fine-tuning weighs: Eq 1 by hand on whole episodes, in training and held out; its gradients."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
+from datamodules.episodes import EpisodeData
+from datamodules.records import episode_to_row, write_rows
 from envs.batches import collate, pack
 from envs.errors import ConfigError
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.types import Episode
 from modules.optimizer import AdamW
 from modules.sft import SFT
+from modules.training import TrainingError
 from tests.steps import episodes, played
 from tests.tiny import byte_tokenizer, tiny_policy
 
@@ -89,3 +94,41 @@ def test_the_loss_and_its_gradients_are_those_of_eq_1(settings: dict[str, Any], 
 def test_a_weight_for_a_tag_that_is_no_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="tag_weights names '<anwser>', which is no token"):
         SFT(tiny_policy(TOKENIZER), AdamW(1e-3), tag_weights={"<answer>": 5.0, "<anwser>": 5.0})
+
+
+def trainer() -> Trainer:
+    return Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+@pytest.mark.parametrize("batch_size", [2, 4, 5])
+def test_the_validation_loss_counts_every_held_out_token_once_however_they_are_batched(
+    tmp_path: Path, batch_size: int
+) -> None:
+    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
+    data = EpisodeData(tmp_path, batch_size=batch_size, validation=0.7)
+    module = SFT(tiny_policy(TOKENIZER), AdamW(1e-3), control_weight=3.0)
+    (logged,) = trainer().validate(module, datamodule=data, verbose=False)
+    assert len(data.held_out) % batch_size > 0
+    with torch.no_grad():
+        total, count = module._loss(collate(data.held_out))
+    assert logged["val_loss"] == pytest.approx(float(total / count), rel=1e-5)
+
+
+def test_a_gradient_that_is_no_number_reaches_no_weight(tmp_path: Path) -> None:
+    class Steep(SFT):
+        def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
+            return super().mean_loss(total + (total.detach() - total).abs().sqrt(), count)  # the root of 0
+
+    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
+    module = Steep(tiny_policy(TOKENIZER), AdamW(1e-3))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(TrainingError, match="the gradient's norm is nan at optimiser step 0: lower the learning rate"):
+        trainer().fit(module, datamodule=EpisodeData(tmp_path, batch_size=2))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from datamodules.sources.hotpotqa import HotpotQA
+from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.nq import NQ
 from envs.errors import ConfigError, DataError
 
@@ -49,6 +50,17 @@ def test_parts_are_disjoint_cuts_that_together_are_everything(tmp_path: Path) ->
     cuts = [texts(NQ(path, part=part)) for part in ((0.0, 0.3), (0.3, 0.6), (0.6, 1.0))]
     assert [len(cut) for cut in cuts] == [51, 58, 91]
     assert sorted(text for cut in cuts for text in cut) == sorted(texts(NQ(path)))
+
+
+def test_questions_of_one_wording_are_in_one_part(tmp_path: Path) -> None:
+    path = tmp_path / "twice.jsonl"
+    asked = [(f"{copy}{n}", f"{who} is {n}?") for copy, who in enumerate(("Who", "who")) for n in range(50)]
+    rows = [{"id": identity, "question": text, "answer": "x"} for identity, text in asked]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = ([one.text.lower() for one in JSONLQuestions(path, part=part)] for part in ((0.0, 0.5), (0.5, 1.0)))
+    assert len(first) + len(second) == 100
+    assert not {*first} & {*second}
+    assert {len(first) % 2, len(second) % 2} == {0}
 
 
 def test_parts_stay_disjoint_whatever_else_is_chosen_in_them(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_title_and_text_win_over_contents_beside_them():
         (b'{"id": "b", "title": "T" "text": ""}', "not JSON: Expecting ',' delimiter at column 26"),
         (b"\xff\xfe{}", "not UTF-8"),
         (b'["b"]', "expected a JSON object"),
+        (b'{"id": "b", "title": "T", "text": "\\ud83d"}', "half a character (a lone surrogate)"),
         (b'{"title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
         (b'{"id": true, "title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
         (b'{"id": "b", "title": "T"}', 'key "text" must be a string (or give "contents" in place of '),

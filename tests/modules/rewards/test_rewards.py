@@ -96,15 +96,16 @@ class Scorer:
         return [torch.arange(len(one.steps)).float() for one in episodes]
 
 
-def test_process_scores_are_squashed_or_raw() -> None:
+def test_process_scores_are_probabilities_and_nothing_out_of_format() -> None:
     scorer = Scorer()
     squashed = process([RIGHT, SILENT], CONTEXT, scorer=scorer)
     assert [row.tolist() for row in squashed] == [
         pytest.approx([0.5, 0.731059, 0.880797]),
         pytest.approx([0.5, 0.731059]),
     ]
-    assert process([RIGHT], CONTEXT, scorer=scorer, squash="none")[0].tolist() == [0, 1, 2]
-    assert scorer.batches == [2, 1], "one call for all"
+    assert scorer.batches == [2], "one call for all"
+    mixed = episode(QUERY, BARE, SUB)
+    assert process([mixed], CONTEXT, scorer=scorer)[0].tolist() == [0.5, 0.0, pytest.approx(0.880797)]
 
 
 def test_true_steps_are_what_the_oracle_says() -> None:
@@ -130,7 +131,7 @@ def test_eqs_5_and_6_add_terms_by_their_weights() -> None:
     scores = combine(paper(), [RIGHT, HALF, mixed], CONTEXT)
     assert scores.outcome_B.tolist() == pytest.approx([1.2, 1 / 3 + 0.2, 0])
     assert scores.step_BS[0].tolist() == pytest.approx([0.7, 0.931059, 1.080797])
-    assert scores.step_BS[2].tolist() == pytest.approx([0.7, 0.731059, 0])
+    assert scores.step_BS[2].tolist() == pytest.approx([0.7, 0, 0])
     assert scores.step_mask_BS.tolist() == [[True] * 3, [True] * 3, [True, True, False]]
     assert scores.breakdown["step_format"].tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]], "unweighted"
     assert scores.breakdown["answer_f1"].tolist() == pytest.approx([1, 1 / 3, 0])
