@@ -13,7 +13,7 @@ class TrainerSettings:
     max_epochs: int | None = None
     max_steps: int = -1
     precision: str | None = None
-    strategy: Any = "auto"  # a Lightning name, or a component: FSDP2 needs its sizes
+    strategy: Any = "auto"  # a Lightning name, or a component such as FSDP2
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: Literal["norm", "value"] | None = None
     accumulate_grad_batches: int = 1

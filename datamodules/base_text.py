@@ -60,9 +60,13 @@ class WorldText(LightningDataModule):
         self.shares = dict.fromkeys(DRILLS, 1.0) if shares is None else dict(sorted(shares.items()))
         if unknown := set(self.shares) - set(DRILLS):
             raise ConfigError(f"shares name {min(unknown)!r}, which is no drill: there are {', '.join(DRILLS)}")
-        if min(sequences, batch_size) < 1 or tokens < 2 or not 0 <= copying <= 1:
-            settings = f"sequences {sequences}, batch_size {batch_size}, tokens {tokens}, copying {copying}"
-            raise ConfigError(f"{settings}: the first two must be >= 1, tokens >= 2, copying in [0, 1]")
+        if not sum(self.shares.values()) > 0 or min(self.shares.values()) < 0:
+            raise ConfigError(f"shares {self.shares}: none may be below 0, and one must be above")
+        if min(sequences, batch_size) < 1 or tokens < 2 or not (0 <= copying <= 1 and 0 <= first <= 1):
+            settings = (
+                f"sequences {sequences}, batch_size {batch_size}, tokens {tokens}, copying {copying}, first {first}"
+            )
+            raise ConfigError(f"{settings}: the first two must be >= 1, tokens >= 2, copying and first in [0, 1]")
         self.world, self.sequences, self.batch_size, self.tokens = Path(world), sequences, batch_size, tokens
         self.copying, self.chat, self.first, self.seed = copying, chat, first, seed
 

@@ -43,9 +43,9 @@ def question_from_row(row: dict[str, Any], where: str = "row") -> Question:
     return checked(_from_row(QUESTION, Question, row, where), where)
 
 
-def episode_to_row(episode: Episode, **extra: Any) -> dict[str, Any]:
+def episode_to_row(episode: Episode) -> dict[str, Any]:
     """An `episode/1` row: everything, with the documents of all hits, so that an episode can be read alone."""
-    return _to_row(EPISODE, Episode, episode) | extra
+    return _to_row(EPISODE, Episode, episode)
 
 
 def episode_from_row(row: dict[str, Any], where: str = "row") -> Episode:
@@ -107,7 +107,7 @@ class _PairRow:
     reason: str
 
 
-def pair_to_row(pair: Pair, **extra: Any) -> dict[str, Any]:
+def pair_to_row(pair: Pair) -> dict[str, Any]:
     """A `pair/2` row: the shared `history` as an episode, and each side's further turns, steps, value and visits."""
     chosen, rejected = pair.chosen, pair.rejected
     turns, steps = _shared(chosen.turns[:-1], rejected.turns[:-1]), _shared(chosen.steps, rejected.steps)
@@ -117,7 +117,7 @@ def pair_to_row(pair: Pair, **extra: Any) -> dict[str, Any]:
         _Branch.of(rejected, turns, steps, pair.rejected_value, pair.rejected_visits),
         pair.reason,
     )
-    return _to_row(PAIR, _PairRow, row) | extra
+    return _to_row(PAIR, _PairRow, row)
 
 
 def pair_from_row(row: dict[str, Any], where: str = "row") -> Pair:

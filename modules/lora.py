@@ -30,6 +30,9 @@ class LoRA:
         targets: names of the linear layers, such as q_proj; None takes all but the head.
         trainable_tokens: the embeddings of the tokenizer's special tokens, a format's tags among them, train too: as
             input and, where the head has rows of its own, as output. Tags that a model has just got need it.
+
+    Raises:
+        ConfigError: a setting is out of range.
     """
 
     r: int = 16
@@ -37,6 +40,11 @@ class LoRA:
     dropout: float = 0.0
     targets: list[str] | None = None
     trainable_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        if self.r < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
+            given = f"lora: r {self.r}, alpha {self.alpha}, dropout {self.dropout}"
+            raise ConfigError(f"{given}: r must be at least 1, alpha above 0, dropout in [0, 1)")
 
     def apply(self, policy: Policy) -> None:
         """Put the adapters into the policy's model, in place; they begin as no change at all.

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from envs.errors import ConfigError
+
 
 class Optimizer(typing.Protocol):
     """What a training module asks for its optimiser."""
@@ -21,13 +23,22 @@ class Optimizer(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdamW:
-    """AdamW with linear warm-up, then linear decay to `floor` times `lr` at the last step."""
+    """AdamW with linear warm-up, then linear decay that would reach `floor` times `lr` one step after the last.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
 
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     warmup_steps: int = 0
     floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        inside = all(0 <= one < 1 for one in self.betas) and 0 <= self.floor <= 1
+        if self.lr <= 0 or min(self.weight_decay, self.warmup_steps) < 0 or not inside:
+            raise ConfigError(f"{self}: lr must be > 0, weight_decay and warmup_steps >= 0, betas and floor in [0, 1]")
 
     def configure(self, parameters: Iterable[Parameter], steps: int) -> Any:
         optimizer = torch.optim.AdamW(parameters, self.lr, self.betas, weight_decay=self.weight_decay)

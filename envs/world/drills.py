@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 
+from envs.errors import ConfigError
 from envs.protocols.rendering import render_hits
 from envs.types import Hit
 from envs.world.facts import Entity, Hop, make_world
@@ -33,6 +34,9 @@ class Drills:
     Args:
         asked: how a question is written, `{question}` its place.
         first: share of searches whose right passage is put first, as a retriever does; else it is anywhere.
+
+    Raises:
+        ConfigError: there are too few entities of a kind to show one among others.
     """
 
     def __init__(self, names: Names, *, seed: int, asked: str, first: float) -> None:
@@ -45,6 +49,11 @@ class Drills:
             self._peers[entity.kind].append(entity)
             for key in (*entity.name.removeprefix("The ").split(), *entity.facts.values()):
                 self._alike[key].append(entity)
+        kind, members = min(self._peers.items(), key=lambda item: len(item[1]))
+        if len(members) < SHOWN:
+            raise ConfigError(
+                f"a world with {len(members)} of kind {kind}: drills show {SHOWN} of a kind beside each other"
+            )
 
     def draw(self, kind: str, rng: Random) -> list[Piece]:
         """One text of a kind in `DRILLS`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import train
 from configs.loader import load
+from configs.origins import leaves
 from configs.plan import Plan
 
 CONFIGS = Path(train.__file__).parent / "configs"
@@ -30,3 +33,54 @@ def test_its_components_fit_their_targets(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_it_opens_with_the_question_it_asks(name: str) -> None:
     assert (CONFIGS / name).read_text().startswith("# ")
+
+
+PAPER = {
+    "sft.module.control_weight": 3.0,
+    "sft.module.tag_weights": None,
+    "search.data.prior": "logp_mean",
+    "search.data.c_puct": 2.5,
+    "search.data.children": 5,
+    "search.data.depth": 10,
+    "search.data.discount": 0.99,
+    "search.data.discount_simulation": True,
+    "search.data.outcome": "exact",
+    "label.data.pairs_per_tree": 0,
+    "prm.module.read_at": "observation",
+    "prm.module.logp_weight": 0.0,
+    "prm.module.pointwise": 0.0,
+    "refine.data.threshold": 0.0,
+    "refine.data.quantile": None,
+    "rft.module.control_weight": 1.0,
+    "rl.module.clip_low": 0.2,
+    "rl.module.clip_high": 0.2,
+    "rl.module.aggregate": "group_sum",
+    "rl.module.temperature": 1.0,
+    "rl.callbacks.rollout.advantage.statistics": "step",
+    "rl.callbacks.rollout.advantage.beta": 0.3,
+}
+OFFICIAL = {
+    "search.data.prior": "uniform",
+    "search.data.discount_simulation": False,
+    "search.data.outcome": "f1",
+    "label.data.pairs_per_tree": 0,
+    "prm.module.logp_weight": 0.0,
+    "sample.data.samples": 1,
+    "sample.data.generator.temperature": 0.8,
+    "refine.data.threshold": -1e-9,
+    "rl.module.aggregate": "token_mean",
+    "rl.module.denominator": "all",
+    "rl.callbacks.rollout.advantage.statistics": "token",
+    "rl.callbacks.rollout.advantage.beta": 0.3,
+    "rl.callbacks.rollout.rewards.answer_f1.reward.scale": 2.0,
+    "rl.callbacks.rollout.rewards.answer_f1.reward.zero_below": 0.2,
+    "rl.callbacks.rollout.rewards.step_format.reward.invalid": -2.0,
+    "rl.callbacks.rollout.rewards.trajectory_format.reward.invalid": -1.0,
+}
+
+
+@pytest.mark.parametrize(("name", "choices"), [("paper", PAPER), ("official", OFFICIAL)])
+def test_it_makes_the_choices_that_it_is_named_after(name: str, choices: dict[str, Any], tmp_path: Path) -> None:
+    stages = load(CONFIGS / "prorag" / f"{name}.yaml", [f"output={tmp_path}"]).experiment.stages
+    written = {".".join(map(str, key)): value for key, value in leaves({k: asdict(v) for k, v in stages.items()})}
+    assert {key: written.get(key) for key in choices} == choices

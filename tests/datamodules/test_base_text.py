@@ -89,5 +89,10 @@ def test_wrong_settings_and_a_missing_world_are_named(world: Path, tmp_path: Pat
         WorldText(world, sequences=10, shares={"riddle": 1})
     with pytest.raises(ConfigError, match="copying 2"):
         WorldText(world, sequences=10, copying=2)
+    with pytest.raises(ConfigError, match="copying and first in"):
+        WorldText(world, sequences=10, first=-0.1)
+    for shares in ({}, {"plan": 0.0}, {"plan": 2.0, "reading": -1.0}):
+        with pytest.raises(ConfigError, match="none may be below 0, and one must be above"):
+            WorldText(world, sequences=10, shares=shares)
     with pytest.raises(DataError, match="no world at"):
         WorldText(tmp_path, sequences=10).setup("fit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -92,6 +93,12 @@ def test_only_the_named_layers_change(tmp_path: Path) -> None:
     before, after = policy(tied=False).model.state_dict(), load_policy(str(tmp_path / "model"), device="cpu").model
     changed = [name for name, value in after.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == [f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1)]
+
+
+@pytest.mark.parametrize("settings", [{"r": 0}, {"alpha": 0.0}, {"dropout": 1.0}])
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="r must be at least 1, alpha above 0, dropout in"):
+        LoRA(**settings)
 
 
 def test_a_layer_that_is_not_there_is_named() -> None:

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from envs.errors import ConfigError
 from envs.world.drills import DRILLS, Drills
 from envs.world.facts import World
 from envs.world.names import Names
@@ -88,3 +89,9 @@ def facts(world: World) -> set[tuple[str, str, str]]:
         for entity in world
         for relation, value in entity.facts.items()
     }
+
+
+def test_a_world_with_too_few_of_a_kind_is_refused() -> None:
+    names = Names({"person": 40, "city": 12, "work": 2, "organisation": 15, "country": 4}, english())
+    with pytest.raises(ConfigError, match="a world with 2 of kind work: drills show 3"):
+        Drills(names, seed=7, asked="{question}", first=0.5)

@@ -1,0 +1,35 @@
+"""The optimiser's schedule by hand, and settings that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from envs.errors import ConfigError
+from modules.optimizer import AdamW
+
+
+def rates(made: AdamW, steps: int) -> list[float]:
+    configured = made.configure([torch.nn.Parameter(torch.zeros(1))], steps)
+    optimizer, scheduler = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def test_it_warms_up_and_falls_towards_the_floor() -> None:
+    assert rates(AdamW(1.0, warmup_steps=2, floor=0.2), 6) == pytest.approx([0.5, 1.0, 1.0, 0.8, 0.6, 0.4])
+    assert rates(AdamW(0.3, floor=1.0), 3) == pytest.approx([0.3, 0.3, 0.3])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lr": 0.0}, {"warmup_steps": -1}, {"floor": 1.5}, {"betas": (0.9, 1.0)}, {"weight_decay": -0.1}]
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="lr must be > 0"):
+        AdamW(**({"lr": 1e-3} | settings))
