@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
@@ -216,3 +218,22 @@ def test_two_ranks_make_what_one_makes(quickstart: Quickstart, tmp_path: Path) -
     for stage in ("sft", "prm"):
         new, old = weights(two[stage]), weights(one[stage])
         assert max(float((new[name] - old[name]).abs().max()) for name in old) < 1e-3, stage
+
+
+def test_how_far_the_policy_moves_from_where_reinforcement_began_is_seen(quickstart: Quickstart) -> None:
+    for stage in ("rl", "rl_outcome"):
+        first, last = (event.value for event in scalars(quickstart.output, stage).Scalars("kl"))
+        assert abs(first) < 1e-6 < last
+
+
+@pytest.mark.parametrize("name", ["paper", "official"])
+def test_reinforcement_with_the_choices_of_the_paper_and_of_its_code_trains(quickstart: Quickstart, name: str) -> None:
+    written = yaml.safe_load((ROOT / "configs" / "prorag" / f"{name}.yaml").read_text())
+    choices = f"stages.rl={json.dumps(written['stages']['rl'])}"
+    assert micro.chain(quickstart.output, choices, f"experiment={name}_rl", "--stage", "rl") == 0
+    made, plain = artifacts(quickstart.output, f"{name}_rl"), artifacts(quickstart.output)
+    assert made["prm"] == plain["prm"]
+    assert metrics(made["rl"])["grad_norm"] > 0
+    before, after, usual = weights(made["rft"]), weights(made["rl"]), weights(plain["rl"])
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    assert any(not torch.equal(usual[key], after[key]) for key in usual)
