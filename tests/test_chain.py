@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 import train
+from configs.origins import leaves
 from tests import micro
 from tests.lives import PAGES, Break
 from tests.micro import Quickstart, artifacts, metrics, scalars, weights
@@ -229,8 +230,8 @@ def test_how_far_the_policy_moves_from_where_reinforcement_began_is_seen(quickst
 @pytest.mark.parametrize("name", ["paper", "official"])
 def test_reinforcement_with_the_choices_of_the_paper_and_of_its_code_trains(quickstart: Quickstart, name: str) -> None:
     written = yaml.safe_load((ROOT / "configs" / "prorag" / f"{name}.yaml").read_text())
-    choices = f"stages.rl={json.dumps(written['stages']['rl'])}"
-    assert micro.chain(quickstart.output, choices, f"experiment={name}_rl", "--stage", "rl") == 0
+    choices = [f"stages.rl.{'.'.join(map(str, key))}={value}" for key, value in leaves(written["stages"]["rl"])]
+    assert micro.chain(quickstart.output, *choices, f"experiment={name}_rl", "--stage", "rl") == 0
     made, plain = artifacts(quickstart.output, f"{name}_rl"), artifacts(quickstart.output)
     assert made["prm"] == plain["prm"]
     assert metrics(made["rl"])["grad_norm"] > 0
