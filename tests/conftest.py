@@ -10,12 +10,17 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from hypothesis import settings
 
 from tests import micro
 from tests.lives import moments
 from tests.micro import Quickstart
 
 NO_DATA = "RAG_DATA is not set"
+
+# The same examples every time, however slow the machine.
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ def test_scores_are_lucene_bm25_of_body_plus_weighted_title(tmp_path):
 WORDS = st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=6).map(" ".join)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     fields=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=8),
     query=WORDS,

@@ -23,7 +23,7 @@ def small(seed: int = 0, skew: float = 1.0, namesakes: float = 0.1) -> World:
     return make_world(NAMES, seed=seed, skew=skew, namesakes=namesakes)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_every_world_is_consistent(seed: int) -> None:
     world = small(seed)
