@@ -37,8 +37,8 @@ class AdamW:
 
     def __post_init__(self) -> None:
         inside = all(0 <= one < 1 for one in self.betas) and 0 <= self.floor <= 1
-        if self.lr <= 0 or min(self.weight_decay, self.warmup_steps) < 0 or not inside:
-            raise ConfigError(f"{self}: lr must be > 0, weight_decay and warmup_steps >= 0, betas and floor in [0, 1]")
+        if min(self.lr, self.weight_decay, self.warmup_steps) < 0 or not inside:
+            raise ConfigError(f"{self}: lr, weight_decay and warmup_steps must be >= 0, betas and floor in [0, 1]")
 
     def configure(self, parameters: Iterable[Parameter], steps: int) -> Any:
         optimizer = torch.optim.AdamW(parameters, self.lr, self.betas, weight_decay=self.weight_decay)

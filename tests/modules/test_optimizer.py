@@ -28,8 +28,8 @@ def test_it_warms_up_and_falls_towards_the_floor() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"lr": 0.0}, {"warmup_steps": -1}, {"floor": 1.5}, {"betas": (0.9, 1.0)}, {"weight_decay": -0.1}]
+    "settings", [{"lr": -1e-3}, {"warmup_steps": -1}, {"floor": 1.5}, {"betas": (0.9, 1.0)}, {"weight_decay": -0.1}]
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="lr must be > 0"):
+    with pytest.raises(ConfigError, match="lr, weight_decay and warmup_steps must be >= 0"):
         AdamW(**({"lr": 1e-3} | settings))
