@@ -50,7 +50,7 @@ class LibraryGenerate:
         ]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        pass
+        """Nothing is kept."""
 
     def _batch(self, requests: Sequence[Request]) -> list[Turn]:
         tokenizer = self.policy.tokenizer

@@ -54,7 +54,7 @@ class _Logged(Callback):
         checkpoint["logged"] = self.update(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.metrics = checkpoint["logged"]
+        self.metrics = checkpoint.get("logged", {})
 
     def update(self, trainer: Trainer) -> dict[str, float]:
         """All that was logged, each measure as it was last."""

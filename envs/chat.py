@@ -162,17 +162,23 @@ class ChatClient:
         server = self._server()
         most = _guess(call) + self._settings["max_tokens"]
         self._start(most)
+        reply: tuple[str, int] | None = None
         try:
-            reply, tokens = self._send(server, call)
+            reply = self._send(server, call)
         except openai.OpenAIError as error:
-            self._failed(error, most)
+            self._failed(error)
             return None
-        with self._lock:  # a call is either in flight or paid for, never both
-            self._replies.put(key, reply, tokens)
-            self._release(most)
-            self._failures = 0
-        self._count("paid")
-        return reply
+        else:
+            self._count("paid")
+            return reply[0]
+        finally:  # whatever happened: others may wait for it
+            with self._lock:  # a call is either in flight or paid for, never both
+                self._in_flight -= 1
+                self._reserved -= most
+                self._lock.notify_all()
+                if reply is not None:
+                    self._replies.put(key, *reply)
+                    self._failures = 0
 
     def _start(self, most: int) -> None:
         """Reserve a call of at most so many tokens; wait where the cap may not hold it beside those in flight.
@@ -202,11 +208,6 @@ class ChatClient:
                 self._end = ChatError(f"max_tokens {self.max_tokens} reached: {spent}; raise it and run again to go on")
         if self._end is not None:
             raise self._end
-
-    def _release(self, most: int) -> None:
-        self._in_flight -= 1
-        self._reserved -= most
-        self._lock.notify_all()
 
     def _send(self, server: openai.OpenAI, call: ChatCall) -> tuple[str, int]:
         """Text of a reply and what it cost in tokens.
@@ -240,11 +241,10 @@ class ChatClient:
                 )
             return self._openai
 
-    def _failed(self, error: openai.OpenAIError, most: int) -> None:
+    def _failed(self, error: openai.OpenAIError) -> None:
         """Count a call without an answer, and end the work where all others would fail too."""
         reason = " ".join(str(error).split())[:300]
         with self._lock:
-            self._release(most)
             self._failures += 1
             refused = isinstance(
                 error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError

@@ -227,3 +227,16 @@ def test_a_file_that_is_no_store_is_a_clear_error(tmp_path: Path) -> None:
 def test_settings_out_of_range_are_refused(tmp_path: Path, setting: dict) -> None:
     with pytest.raises(ConfigError, match="chat client"):
         client("http://127.0.0.1:9/v1", tmp_path, **setting)
+
+
+def test_a_reply_that_cannot_be_kept_ends_the_work_and_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    with chat_server(echo) as server:
+        one = client(server.url, tmp_path, max_tokens=2000, concurrency=4)
+        monkeypatch.setattr(one._replies, "put", full)
+        with pytest.raises(OSError, match="disk full"):
+            one.ask(calls(*"abcdef"), said)
