@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from queue import Queue
 from urllib.parse import quote
 
@@ -281,28 +275,6 @@ def test_no_path_breaks_the_server(app, method: str, path: str) -> None:
     assert response.status_code == 200 or (400 <= response.status_code < 500 and list(response.json()) == ["error"])
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "envs.retrievers.server", *arguments, "--port", "0"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_the_command_serves_a_corpus_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in CORPUS))
-    server = start("bm25", "--corpus", str(corpus), "--cache", str(tmp_path / "cache"))
-    assert server.stdout is not None
-    url = server.stdout.readline().split()[-1]
-    client = HTTPRetriever(url, backoff=0.05)
-    assert [[hit.document for hit in hits] for hits in client.search(["river", "album heroes"], 1)] == [
-        [CORPUS[2]],
-        [CORPUS[1]],
-    ]
-    assert client.identity.startswith("bm25-")
-    server.send_signal(signal.SIGTERM)
-    assert server.communicate(timeout=10) == ("", "")
-    assert server.returncode == 0
-
-
 def test_any_class_can_be_served(serve, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"target": "envs.retrievers.http:HTTPRetriever", "url": serve(create_app(Overlap()))}
     served: list[FastAPI] = []
@@ -313,49 +285,3 @@ def test_any_class_can_be_served(serve, monkeypatch: pytest.MonkeyPatch) -> None
     (hits,) = proxy.post("/retrieve", json={"queries": ["passage"]}).json()["result"]
     assert [document["id"] for document in hits] == ["4"]
     assert proxy.post("/retrieve", json={"queries": ["a", "b", "c"]}).status_code == 400
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["bm25", "--corpus", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["component", "--json", "{"], "JSONDecodeError"),
-        (["component", "--json", "[]"], 'expected {"target": "package.module:name", ...}'),
-        (["component", "--json", "{}"], 'expected {"target": "package.module:name", ...}'),
-        (["component", "--json", '{"target": "no.such:Thing"}'], "No module named 'no'"),
-        (["component", "--json", '{"target": "envs.retrievers.http:Thing"}'], "no attribute 'Thing'"),
-        (["component", "--json", '{"target": "envs.retrievers.http:HTTPRetriever"}'], "'url'"),
-        (
-            ["component", "--json", '{"target": "envs.retrievers.http:HTTPRetriever", "url": 3}'],
-            '"url": 3}: TypeError: ',
-        ),
-        (["component", "--json", '{"target": "collections:Counter"}'], "Counter has no method search(queries, k)"),
-    ],
-)
-def test_a_wrong_command_ends_in_one_line(arguments: list[str], complaint: str, capsys) -> None:
-    assert main([*arguments, "--port", "0"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert complaint in error
-    assert error.count("\n") == 1
-
-
-def test_bars_of_libraries_are_quiet_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "")  # restored after the test
-    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS")
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert main(["bm25", "--corpus", "nowhere.jsonl", "--port", "0"]) == 2
-    assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
-
-
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 99999), ("no.such.host.invalid", 0)])
-def test_an_address_that_cannot_be_served_is_named(host: str, port: int, capsys) -> None:
-    assert main(["bm25", "--corpus", "nowhere.jsonl", "--host", host, "--port", str(port)]) == 2
-    assert f"error: cannot serve at {host}:{port}: " in capsys.readouterr().err
-
-
-def test_a_port_that_is_taken_is_found_before_the_corpus_is_read(capsys) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["bm25", "--corpus", "nowhere.jsonl", "--port", str(port)]) == 2
-    assert f"cannot serve at 127.0.0.1:{port}: " in capsys.readouterr().err

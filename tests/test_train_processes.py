@@ -1,0 +1,136 @@
+"""`train.py` as processes: signals and resume, several ranks, several machines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.toy_runs import NUMBERS, artifact, chain, config, fitting, process, run, until, weights
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted: the same command goes on\n")],
+)
+def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
+    tmp_path: Path, number: int, code: int, said: str
+) -> None:
+    flag = tmp_path / "began"
+    maker = {"target": "tests.toys:Sleeper", "seconds": 600, "flag": str(flag)}
+    running = process(config(tmp_path, {"sleep": {"data": maker}}))
+    until(flag.exists)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (code, said)
+    assert not (artifact(tmp_path, "sleep") / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(tmp_path: Path, number: int, code: int) -> None:
+    """The same callbacks in both: in the unbroken run the flag is there from the start, so nothing is sent."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        (folder / "runs").mkdir(parents=True)
+    arguments = {"target": "tests.toy_training:SignalOnce", "number": int(number)}
+    (whole / "runs" / "flag").touch()
+    assert run(fitting(whole, breaks=arguments | {"flag": str(whole / "runs" / "flag")})) == 0
+    path = fitting(broken, breaks=arguments | {"flag": str(broken / "runs" / "flag")})
+    first = process(path)
+    first.communicate(timeout=120)
+    assert first.returncode == code
+    assert (artifact(broken, "fit") / "checkpoints" / "last.ckpt").exists()
+    assert not (artifact(broken, "fit") / "manifest.json").exists()
+    assert run(path) == 0
+    assert all(torch.equal(weights(broken)[name], value) for name, value in weights(whole).items())
+    epochs = [(folder / "runs" / "flag.epochs").read_text() for folder in (whole, broken)]
+    assert epochs == ["0 1 2 3 ", "0 1 2 2 3 "], "the second run must go on, not start again"
+    manifests = [json.loads((artifact(folder, "fit") / "manifest.json").read_text()) for folder in (whole, broken)]
+    assert manifests[0]["metrics"] == manifests[1]["metrics"]
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_work_and_rank_0_merges(tmp_path: Path) -> None:
+    running = process(chain(tmp_path, devices=2))
+    out, err = running.communicate(timeout=300)
+    assert running.returncode == 0, err
+    data = artifact(tmp_path, "first") / "data"
+    assert [(data / f"rank-{rank}.jsonl").read_text() for rank in (0, 1)] == ["0\n2\n", "1\n"]
+    assert (artifact(tmp_path, "more") / "data" / "all.jsonl").read_text() == "0\n1\n0\n2\n1\n"
+    assert [line.split(":")[0] for line in out.splitlines()[:4]] == ["first", "first", "more", "more"]
+    assert json.loads((artifact(tmp_path, "more") / "manifest.json").read_text())["world_size"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", [False, True])
+def test_one_rank_that_fails_ends_all_with_one_line(tmp_path: Path, bug: bool) -> None:
+    first = {"data": NUMBERS | {"count": 3, "fails_on": 1, "bug": bug}}
+    running = process(config(tmp_path, {"first": first}, devices=2))
+    _, err = running.communicate(timeout=300)
+    assert running.returncode == 1
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert lines == ["error: rank 1: ValueError: a bug" if bug else "error: rank 1: numbers.txt:3: not a number"]
+    assert ("Traceback" in err) == bug
+    assert not (artifact(tmp_path, "first") / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_while_fitting_ends_all_with_one_line(tmp_path: Path) -> None:
+    path = fitting(tmp_path, fails={"target": "tests.toy_training:FailOnRank", "rank": 1})
+    running = process(path, "devices=2")
+    _, err = running.communicate(timeout=300)
+    assert running.returncode == 1
+    assert [line for line in err.splitlines() if "error" in line.lower()] == ["error: questions.jsonl:7: no answer"]
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_sigterm_ends_all_ranks_of_a_fit_with_143(tmp_path: Path) -> None:
+    running = process(fitting(tmp_path, epochs=1_000_000), "devices=2")
+    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")))
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 143
+    assert "Traceback" not in err
+    assert not (artifact(tmp_path, "fit") / "manifest.json").exists()
+
+
+def test_a_launcher_with_another_number_of_processes_is_refused(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert run(chain(tmp_path, devices=2)) == 2
+    assert capsys.readouterr().err.startswith("error: the launcher started 3 processes, but the experiment asks for")
+
+
+def test_several_machines_need_a_launcher_on_each(tmp_path: Path, capsys) -> None:
+    assert run(chain(tmp_path, num_nodes=2)) == 2
+    assert "start train.py with torchrun on each machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_machines_with_a_launcher_each_fit_as_one(tmp_path: Path) -> None:
+    """They share the output folder; a step is over all the data, for Lightning deals it out in an order of its own."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    batches = "stages.fit.trainer.accumulate_grad_batches={}".format
+    assert run(fitting(whole), batches(4)) == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path, launcher = fitting(tmp_path), ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    launchers = [[*launcher, f"--node-rank={number}"] for number in (0, 1)]
+    machines = [process(path, "num_nodes=2", batches(2), launcher=launcher) for launcher in launchers]
+    try:
+        said = [machine.communicate(timeout=300) for machine in machines]
+    finally:
+        for machine in machines:
+            machine.terminate()  # where one fails, the other waits for it
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    assert [out.count("fit: finished") for out, _ in said] == [1, 0]
+    assert json.loads((artifact(tmp_path, "fit") / "manifest.json").read_text())["world_size"] == 2
+    assert all(torch.allclose(weights(tmp_path)[name], value, atol=1e-6) for name, value in weights(whole).items())

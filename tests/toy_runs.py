@@ -1,0 +1,76 @@
+"""Experiments of toys on disk, and `train.py` run on them: in this process or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+import train
+
+ROOT = Path(train.__file__).parent
+NUMBERS = {"target": "tests.toys:Numbers"}
+
+
+def config(folder: Path, stages: dict[str, Any], **settings: Any) -> Path:
+    path = folder / "x.yaml"
+    settings = {"experiment": "toy", "output": str(folder / "runs"), "accelerator": "cpu", "stages": stages} | settings
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def chain(folder: Path, **settings: Any) -> Path:
+    more = NUMBERS | {"count": 2, "source": "${stage:first}"}
+    return config(folder, {"first": {"data": NUMBERS | {"count": 3}}, "more": {"data": more}}, **settings)
+
+
+def fitting(folder: Path, epochs: int = 4, **callbacks: Any) -> Path:
+    checkpoints = {"target": "lightning.pytorch.callbacks:ModelCheckpoint", "save_last": True}
+    stage = {
+        "module": {"target": "tests.toy_training:Slope"},
+        "data": {"target": "tests.toy_training:Line"},
+        "callbacks": {"checkpoints": checkpoints} | callbacks,
+        "trainer": {"max_epochs": epochs},
+    }
+    return config(folder, {"fit": stage})
+
+
+def run(path: Path, *arguments: str) -> int:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return train.main(["--config", str(path), *arguments])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment
+    )
+
+
+def until(condition: Callable[[], Any], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def artifact(folder: Path, stage: str) -> Path:
+    (found,) = [path for path in (folder / "runs" / "store").glob(f"{stage}-*") if path.suffix != ".old"]
+    return found
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(artifact(folder, "fit") / "model" / "weights.pt")
