@@ -1,16 +1,20 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train, and how they become part of the weights."""
+"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train, and how they are saved, alone or merged."""
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
+from peft.utils.constants import SAFETENSORS_WEIGHTS_NAME
 from peft.utils.other import TrainableTokensWrapper
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from envs.errors import ConfigError
@@ -74,25 +78,41 @@ class LoRA:
         return {names[table]: sorted(policy.tokenizer.all_special_ids) for table in tables}
 
 
-def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a model with its adapters added to its weights: the state of the same model without any.
+def has_adapters(model: nn.Module) -> bool:
+    return any(_is_adapter(name) for name, _ in model.named_parameters())
 
+
+def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a model with its adapters added to its weights, in float32: that of the same model without any.
+
+    Bfloat16 would round away what is less than half a step of its grid, most of what an adapter adds to a weight.
     Works on names and whole tensors alone, so `model` may be sharded and `state` gathered from it.
     """
-    plain = dict(state)
+    plain = {name: value.float() for name, value in state.items()}
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer):
             weight = plain[f"{name}.base_layer.weight"]
-            down, up = (plain[f"{name}.lora_{side}.{_ADAPTER}.weight"].float() for side in "AB")
-            plain[f"{name}.base_layer.weight"] = (weight.float() + module.scaling[_ADAPTER] * (up @ down)).to(weight)
+            down, up = (plain[f"{name}.lora_{side}.{_ADAPTER}.weight"] for side in "AB")
+            plain[f"{name}.base_layer.weight"] = weight + module.scaling[_ADAPTER] * (up @ down)
         elif isinstance(module, TrainableTokensWrapper):
             adapter = module.token_adapter
             rows = torch.tensor(adapter.token_indices[_ADAPTER])
             weight = plain[f"{name}.token_adapter.base_layer.weight"]
             trained = plain[f"{name}.token_adapter.trainable_tokens_delta.{_ADAPTER}"]
-            plain[f"{name}.token_adapter.base_layer.weight"] = weight.index_copy(0, rows, trained.to(weight))
+            plain[f"{name}.token_adapter.base_layer.weight"] = weight.index_copy(0, rows, trained)
     kept = {name: value for name, value in plain.items() if not _is_adapter(name)}
     return {name.replace(".token_adapter", "").replace(".base_layer", ""): value for name, value in kept.items()}
+
+
+def save_adapters(model: nn.Module, state: Mapping[str, Tensor], folder: Path) -> None:
+    """Write the adapters of a model in PEFT's format, for the base they were trained on; `state` as in `merged`."""
+    config = copy.copy(cast(dict[str, LoraConfig], model.peft_config)[_ADAPTER])
+    config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs from run to run
+    found = get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=_ADAPTER)
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(str(folder))
+    tensors = {f"base_model.model.{name}": value.contiguous() for name, value in found.items()}
+    save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
 def _is_adapter(name: str) -> bool:

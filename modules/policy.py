@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
@@ -57,7 +58,7 @@ def load_policy(
         if adapter is not None:
             if len(spoken) > loaded.config.get_text_config().vocab_size:
                 loaded.resize_token_embeddings(len(spoken))
-            loaded.load_adapter(str(adapter))
+            PeftModel.from_pretrained(loaded, str(adapter))  # changes the model itself; float32 on whatever it is
     except (OSError, ValueError) as error:
         what = model if adapter is None else f"{model} with the adapter {adapter}"
         reason = str(error).splitlines()[0]

@@ -83,9 +83,9 @@ class PRM(Training):
     def export(self, folder: Path) -> None:
         """Calibrate, then write the reward model to `folder/model`; called on every rank, written by the first."""
         self._calibrate()
-        model, head = whole(self.model), full_state(self.head)
-        if model is not None:
-            self.reward_model.with_weights(model, head).save(folder / "model")
+        state, head = full_state(self.model), full_state(self.head)
+        if state:
+            self.reward_model.with_weights(whole(self.model, state), head).save(folder / "model")
 
     def _calibrate(self) -> None:
         data = cast(Any, self.trainer).datamodule

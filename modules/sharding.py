@@ -7,7 +7,7 @@ when it runs. That is a collective call: where ranks run the model different num
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
@@ -15,13 +15,12 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
-from torch.distributed import get_rank, is_initialized
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
-from modules.lora import merged
+from modules.lora import has_adapters, merged
 
 
 class FSDP2(ModelParallelStrategy):
@@ -72,20 +71,17 @@ def gathered(module: LightningModule) -> Iterator[None]:
 
 
 def full_state(module: nn.Module) -> dict[str, Tensor]:
-    """Whole parameters and buffers by name, on the CPU. All ranks call it, the first gets them, the others nothing."""
+    """Whole parameters and buffers by name, on the CPU. All ranks call it, the first gets them, the others none."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     return cast(dict[str, Tensor], get_model_state_dict(module, options=options))
 
 
-def whole(model: PreTrainedModel) -> PreTrainedModel | None:
-    """A copy to be saved: shards gathered, adapters merged, on the CPU. All ranks call it, the first gets it."""
-    state = full_state(model)
-    if is_initialized() and get_rank() != 0:
-        return None
+def whole(model: PreTrainedModel, state: Mapping[str, Tensor]) -> PreTrainedModel:
+    """A copy to be saved, of what `full_state` gathered: on the CPU, adapters merged into weights of float32."""
     kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.device("meta"):
         copy = kind(model.config)
-    copy.load_state_dict(merged(model, state), assign=True)
+    copy.load_state_dict(merged(model, state) if has_adapters(model) else state, assign=True)
     copy.tie_weights()
     copy.generation_config = model.generation_config
     return copy

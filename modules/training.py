@@ -14,10 +14,10 @@ from torch.distributed.tensor import DTensor
 
 from envs.errors import ConfigError, UserError
 from envs.seeds import stable_hash
-from modules.lora import LoRA
+from modules.lora import LoRA, has_adapters, save_adapters
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.sharding import FSDP2, shard, whole
+from modules.sharding import FSDP2, full_state, shard, whole
 
 
 class TrainingError(UserError):
@@ -123,7 +123,15 @@ class Training(LightningModule):
         self.log("lr", optimizer.param_groups[0]["lr"])
 
     def export(self, folder: Path) -> None:
-        """Write the trained policy to `folder/model`, adapters merged; called on every rank, written by the first."""
-        model = whole(self.model)
-        if model is not None:
-            Policy(model, self.policy.tokenizer).save(folder / "model")
+        """Write the trained policy to `folder/model`; called on every rank, written by the first.
+
+        Adapters are merged there, in float32, and stand alone in `folder/adapter` too: on the base they were trained
+        on, in its precision, they are the very policy that was trained.
+        """
+        state = full_state(self.model)
+        if not state:
+            return
+        Policy(whole(self.model, state), self.policy.tokenizer).save(folder / "model")
+        if has_adapters(self.model):
+            save_adapters(self.model, state, folder / "adapter")
+            self.policy.tokenizer.save_pretrained(str(folder / "adapter"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,17 @@ def policy(*, tied: bool) -> Policy:
     return made
 
 
-def trained(folder: Path, lora: LoRA | None, *, tied: bool = False, epochs: int = 2, **settings: object) -> SFT:
+def trained(
+    folder: Path,
+    lora: LoRA | None,
+    *,
+    tied: bool = False,
+    epochs: int = 2,
+    start: Policy | None = None,
+    **settings: object,
+) -> SFT:
     seed_everything(1, verbose=False)
-    module = SFT(policy(tied=tied), AdamW(1e-2, floor=1.0), lora=lora, **settings)  # pyright: ignore
+    module = SFT(start or policy(tied=tied), AdamW(1e-2, floor=1.0), lora=lora, **settings)  # pyright: ignore
     trainer = Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -73,6 +82,33 @@ def test_it_begins_as_no_change_and_its_export_is_the_model_with_the_adapters(tm
         merged = load_policy(str(tmp_path / "model"), device="cpu").model(input_ids=IDS).logits
     assert (adapted - plain).abs().max() > 0.05
     assert (adapted - merged).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_nothing_of_what_was_trained_on_bfloat16_weights_is_rounded_away(tmp_path: Path, tied: bool) -> None:
+    policy(tied=tied).save(tmp_path / "base")
+    start = load_policy(str(tmp_path / "base"), dtype="bfloat16", device="cpu")
+    module = trained(tmp_path, LoRA(r=4, trainable_tokens=False), start=start)
+    adapted = load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", dtype="bfloat16", device="cpu")
+    with torch.no_grad():
+        assert torch.equal(adapted.model(input_ids=IDS).logits, module.model.eval()(input_ids=IDS).logits)
+    layer = module.model.get_submodule("model.layers.0.self_attn.q_proj")
+    before = layer.base_layer.weight.float()  # pyright: ignore
+    update = 8.0 * layer.lora_B.default.weight @ layer.lora_A.default.weight  # pyright: ignore
+    after = load_policy(str(tmp_path / "model"), device="cpu").model.state_dict()[
+        "model.layers.0.self_attn.q_proj.weight"
+    ]
+    assert torch.equal(after, before + update)
+    assert not torch.equal(after.bfloat16().float(), after)
+
+
+def test_an_adapter_s_bytes_are_the_same_again(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        trained(tmp_path / name, LoRA(r=2))
+    files = [sorted((tmp_path / name / "adapter").iterdir()) for name in ("one", "two")]
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+    targets = json.loads((tmp_path / "one" / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
 
 
 @pytest.mark.parametrize("tied", [False, True])
