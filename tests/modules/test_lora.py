@@ -92,13 +92,10 @@ def test_nothing_of_what_was_trained_on_bfloat16_weights_is_rounded_away(tmp_pat
     adapted = load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", dtype="bfloat16", device="cpu")
     with torch.no_grad():
         assert torch.equal(adapted.model(input_ids=IDS).logits, module.model.eval()(input_ids=IDS).logits)
-    layer = module.model.get_submodule("model.layers.0.self_attn.q_proj")
-    before = layer.base_layer.weight.float()  # pyright: ignore
-    update = 8.0 * layer.lora_B.default.weight @ layer.lora_A.default.weight  # pyright: ignore
-    after = load_policy(str(tmp_path / "model"), device="cpu").model.state_dict()[
-        "model.layers.0.self_attn.q_proj.weight"
-    ]
-    assert torch.equal(after, before + update)
+    name, state = "model.layers.0.self_attn.q_proj", module.model.state_dict()
+    update = 8.0 * state[f"{name}.lora_B.default.weight"] @ state[f"{name}.lora_A.default.weight"]
+    after = load_policy(str(tmp_path / "model"), device="cpu").model.state_dict()[f"{name}.weight"]
+    assert torch.equal(after, state[f"{name}.base_layer.weight"].float() + update)
     assert not torch.equal(after.bfloat16().float(), after)
 
 
