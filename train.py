@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.launch import Ranks, joined, leave, must_start, start
+from configs.launch import Ranks, joined, leave, leave_at_once, must_start, start
 from configs.leaks import Leaks
 from configs.loader import load
 from configs.options import parse
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     quiet_without_terminal()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        signal.signal(number, leave_at_once)
     ranks, code = Ranks(), 2
     try:
         configuration = load(options.config, options.overrides)
@@ -50,10 +50,6 @@ def main(arguments: Sequence[str]) -> int:
         if ranks.speaks():
             print(f"error: {error}", file=sys.stderr)
         return code if isinstance(error, ConfigError | DataError) else 1
-    except SystemExit as left:
-        if left.code == 128 + signal.SIGINT and ranks.rank == 0:
-            print("interrupted: the same command goes on", file=sys.stderr)
-        raise
     except Exception:
         if ranks.speaks():
             raise

@@ -23,7 +23,7 @@ from envs.types import Episode, Hit, Limits
 from modules.generation import PolicyGenerator
 from modules.grpo import GRPO
 from modules.policy import check_policy
-from modules.rewards.combine import Scores, combine, read_terms
+from modules.rewards.combine import Scores, Term, combine, read_terms
 from modules.sharding import gathered
 
 
@@ -71,7 +71,7 @@ class RolloutCallback(Callback):
         protocol: Protocol,
         retriever: Retriever | None,
         *,
-        rewards: Mapping[str, Any],
+        rewards: Mapping[str, Term],
         advantage: Callable[..., Tensor],
         group_size: int = 8,
         top_k: int = 3,
@@ -128,8 +128,8 @@ class RolloutCallback(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if _data(trainer).mid_iteration:
             raise ConfigError(
-                "a checkpoint in the middle of an iteration could not be resumed: "
-                "give ModelCheckpoint save_last: true and no every_n_train_steps or train_time_interval"
+                "a checkpoint in the middle of an iteration could not be resumed: give ModelCheckpoint filename: last, "
+                "enable_version_counter: false and no every_n_train_steps or train_time_interval"
             )
 
     def _sample(self, module: GRPO, data: QuestionData, iteration: int) -> list[Episode]:

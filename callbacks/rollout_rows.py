@@ -12,6 +12,7 @@ from torch import Tensor
 from envs.batches import PackedSequence, pack
 from envs.types import Episode
 from modules.functional.advantages import per_token
+from modules.training import TrainingError
 
 
 def step_lengths(episodes: Sequence[Episode], steps: int) -> Tensor:
@@ -31,12 +32,16 @@ def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
         lengths_BS: `[B, S]` policy tokens of each step.
 
     Raises:
-        ValueError: it is neither, or not finite.
+        TrainingError: it is neither, or not finite.
     """
     (B, S), T = lengths_BS.shape, int(lengths_BS.sum(dim=1).max()) if lengths_BS.numel() else 0
-    if advantages.shape not in ((B, S), (B, T)) or not bool(advantages.isfinite().all()):
+    if advantages.shape not in ((B, S), (B, T)):
         shape = tuple(advantages.shape)
-        raise ValueError(f"an advantage is one finite number a step {(B, S)} or token {(B, T)}, not {shape}")
+        raise TrainingError(f"the advantage gave {shape} numbers, not one a step {(B, S)} or one a token {(B, T)}")
+    if lost := int((~advantages.isfinite()).sum()):
+        raise TrainingError(
+            f"{lost} of the advantage's {advantages.numel()} numbers are not finite: 0 is for the unknown"
+        )
     if advantages.shape == (B, T) and T != S:
         return advantages
     rows = [values_S.repeat_interleave(count_S) for values_S, count_S in zip(advantages, lengths_BS, strict=True)]

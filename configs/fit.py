@@ -18,6 +18,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from configs.schema import Experiment, TrainerSettings
 from envs.errors import ConfigError
@@ -88,6 +89,7 @@ def fit(
     callbacks = sorted(callbacks, key=lambda callback: not getattr(callback, "monitor", None))
     checkpoints = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
     _refuse_lost(checkpoints)
+    _refuse_blind(checkpoints, module)
     for callback in checkpoints:
         _refuse_idle(callback)
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
@@ -129,6 +131,17 @@ def _refuse_idle(callback: ModelCheckpoint) -> None:
         )
 
 
+def _refuse_blind(checkpoints: Sequence[ModelCheckpoint], module: LightningModule) -> None:
+    """The best weights are read back, and validated, by Lightning itself."""
+    for callback in checkpoints:
+        if callback.monitor and not is_overridden("validation_step", module):
+            kind = type(module).__name__
+            raise ConfigError(
+                f"a ModelCheckpoint with monitor: {callback.monitor} needs held-out data, which {kind} has none of: "
+                "its last weights are exported"
+            )
+
+
 def _refuse_lost(checkpoints: Sequence[ModelCheckpoint]) -> None:
     """With a monitor Lightning saves its last checkpoint only where it is also the best."""
     best = [callback for callback in checkpoints if callback.monitor]
@@ -136,6 +149,12 @@ def _refuse_lost(checkpoints: Sequence[ModelCheckpoint]) -> None:
         raise ConfigError(
             f"a ModelCheckpoint with monitor: {best[0].monitor} keeps the best weights, and a killed run goes on from "
             "the last ones: give it filename: best, and a second ModelCheckpoint filename: last and no monitor"
+        )
+    last = [one for one in checkpoints if one.save_last or (one.filename == "last" and not one._enable_version_counter)]
+    if checkpoints and not any(one.dirpath is None for one in last):
+        raise ConfigError(
+            "no ModelCheckpoint keeps checkpoints/last.ckpt, from which a killed run goes on: "
+            "give one filename: last, enable_version_counter: false and no dirpath"
         )
 
 

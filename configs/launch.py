@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -111,7 +111,8 @@ def joined(experiment: Experiment) -> Iterator[Ranks]:
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     store, rank, world_size = next(iter(rendezvous("env://")))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world_size)
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_PATIENCE)
     yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_PATIENCE), store)
     dist.destroy_process_group()  # not after an error: the others may be gone, and taking leave would wait for them
 
@@ -154,6 +155,15 @@ def _blame(failures: Mapping[int, Any]) -> int:
     why = ", often for lack of memory" if failure.exitcode == -signal.SIGKILL else ""
     print(f"error: rank {rank} was killed ({failure.signal_name()}{why}): the same command goes on", file=sys.stderr)
     return 128 - failure.exitcode
+
+
+def leave_at_once(number: int, _: object) -> NoReturn:
+    """A signal handler that ends this process, and whatever its threads wait for: the next run redoes the open unit."""
+    if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
+        os.write(2, b"interrupted: the same command goes on\n")  # print may be what was interrupted
+    with suppress(RuntimeError):
+        sys.stdout.flush()
+    os._exit(128 + number)
 
 
 def leave(main: Callable[[], int]) -> NoReturn:

@@ -163,9 +163,11 @@ class _Findings:
         for row in read_rows(path, PAIR):
             pair = pair_from_row(row)
             found.pairs += 1
+            seen.add(pair.chosen.question.id)
+            if not (pair.chosen_visits and pair.rejected_visits):
+                continue  # of a step it never tried the search has no opinion
             found.differing += pair.chosen_value != pair.rejected_value
             found.agreeing += pair.chosen_value > pair.rejected_value
-            seen.add(pair.chosen.question.id)
             found.best = sorted([*found.best, pair], key=_gap, reverse=True)[:_SHOWN]
             found.worst = sorted([*found.worst, pair], key=_gap)[:_SHOWN]
         found.questions = len(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import torch
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
+from envs.errors import ConfigError
 from envs.readings import PairBatch
 from modules.calibration import platt
 from modules.functional.losses import pairwise_ranking_loss
@@ -52,6 +54,8 @@ class PRM(Training):
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
+        if not 0 <= pointwise < math.inf:
+            raise ConfigError(f"pointwise {pointwise}: the weight of a loss must be 0 or more")
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
         self.head, self.pointwise = self.reward_model.head, pointwise

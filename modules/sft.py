@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -68,6 +69,8 @@ class SFT(Training):
 
 def _weights(policy: Policy, control_weight: float, tag_weights: dict[str, float] | None, rows: int) -> Tensor:
     """The weight of every entry of the vocabulary, `[V]`."""
+    if not all(0 <= weight < math.inf for weight in (control_weight, *(tag_weights or {}).values())):
+        raise ConfigError(f"control_weight {control_weight}, tag_weights {tag_weights}: a weight must be 0 or more")
     weight_V = torch.ones(rows)
     if tag_weights is None:
         weight_V[list(policy.tokenizer.all_special_ids)] = control_weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -104,14 +105,16 @@ class Numbers:
 
 
 class Sleeper:
-    """A maker that says it began, and then takes its time."""
+    """A maker that says it began, and then takes its time, in a thread, as one that waits for a server does."""
 
     def __init__(self, seconds: float, flag: str) -> None:
         self.seconds, self.flag = seconds, flag
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        Path(self.flag).touch()
-        time.sleep(self.seconds)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(time.sleep, self.seconds)
+            Path(self.flag).touch()
+            waiting.result()
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         return {}

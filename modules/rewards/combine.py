@@ -7,6 +7,7 @@ because something it asks is out of order.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -45,6 +46,8 @@ class Term:
             raise ConfigError(f"level {self.level!r} of a reward: it is 'step' or 'outcome'")
         if not callable(self.reward):
             raise ConfigError(f'a reward must be a component, {{target: "package.module:name"}}, not {self.reward!r}')
+        if not math.isfinite(self.weight):
+            raise ConfigError(f"weight {self.weight} of a reward: it must be finite")
 
 
 @dataclass(slots=True)

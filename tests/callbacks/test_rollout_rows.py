@@ -15,6 +15,7 @@ from envs.batches import PackedSequence
 from envs.types import Episode, Step, Turn
 from modules.functional.advantages import dual_granularity
 from modules.rewards.combine import Scores
+from modules.training import TrainingError
 from tests.tiny import question
 from tests.toy_rl import TERMS, prorag, retriever, small_policy
 
@@ -92,8 +93,15 @@ def test_token_statistics_get_the_lengths_of_steps() -> None:
     assert advantages[1].tolist() == pytest.approx([-1.068820, 0.0], abs=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [torch.zeros(2), torch.zeros(2, 5), torch.tensor([[float("nan")] * 2] * 2)])
-def test_an_advantage_that_is_none_is_a_bug(wrong: Tensor) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (torch.zeros(2), r"gave \(2,\) numbers, not one a step \(2, 2\) or one a token \(2, 3\)"),
+        (torch.zeros(2, 5), r"gave \(2, 5\) numbers, not one a step"),
+        (torch.tensor([[float("nan"), 0.0], [1.0, float("inf")]]), "2 of the advantage's 4 numbers are not finite"),
+    ],
+)
+def test_an_advantage_that_is_none_is_refused(wrong: Tensor, complaint: str) -> None:
     both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)))]
-    with pytest.raises(ValueError, match="one finite number a step"):
+    with pytest.raises(TrainingError, match=complaint):
         rows(wrong, *both)

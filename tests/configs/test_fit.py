@@ -89,10 +89,13 @@ BEST = {"filename": "best", "enable_version_counter": False, "monitor": "val_los
 
 
 def best_of_three(
-    folder: Path, *more: Callback, checkpoints: Sequence[dict[str, Any]] = (LAST, BEST)
+    folder: Path,
+    *more: Callback,
+    checkpoints: Sequence[dict[str, Any]] = (LAST, BEST),
+    module: Wavering | None = None,
 ) -> tuple[Wavering, dict[str, Any]]:
     seed_everything(1, verbose=False)
-    module = Wavering()
+    module = module or Wavering()
     metrics = fit(
         module,
         HeldOut(),
@@ -139,6 +142,20 @@ def test_a_run_that_was_broken_off_goes_on_from_its_last_and_exports_the_same_be
 def test_a_best_checkpoint_without_a_last_one_is_refused(checkpoints: list[dict[str, Any]], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a second ModelCheckpoint filename: last and no monitor"):
         best_of_three(tmp_path, checkpoints=checkpoints)
+
+
+@pytest.mark.parametrize("settings", [{}, {"filename": "last"}, LAST | {"dirpath": "elsewhere"}])
+def test_checkpoints_that_a_killed_run_would_not_find_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no ModelCheckpoint keeps checkpoints/last\.ckpt"):
+        best_of_three(tmp_path, checkpoints=[settings])
+
+
+def test_a_monitor_without_held_out_data_is_refused(tmp_path: Path) -> None:
+    class Blind(Wavering):
+        validation_step = LightningModule.validation_step
+
+    with pytest.raises(ConfigError, match="monitor: val_loss needs held-out data, which Blind has none of"):
+        best_of_three(tmp_path, module=Blind())
 
 
 def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_beside_it(tmp_path: Path, monkeypatch) -> None:

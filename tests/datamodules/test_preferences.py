@@ -110,6 +110,16 @@ def test_agreement_is_over_pairs_whose_values_differ(protocol: ProRAG, trees: Pa
     assert (both["pairs"], both["questions"], both["agreement"]) == (2, 1, 0.5)
 
 
+def test_of_a_step_that_it_never_tried_the_search_has_no_opinion(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    untried_worse, untried_better = Verdict(1, 2, ""), Verdict(2, 0, "")
+    judge = Told({"q0": WORSE_FIRST, "q1": (untried_worse,), "q2": (untried_better,)})
+    metrics = run(Preferences(trees, protocol, judge, min_visits=0), tmp_path)
+    assert (metrics["pairs"], metrics["agreement"]) == (3, 0)
+    page = (tmp_path / "report.md").read_text()
+    assert "of which 0 of the 1 with different values agree" in page
+    assert "Eve" not in page.partition("## One tree")[0]
+
+
 def test_two_ranks_judge_what_one_does(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
     maker = Preferences(trees, protocol, ValueGap(), unit=2)
     run(maker, tmp_path / "one")

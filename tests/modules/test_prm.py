@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 
 from datamodules.pairs import PairData
 from datamodules.records import pair_to_row, write_rows
+from envs.errors import ConfigError
 from envs.protocols.prorag import ProRAG
 from modules.optimizer import AdamW
 from modules.prm import PRM
@@ -97,3 +98,8 @@ def test_without_held_out_pairs_it_says_that_the_calibration_is_too_sure(
     fitted(pairs, tmp_path, epochs=1, validation=0.0)
     assert "no pairs are held out" in caplog.text
     assert load_reward_model(tmp_path / "model").scale != 1
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ConfigError, match="pointwise -1: the weight of a loss must be 0 or more"):
+        PRM(tiny_policy(byte_tokenizer()), AdamW(1e-3), pointwise=-1)

@@ -96,6 +96,12 @@ def test_a_weight_for_a_tag_that_is_no_token_is_refused() -> None:
         SFT(tiny_policy(TOKENIZER), AdamW(1e-3), tag_weights={"<answer>": 5.0, "<anwser>": 5.0})
 
 
+@pytest.mark.parametrize("weights", [{"control_weight": -3.0}, {"tag_weights": {"</step>": -2.0}}])
+def test_a_negative_weight_is_refused(weights: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="a weight must be 0 or more"):
+        SFT(tiny_policy(TOKENIZER), AdamW(1e-3), **weights)
+
+
 def trainer() -> Trainer:
     return Trainer(
         max_epochs=1,

@@ -213,6 +213,7 @@ def test_a_reward_of_the_other_level_is_refused() -> None:
         ({"f1": {"weight": 2.0}}, "rewards.f1 lacks 'reward'"),
         ({"f1": {"reward": answer_f1, "level": "steps"}}, "level 'steps'"),
         ({"f1": {"reward": "answer_f1"}}, "must be a component"),
+        ({"f1": {"reward": answer_f1, "weight": float("nan")}}, "weight nan of a reward: it must be finite"),
     ],
 )
 def test_a_wrong_term_is_named(rewards, message: str) -> None:
