@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     ranks, code = Ranks(), 2
     try:
         configuration = load(options.config, options.overrides)
+        if configuration.experiment.accelerator == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is not Lightning's to place stays on the CPU too
         with joined(configuration.experiment) as ranks:
             plan = ranks.agree(lambda: Plan.of(configuration, only=options.stage, force=options.force).checked())
             leaks = Leaks(plan)
@@ -50,6 +53,12 @@ def main(arguments: Sequence[str]) -> int:
         if ranks.speaks():
             print(f"error: {error}", file=sys.stderr)
         return code if isinstance(error, ConfigError | DataError) else 1
+    except OSError as error:  # a full disk, say, or a folder that cannot be written
+        if error.filename is None:
+            raise
+        if ranks.speaks():
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except Exception:
         if ranks.speaks():
             raise

@@ -16,7 +16,7 @@ from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeGuard, Union, get_args, get_origin, is_typeddict
+from typing import Any, TypeGuard, Union, cast, get_args, get_origin, is_typeddict
 
 from configs.fingerprints import canonical, stage_names
 from configs.loader import convert
@@ -148,22 +148,28 @@ class _Call:
     @classmethod
     def of(cls, component: Mapping[str, Any], key: Key, origins: Origins) -> _Call:
         target = locate(component["target"], key, origins)
-        given = {name: value for name, value in component.items() if name != "target"}
+        return cls.to(target, {name: value for name, value in component.items() if name != "target"}, key, origins)
+
+    @classmethod
+    def to(cls, target: Callable[..., Any], given: dict[str, Any], key: Key, origins: Origins) -> _Call:
         parameters, is_open = _parameters(target)
         for name in given:
             if name not in parameters and not is_open:
                 raise ConfigError(origins.unknown((*key, name), parameters))
         missing = [name for name, one in parameters.items() if one.default is one.empty and name not in given]
         if missing and inspect.isclass(target):
-            raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {component['target']} requires")
-        plain = {name: value for name, value in given.items() if name in parameters and not _holds_component(value)}
+            requires = f"{target.__module__}:{target.__qualname__}"
+            raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {requires} requires")
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
-        annotations = {name: _annotation(parameters[name].annotation, scope) for name in plain}
+        annotations = {name: _annotation(parameters[name].annotation, scope) for name in given if name in parameters}
+        plain = {name: given[name] for name in annotations if not _holds_component(given[name])}
+        for name in annotations.keys() - plain.keys():
+            _check_kind(given[name], annotations[name], (*key, name), origins)
         for name, value in plain.items():
             if value is not None and _asks_for_component(annotations[name]):
                 at = origins.at((*key, name))
                 raise ConfigError(f'{at} must be a component, such as {{target: "package.module:name"}}, not {value!r}')
-        converted = convert(plain, annotations, key, origins)
+        converted = convert(plain, {name: annotations[name] for name in plain}, key, origins)
         for name, value in converted.items():
             _check_inputs(value, (*key, name), origins)
         return cls(target, given | converted, missing)
@@ -199,6 +205,37 @@ def _asks_for_component(annotation: Any) -> bool:
     if kind is Any or not inspect.isclass(kind) or is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, Enum):
         return False
     return getattr(kind, "_is_protocol", False) or not any(issubclass(plain, kind) for plain in _PLAIN)
+
+
+def _check_kind(value: Any, annotation: Any, key: Key, origins: Origins) -> None:
+    """What will be built must be of a kind that an argument takes: seen before any work, where it can be."""
+    if is_component(value):
+        target = locate(value["target"], key, origins)
+        if inspect.isclass(target) and not _fits(target, annotation):
+            raise ConfigError(f"{origins.at(key)} asks for {_named(annotation)}, which {value['target']} is not")
+    elif isinstance(value, dict) and len(entry := get_args(annotation)) == 2 and is_dataclass(entry[1]):
+        for name, item in value.items():  # settings that become this dataclass, a component among them
+            if isinstance(item, dict) and not is_component(item):
+                _Call.to(cast(Callable[..., Any], entry[1]), item, (*key, name), origins)
+
+
+def _fits(target: type, annotation: Any) -> bool:
+    """Whether an instance of a class may be what an annotation asks for; true where that cannot be told."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_fits(target, one) for one in get_args(annotation))
+    kind = get_origin(annotation) or annotation
+    if kind is Any or not inspect.isclass(kind):
+        return True
+    if getattr(kind, "_is_protocol", False):
+        asked = [name for one in kind.__mro__ for name, value in vars(one).items() if inspect.isfunction(value)]
+        return all(name.startswith("_") or hasattr(target, name) for name in asked)
+    return issubclass(target, kind)
+
+
+def _named(annotation: Any) -> str:
+    is_union = get_origin(annotation) in (Union, UnionType)
+    kinds = [one for one in get_args(annotation) if one is not NoneType] if is_union else [annotation]
+    return " or ".join(getattr(one, "__name__", str(one)) for one in kinds)
 
 
 def _holds_component(value: object) -> bool:

@@ -42,6 +42,8 @@ def _chain(path: Path, trail: tuple[Path, ...]) -> dict[Path, Document]:
         raise ConfigError(f"the bases form a circle: {circle}")
     document = read(path)
     bases = document.value.pop("base", [])
+    if not isinstance(bases, str | list | None):
+        raise ConfigError(f"base ({document.marks[('base',)]}) must be a file or a list of files, not {bases!r}")
     found: dict[Path, Document] = {}
     for name in [bases] if isinstance(bases, str) else bases or []:
         found |= _chain(_find(name, path, document.marks[("base",)]), (*trail, path))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
@@ -94,20 +95,7 @@ def fit(
         _refuse_idle(callback)
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
     logged = _Logged()
-    on_terminal = sys.stdout.isatty()
-    runner = Trainer(
-        **asdict(trainer) | {"strategy": strategy},
-        accelerator=experiment.accelerator,
-        devices=experiment.devices,
-        num_nodes=experiment.num_nodes,
-        default_root_dir=folder,
-        logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
-        callbacks=[*callbacks, logged, _LeaveAtOnce()],
-        plugins=[AtomicCheckpointIO()],
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-        enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
-        enable_model_summary=False,
-    )
+    runner = _trainer([*callbacks, logged, _LeaveAtOnce()], trainer, strategy, experiment, folder, events)
     last = folder / "checkpoints" / "last.ckpt"
     handler = signal.getsignal(signal.SIGTERM)
     runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
@@ -120,6 +108,33 @@ def fit(
     if export is not None:
         export(folder)
     return metrics
+
+
+def _trainer(
+    callbacks: Sequence[Callback],
+    settings: TrainerSettings,
+    strategy: Any,
+    experiment: Experiment,
+    folder: Path,
+    events: Path,
+) -> Trainer:
+    on_terminal = sys.stdout.isatty()
+    try:
+        return Trainer(
+            **asdict(settings) | {"strategy": strategy},
+            accelerator=experiment.accelerator,
+            devices=experiment.devices,
+            num_nodes=experiment.num_nodes,
+            default_root_dir=folder,
+            logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
+            callbacks=[*callbacks],
+            plugins=[AtomicCheckpointIO()],
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
+            enable_model_summary=False,
+        )
+    except (MisconfigurationException, ValueError) as error:  # Lightning's words for a setting it cannot follow
+        raise ConfigError(f"accelerator or trainer: {' '.join(str(error).split())}") from error
 
 
 def _refuse_idle(callback: ModelCheckpoint) -> None:

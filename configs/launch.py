@@ -110,7 +110,10 @@ def joined(experiment: Experiment) -> Iterator[Ranks]:
     on_gpu = experiment.accelerator != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    store, rank, world_size = next(iter(rendezvous("env://")))
+    try:
+        store, rank, world_size = next(iter(rendezvous("env://")))
+    except ValueError as error:
+        raise ConfigError(f"RANK is set, as a launcher does, but not all that goes with it: {error}") from error
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_PATIENCE)
     yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_PATIENCE), store)

@@ -54,6 +54,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     merged = lay_over(documents)
     origins = Origins.of(merged.value, merged.marks)
     _check_stages(merged, documents, origins)
+    _check_maps(merged.value, origins)
     with _explained(origins):
         settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), merged.value)
         if settings.data_root is None:
@@ -124,6 +125,19 @@ def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
         else:
             message = f"{reason[0].lower()}{reason[1:]} at {origins.at(here)}"
         raise ConfigError(message) from error
+
+
+def _check_maps(settings: Mapping[str, Any], origins: Origins) -> None:
+    """What OmegaConf would say of another shape in words of its own."""
+    stages = settings.get("stages")
+    if stages is None:
+        raise ConfigError(f"no stages in {origins.where(())}")
+    maps = {("parts",): settings.get("parts", {}), ("stages",): stages}
+    if isinstance(stages, dict):
+        maps |= {("stages", name): stage for name, stage in stages.items()}
+    for key, value in maps.items():
+        if not isinstance(value, dict):
+            raise ConfigError(f"{origins.at(key)} must be a map, not {value!r}")
 
 
 def _check_names(experiment: Experiment, origins: Origins) -> None:

@@ -150,5 +150,8 @@ def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:
     """The model in evaluation mode on its device; `auto` is this process's own CUDA device where there is one."""
     if device == "auto":
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
-    torch.nn.Module.to(model, torch.device(device))
+    try:
+        torch.nn.Module.to(model, torch.device(device))
+    except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
+        raise ConfigError(f"cannot put the model on device {device!r}: {str(error).splitlines()[0]}") from error
     return model.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,21 @@ def test_an_error_at_work_exits_1_with_one_line_and_leaves_nothing_complete(tmp_
     assert capsys.readouterr().err == "error: numbers.txt:3: not a number\n"
     assert not (artifact(tmp_path, "more") / "manifest.json").exists()
     assert (artifact(tmp_path, "first") / "manifest.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    assert run(chain(tmp_path), f"output={tmp_path / 'file'}") == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'file'}/inputs.json: Not a directory\n"
+
+
+def test_on_the_cpu_no_gpu_is_seen(tmp_path: Path, monkeypatch) -> None:
+    """What a config leaves to `device: auto` must not go where Lightning does not."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert run(chain(tmp_path), "--dry-run", "accelerator=auto") == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert run(chain(tmp_path), "--dry-run") == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_bug_is_not_dressed_up(tmp_path: Path) -> None:

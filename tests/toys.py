@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,21 @@ class Reader:
         limits: Limits | Piece | None = None,
     ) -> None:
         self.piece, self.codec, self.wanted, self.limits = piece, codec, wanted, limits
+
+
+@dataclass
+class Weighted:
+    """Settings around a component."""
+
+    piece: Piece
+    weight: float = 1.0
+
+
+class Weighing:
+    """Takes maps that mean a dataclass."""
+
+    def __init__(self, pieces: Mapping[str, Weighted]) -> None:
+        self.pieces = pieces
 
 
 class Open:

@@ -11,7 +11,7 @@ from configs.build import build, check, check_stage
 from configs.origins import Origins
 from configs.schema import Stage, TrainerSettings
 from envs.errors import ConfigError
-from tests.toys import Holder, Limits, Piece
+from tests.toys import Holder, Limits, Open, Piece
 
 AT = ("stages", "rl", "module")
 PIECE = {"target": "tests.toys:Piece", "name": "a"}
@@ -35,6 +35,10 @@ def refused(value: Any, message: str) -> None:
 
 def holder(**arguments: Any) -> dict[str, Any]:
     return {"target": "tests.toys:Holder", "piece": PIECE, **arguments}
+
+
+def weighing(**settings: Any) -> dict[str, Any]:
+    return {"target": "tests.toys:Weighing", "pieces": {"one": {"piece": PIECE, **settings}}}
 
 
 def test_values_arrive_in_the_types_of_the_signature(tmp_path: Path) -> None:
@@ -95,6 +99,12 @@ def test_open_keywords_take_any_name_but_named_ones_stay_checked() -> None:
         (holder(piece={"name": "a"}), r"module.piece .* must be a component, .* not {'name': 'a'}"),
         (holder(hook=3), r"module.hook .* must be a component, .* not 3"),
         ({"target": "tests.toys:Reader", "codec": 42}, r"module.codec .* must be a component, .* not 42"),
+        (holder(piece={"target": "tests.toys:Open"}), r"module.piece .* asks for Piece, which tests.toys:Open is not$"),
+        (holder(hook={"target": "tests.toys:Open"}), r"module.hook .* asks for Callable, which tests.toys:Open is not"),
+        ({"target": "tests.toys:Reader", "codec": PIECE}, r"module.codec .* asks for Codec, which tests.toys:Piece is"),
+        (weighing(weigth=2.0), r"^unknown key 'weigth' at .*module.pieces.one \(x.yaml:14\); did you mean 'weight'\?"),
+        (weighing(weight="high"), r"'high' of type 'str' .* Float at stages.rl.module.pieces.one.weight"),
+        (weighing(piece={"target": "tests.toys:Open"}), r"module.pieces.one.piece .* asks for Piece"),
         ({"target": "tests.toys:Holder"}, r"missing 'piece' at stages.rl.module .*, which tests.toys:Holder requires"),
         (holder(more=[PIECE | {"nam": 1}]), r"unknown key 'nam' at stages.rl.module.more\[0\]"),
         ({"target": "tests.toy:Holder"}, r"no module 'tests.toy' at .*target .*; did you mean 'tests.toys'\?"),
@@ -114,6 +124,13 @@ def test_plain_values_pass_where_a_signature_takes_them_too() -> None:
     assert made(holder(hook=None, corpus=None)).hook is None
     assert made({"target": "tests.toys:Reader", "piece": "path", "wanted": [1]}).piece == "path"
     assert made({"target": "tests.toys:Reader", "limits": {"steps": 5}}).limits == {"steps": 5}
+
+
+def test_a_component_passes_where_its_kind_fits_or_cannot_be_told() -> None:
+    assert made(weighing(weight=2)).pieces["one"]["weight"] == 2
+    assert made(holder(hook={"target": "tests.toys:reward"})).hook([1], 1) == [2.0]
+    assert isinstance(made(holder(more=[{"target": "tests.toys:Open"}])).more[0], Open)
+    assert isinstance(made({"target": "tests.toys:Reader", "limits": PIECE}).limits, Piece)
 
 
 def test_a_path_inside_another_stage_need_not_exist_yet() -> None:

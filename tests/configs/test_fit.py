@@ -93,6 +93,8 @@ def best_of_three(
     *more: Callback,
     checkpoints: Sequence[dict[str, Any]] = (LAST, BEST),
     module: Wavering | None = None,
+    strategy: str = "auto",
+    **trainer: Any,
 ) -> tuple[Wavering, dict[str, Any]]:
     seed_everything(1, verbose=False)
     module = module or Wavering()
@@ -100,8 +102,8 @@ def best_of_three(
         module,
         HeldOut(),
         [*(ModelCheckpoint(**settings) for settings in checkpoints), *more],
-        trainer=TrainerSettings(max_epochs=3),
-        strategy="auto",
+        trainer=TrainerSettings(**{"max_epochs": 3} | trainer),
+        strategy=strategy,
         experiment=Experiment("toy", {}, accelerator="cpu"),
         folder=folder,
         events=folder / "tensorboard" / "fit" / "0123",
@@ -156,6 +158,13 @@ def test_a_monitor_without_held_out_data_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="monitor: val_loss needs held-out data, which Blind has none of"):
         best_of_three(tmp_path, module=Blind())
+
+
+@pytest.mark.parametrize("setting", [{"precision": "foo"}, {"strategy": "foo"}, {"max_epochs": -3}])
+def test_a_setting_that_lightning_refuses_is_one_line(setting: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^accelerator or trainer: .*(foo|-3)") as caught:
+        best_of_three(tmp_path, **setting)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_beside_it(tmp_path: Path, monkeypatch) -> None:

@@ -91,6 +91,20 @@ def test_a_stage_laid_over_others_is_new_only_with_something_to_run(tmp_path: Pa
     fails(write(tmp_path, BASIC.replace("data: {", "trainer: {")), r"unknown key 'target' at stages.make.trainer")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("experiment: x\n", r"^no stages in .*x\.yaml$"),
+        ("experiment: x\nstages: [1]\n", r"^stages \(.*x\.yaml:2\) must be a map, not \[1\]$"),
+        ("experiment: x\nstages:\n  make: 5\n", r"^stages\.make \(.*x\.yaml:3\) must be a map, not 5$"),
+        (BASIC + "parts: 1\n", r"^parts \(.*x\.yaml:4\) must be a map, not 1$"),
+        ("base: 5\n" + BASIC, r"^base \(.*x\.yaml:1\) must be a file or a list of files, not 5$"),
+    ],
+)
+def test_what_must_be_a_map_is_named(tmp_path: Path, text: str, message: str) -> None:
+    fails(write(tmp_path, text), message)
+
+
 def test_a_missing_experiment_name_is_named(tmp_path: Path) -> None:
     fails(write(tmp_path, BASIC.replace("experiment: basic", "seed: 1")), r"missing 'experiment'")
 

@@ -50,6 +50,13 @@ def test_a_missing_model_or_adapter_is_one_clear_line(tmp_path: Path) -> None:
         load_policy(str(tmp_path / "base"), adapter=tmp_path / "empty")
 
 
+def test_a_device_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="cannot put the model on device 'tpux'") as caught:
+        random_policy(tmp_path, hidden_size=16, heads=2, layers=1, device="tpux")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_random_policy_is_a_function_of_its_seed_and_leaves_the_global_generator(tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(tmp_path)
     torch.manual_seed(3)
