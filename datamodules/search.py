@@ -1,4 +1,4 @@
-"""Tree search as a stage: which steps of the policy lead to right answers, and which do not."""
+"""Monte Carlo tree search (MCTS) as a stage: which steps of the policy lead to right answers, and which do not."""
 
 from __future__ import annotations
 

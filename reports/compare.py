@@ -40,8 +40,8 @@ _TESTS = ("bootstrap", "t-test", "seeds")
 
 _EXPLANATION = (
     "Brackets: 95 % bootstrap interval over questions, each averaged over seeds first. Difference: to the baseline, on "
-    "the same questions. p: two-sided, paired, by bootstrap and t-test over questions, which speak of other questions "
-    "under these seeds, and where there are several seeds by t-test over their means, which speaks of other seeds. "
+    "the same questions. p: two-sided and paired. `bootstrap` and `t-test` are over questions: they speak of other "
+    "questions under these seeds. `seeds` is a t-test over the means of seeds: it speaks of other seeds. "
     "Holm: adjusted for all comparisons by one metric."
 )
 

@@ -44,6 +44,8 @@ def _section(path: Path) -> str:
         several = {"experiment": "experiment"} if len({row["experiment"] for row in kept["rows"]}) > 1 else {}
         labels = several | _PLACE
         parts = [f"## {kept['title']}", kept["question"]]
+        if (said := path.with_suffix(".md")).exists():
+            parts += [said.read_text(encoding="utf-8").strip()]
         if len(kept["seeds"]) > 1:
             parts += ["Mean over seeds ± their standard deviation:", _seeds_table(labels, kept["rows"])]
         else:
@@ -52,20 +54,23 @@ def _section(path: Path) -> str:
             explanation, _, tables = compared.partition("\n\n")  # the same for every metric: once is enough
             parts += [] if number else [explanation]
             parts += [re.sub("^## ", "### ", tables, flags=re.MULTILINE)]
-        if (said := path.with_suffix(".md")).exists():
-            parts += [said.read_text(encoding="utf-8").strip()]
         if kept["stages"]:
-            parts += ["Stages, with the seconds they took and what they made or logged last:"]
-            parts += ["\n".join(_stage_lines(several, kept["stages"]))]
+            stages = "\n".join(_stage_lines(several, kept["stages"]))
+            parts += [_folded("Stages, with the seconds they took and what they made or logged last", stages)]
         parts += [
             f"```\n{kept['command']}\n```",
             f"Commit {kept['commit']}, seeds {', '.join(map(str, kept['seeds']))}, {kept['machine']}; "
             + ", ".join(f"{name} {version}" for name, version in kept["versions"].items()),
-            note_list(kept["notes"]),
         ]
+        if notes := note_list(kept["notes"]):
+            parts += [_folded("How each arm was evaluated", notes)]
     except KeyError as error:
         raise DataError(f"{path} lacks {error}: make it with python -m reports.freeze") from None
     return "\n\n".join(part for part in parts if part)
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 def _seeds_table(labels: Mapping[str, str], rows: Sequence[Row]) -> str:

@@ -19,6 +19,7 @@ FORBIDDEN = {
     "modules": {"configs", "datamodules", "callbacks", "reports", "train", "omegaconf"},
     "datamodules": {"configs", "modules", "callbacks", "reports", "train", "omegaconf"},
     "callbacks": {"configs", "reports", "train", "omegaconf"},
+    "configs": {"modules", "datamodules", "callbacks", "reports", "train"},
     "reports": {"configs", "callbacks", "train", "lightning", "omegaconf"},
 }
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

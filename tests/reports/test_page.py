@@ -119,7 +119,7 @@ def test_several_experiments_are_compared_and_commented_on(tmp_path: Path) -> No
     assert "| two | toy | dev | eval | 2 | 75.0 ± 35.4 |" in page
     assert (page.count("Baseline: one:eval."), page.count(" ### toy/dev ")) == (1, 2)
     assert "+25.0 [" in page
-    assert page.index("+25.0 [") < page.index("Two is no better.") < page.index("Commit abc123")
+    assert page.index("Two is no better.") < page.index("+25.0 [") < page.index("Commit abc123"), "what it means first"
 
 
 def test_stages_that_experiments_share_are_shown_once_with_what_their_seeds_made(tmp_path: Path) -> None:
