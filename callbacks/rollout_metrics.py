@@ -41,7 +41,7 @@ def measure(
         values[f"rewards/{name}/std"] = _std(given_N[None])
         values[f"rewards/{name}/unscored"] = given_N.isnan()
     if "prm" in scores.breakdown:
-        values |= _prm(episodes, scores.breakdown["prm"])
+        values |= _prm(episodes, scores.breakdown["prm"], mask_BS)
     advantages_N = advantages_BS[mask_BS]
     values["adv/mean"], values["adv/abs"] = advantages_N, advantages_N.abs()
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])
@@ -67,15 +67,15 @@ def means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
     return {name: total / count if count else NAN for name, (total, count) in zip(values, totals, strict=True)}
 
 
-def _prm(episodes: Sequence[Episode], given_BS: Tensor) -> dict[str, Tensor]:
+def _prm(episodes: Sequence[Episode], given_BS: Tensor, mask_BS: Tensor) -> dict[str, Tensor]:
     """Whether a process reward model still tells right answers from wrong ones while it is trained against.
 
-    Of the steps in format alone: the others have no score of its own, and stand mostly in wrong episodes.
+    Of the steps in format alone: the others get 0 by rule, and stand mostly in wrong episodes.
     """
-    read_BS = torch.zeros_like(given_BS, dtype=torch.bool)
+    read_BS = mask_BS.clone()
     for row, episode in enumerate(episodes):
         for number, step in enumerate(episode.steps):
-            read_BS[row, number] = bool(step.spans) and step.valid
+            read_BS[row, number] &= step.valid
     right_B = _floats(exact_match(episode.answer, episode.question.answers) for episode in episodes).bool()
     return {
         "prm/mean": given_BS[read_BS],

@@ -79,6 +79,7 @@ class LoRA:
 
 
 def has_adapters(model: nn.Module) -> bool:
+    """Whether a model was given adapters."""
     return any(_is_adapter(name) for name, _ in model.named_parameters())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import torch
 import yaml
 
 import train
+from tests import micro
 
 ROOT = Path(train.__file__).parent
 NUMBERS = {"target": "tests.toys:Numbers"}
@@ -44,12 +44,7 @@ def fitting(folder: Path, epochs: int = 4, **callbacks: Any) -> Path:
 
 
 def run(path: Path, *arguments: str) -> int:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        return train.main(["--config", str(path), *arguments])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return micro.run(*arguments, config=path)
 
 
 def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
