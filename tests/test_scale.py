@@ -168,15 +168,25 @@ def artifact(output: Path, name: str) -> Path:
     return found
 
 
-def weights(output: Path, name: str) -> dict[str, Tensor]:
-    return load_file(artifact(output, name) / "model" / "model.safetensors")
+MODEL, ADAPTER = "model/model.safetensors", "adapter/adapter_model.safetensors"
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "grpo"])
-def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str) -> None:
-    one, two = weights(folder / "one", name), weights(folder / "two", name)
+def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
+    return load_file(artifact(output, name) / file)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        *((name, MODEL) for name in ("ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "grpo")),
+        *((name, ADAPTER) for name in ("fsdp_lora", "grpo")),
+    ],
+)
+def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
+    one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
     assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-5
+    assert file == MODEL or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
 
 
 @pytest.mark.parametrize("name", ["prm", "prm_lora"])
@@ -244,6 +254,6 @@ def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
     for name in broken:
         begun = (folder / "broken" / f"{name}.killed.epochs").read_text().split()
         assert begun.count("0") == 2  # by either rank, once: it went on, it did not start over
-        model = Path("model") / "model.safetensors"
-        unbroken = (artifact(folder / "two", name) / model).read_bytes()
-        assert (artifact(folder / "broken", name) / model).read_bytes() == unbroken
+        for file in (MODEL, ADAPTER):
+            unbroken = (artifact(folder / "two", name) / file).read_bytes()
+            assert (artifact(folder / "broken", name) / file).read_bytes() == unbroken
