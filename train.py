@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.launch import Ranks, joined, leave, leave_at_once, must_start, start
-from configs.leaks import Leaks
-from configs.loader import load
-from configs.options import parse
-from configs.plan import Plan
-from configs.stages import record, run_stage
-from envs.errors import ConfigError, DataError, UserError
-from envs.progress import quiet_without_terminal
+from common.errors import ConfigError, DataError, UserError
+from common.progress import quiet_without_terminal
+from pipeline.command_line import parse
+from pipeline.launcher import Ranks, joined, leave, leave_at_once, must_start, start
+from pipeline.leaks import Leaks
+from pipeline.loader import load
+from pipeline.plan import Plan
+from pipeline.stages import record, run_stage
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
                 ranks.agree(leaks.check)
-            ranks.agree(lambda: report(plan))
+            ranks.agree(lambda: write_report(plan))
     except UserError as error:
         if ranks.speaks():
             print(f"error: {error}", file=sys.stderr)
@@ -66,14 +66,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def report(plan: Plan) -> None:
+def write_report(plan: Plan) -> None:
     """Write the experiment's pages and print its headline table."""
-    from reports import board, experiment
+    from evaluation import report, tensorboard_summary
 
     record(plan)
     output = Path(plan.experiment.output)
-    print(experiment.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts()))
-    board.write(plan.folder, plan.settings())
+    print(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts()))
+    tensorboard_summary.write(plan.folder, plan.settings())
 
 
 if __name__ == "__main__":

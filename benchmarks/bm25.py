@@ -20,8 +20,8 @@ from typing import TypeVar
 import bm25s
 import numpy as np
 
+from common.seeds import stable_hash
 from envs.retrievers.bm25 import BM25
-from envs.seeds import stable_hash
 
 T = TypeVar("T")
 

@@ -22,16 +22,16 @@ from pathlib import Path
 import torch
 import transformers
 
-from datamodules.sources.world import WorldQuestions
-from datamodules.world import WorldData
+from datamodules.sources.world_questions import WorldQuestions
+from datamodules.world_data import WorldData
 from envs.interfaces import Generator
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Request, Turn
-from modules.generation import PolicyGenerator
 from modules.policy import Policy, random_policy
+from modules.samplers.in_process import PolicyGenerator
 
 LIMITS = Limits(turns=11, turn_tokens=48, observation_tokens=320, total_tokens=1024)
 

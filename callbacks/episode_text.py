@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from callbacks.rollout import Iteration, RolloutCallback
-from envs.errors import ConfigError
+from common.errors import ConfigError
 
 _LONGEST = 400  # characters of a passage of text
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from envs.errors import ConfigError, UserError
+from common.errors import ConfigError, UserError
 
 log = logging.getLogger(__name__)
 

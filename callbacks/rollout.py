@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
-from callbacks.rollout_metrics import means, measure
-from callbacks.rollout_rows import step_lengths, step_means, token_advantages, training_rows
-from datamodules.questions import QuestionData
-from envs.batches import PackedSequence
-from envs.errors import ConfigError, UserError
+from common.errors import ConfigError, UserError
+from datamodules.question_data import QuestionData
 from envs.interfaces import Protocol, Retriever, RewardContext
+from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Hit, Limits
-from modules.generation import PolicyGenerator
+from evaluation.rollout_metrics import measure
 from modules.grpo import GRPO
 from modules.policy import check_policy
-from modules.rewards.combine import Scores, Term, combine, read_terms
+from modules.rewards.terms import Scores, Term, combine, read_terms
+from modules.samplers.in_process import PolicyGenerator
 from modules.sharding import gathered
+from modules.training_rows import step_lengths, step_means, token_advantages, training_rows
 
 
 class ScoringError(UserError):
@@ -94,7 +97,7 @@ class RolloutCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if not isinstance(pl_module, GRPO) or not isinstance(_data(trainer), QuestionData):
-            raise ConfigError("RolloutCallback goes with modules.grpo:GRPO and datamodules.questions:QuestionData")
+            raise ConfigError("RolloutCallback goes with modules.grpo:GRPO and datamodules.question_data:QuestionData")
         check_policy(pl_module.policy, self.protocol, self._environment.limits)
         _data(trainer).group_size = self.group_size
 
@@ -112,7 +115,7 @@ class RolloutCallback(Callback):
         self.latest = Iteration(episodes, scores, advantages_BS)
         _data(trainer).fill(rows)
         values = measure(episodes, scores, advantages_BS, self.protocol, group_size=self.group_size)
-        pl_module.log_dict(means(values, trainer.strategy))
+        pl_module.log_dict(_means(values, trainer.strategy))
         retrieval = 0.0 if self._retriever is None else self._retriever.seconds
         self._seconds = {"time/rollout": sampled - start, "time/retrieval": retrieval, "time/prm": scored - sampled}
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
@@ -186,6 +189,14 @@ class _Timed:
             return self.retriever.search(queries, k)
         finally:
             self.seconds += time.perf_counter() - start
+
+
+def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
+    """Means over all ranks; NaN for a tag without any value."""
+    known = [one.double()[one.double().isfinite()] for one in values.values()]
+    totals = torch.tensor([[float(one.sum()), float(len(one))] for one in known], device=strategy.root_device)
+    totals = strategy.reduce(totals, reduce_op="sum").tolist()
+    return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
 def _data(trainer: Trainer) -> QuestionData:

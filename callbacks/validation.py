@@ -7,15 +7,15 @@ import time
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.evaluate import Benchmark
-from callbacks.scoring import score
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.interfaces import Protocol
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Limits
-from modules.generation import PolicyGenerator
+from evaluation.evaluate import Benchmark
+from evaluation.scoring import score
 from modules.policy import check_policy
+from modules.samplers.in_process import PolicyGenerator
 from modules.sharding import gathered
 from modules.training import Training
 

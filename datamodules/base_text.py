@@ -9,10 +9,10 @@ from random import Random
 
 from lightning.pytorch import LightningDataModule
 
-from datamodules.loader import Batches
-from envs.batches import PackedSequence, SequenceBatch, collate, pack
-from envs.errors import ConfigError, DataError
-from envs.seeds import stable_hash
+from common.errors import ConfigError, DataError
+from common.seeds import stable_hash
+from datamodules.batches import Batches
+from envs.packing import PackedSequence, SequenceBatch, collate, pack
 from envs.text import load_tokenizer
 from envs.types import TrainingSequence
 from envs.world.drills import DRILLS, Drills, Piece

@@ -19,7 +19,7 @@ class Maker(typing.Protocol):
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Make this rank's share of the work, under `folder/data`.
 
-        Each unit of work is written once, whole and atomically (`envs.files.atomic_write`). A killed run calls this
+        Each unit of work is written once, whole and atomically (`common.files.atomic_write`). A killed run calls this
         again on the folder it left: units that are there stay, the others are made. Ranks take different times here,
         so nothing in it may wait for another rank.
         """

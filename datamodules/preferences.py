@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.errors import ConfigError, DataError
+from common.files import atomic_write, write_json
+from datamodules.episode_sampling import Counting
 from datamodules.maker import missing, units
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
-from datamodules.sampling import Counting
-from datamodules.search import read_trees
 from datamodules.tree.node import Tree
 from datamodules.tree.pairs import candidate_groups, mixed_group
-from datamodules.tree.text import pair_text, tree_text
-from envs.errors import ConfigError, DataError
-from envs.files import atomic_write, write_json
+from datamodules.tree.tree_text import pair_text, tree_text
+from datamodules.tree_search import read_trees
 from envs.interfaces import Judge, Protocol
 from envs.siblings import Candidate, Pair, Verdict
 

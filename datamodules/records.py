@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from common.errors import DataError
+from common.files import atomic_write
 from datamodules.tree.node import Tree
-from envs.errors import DataError
-from envs.files import atomic_write
 from envs.siblings import Pair
 from envs.types import Episode, Question, Status, Step, Turn
 

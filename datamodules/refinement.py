@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from common.answers import exact_match
+from common.errors import ConfigError, DataError
+from common.files import write_json
 from datamodules.maker import missing, units
 from datamodules.records import episode_from_row, episode_to_row, numbered_rows, read_rows, write_rows
-from envs.answers import exact_match
-from envs.errors import ConfigError, DataError
-from envs.files import write_json
 from envs.interfaces import Oracle, StepScorer
 from envs.types import Episode
 

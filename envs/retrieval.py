@@ -6,9 +6,9 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
+from common.seeds import stable_hash
 from envs.interfaces import Generator, Particular, Protocol, Retriever
-from envs.seeds import stable_hash
 from envs.types import Act, Done, Episode, Hit, Limits, Question, Request, Status, Turn
 
 log = logging.getLogger(__name__)

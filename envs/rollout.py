@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 
+from common.progress import progress_bar
 from envs.interfaces import Generator
-from envs.progress import progress_bar
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Act, Episode, Question, Request
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 
 _SLOT = "\ue000{}\ue001"
 _DATE = "26 Jul 2024"  # for templates that write a date; the one Llama's own falls back to

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 
 Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
 Finish = Literal["stop", "eos", "length", "scripted"]

@@ -19,19 +19,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from envs.progress import quiet_without_terminal
+from common.progress import quiet_without_terminal
 
 quiet_without_terminal()  # before the libraries that draw bars are imported
 
-from callbacks.evaluate import Evaluation
-from configs.loader import load
-from configs.plan import Plan
-from configs.stages import build_data
-from envs.errors import ConfigError, DataError, RetrievalError, UserError
+from common.errors import ConfigError, DataError, RetrievalError, UserError
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
+from evaluation.evaluate import Evaluation
 from modules.metrics import exact_match, f1_score
+from pipeline.loader import load
+from pipeline.plan import Plan
+from pipeline.stages import build_data
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         evaluation = build_data(options.stage, plan)
         if not isinstance(evaluation, Evaluation):
             raise ConfigError(
-                f"stage {options.stage} evaluates nothing; name one whose data is callbacks.evaluate:Evaluation"
+                f"stage {options.stage} evaluates nothing; name one whose data is evaluation.evaluate:Evaluation"
             )
         episode = ask(evaluation, options)
         print(transcript(episode))

@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from envs.batches import SequenceBatch
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from envs.packing import SequenceBatch
 from modules.functional.logprobs import token_entropy, token_logprobs
 from modules.functional.losses import Aggregate, clipped_policy_loss, k3_divergence, masked_total
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.scoring import sequence_logprobs, spread, trained_logits
+from modules.sequence_logprobs import sequence_logprobs, spread, trained_logits
 from modules.training import Training
 
 

@@ -17,7 +17,7 @@ from peft.utils.other import TrainableTokensWrapper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from modules.policy import Policy
 
 _ADAPTER = "default"

@@ -1,4 +1,4 @@
-"""Answer metrics over many questions, as torchmetrics; the scores themselves are in `envs.answers`."""
+"""Answer metrics over many questions, as torchmetrics; the scores themselves are in `common.answers`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from envs.answers import cover_match as cover_match
-from envs.answers import exact_match as exact_match
-from envs.answers import f1_score as f1_score
-from envs.answers import normalize_answer as normalize_answer
+from common.answers import cover_match as cover_match
+from common.answers import exact_match as exact_match
+from common.answers import f1_score as f1_score
+from common.answers import normalize_answer as normalize_answer
 
 
 class _AnswerMetric(Metric):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 
 
 class Optimizer(typing.Protocol):

@@ -12,7 +12,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.interfaces import Protocol
 from envs.text import load_tokenizer, refuse_absent
 from envs.types import Limits

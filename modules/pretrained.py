@@ -26,8 +26,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from envs.errors import DataError, UserError
-from envs.files import build_once
+from common.errors import DataError, UserError
+from common.files import build_once
 from envs.text import Codec
 
 

@@ -11,8 +11,8 @@ import torch
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
-from envs.errors import ConfigError
-from envs.readings import PairBatch
+from common.errors import ConfigError
+from envs.score_positions import PairBatch
 from modules.calibration import platt
 from modules.functional.losses import pairwise_ranking_loss
 from modules.lora import LoRA

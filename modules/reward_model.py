@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from envs.errors import ConfigError
-from envs.files import write_json
-from envs.readings import ReadBatch, ReadSequence, collate_reads, read_sequences
+from common.errors import ConfigError
+from common.files import write_json
+from envs.score_positions import ReadBatch, ReadSequence, collate_reads, read_sequences
 from envs.types import Episode
 from modules.functional.logprobs import token_logprobs
 from modules.policy import Dtype, Policy, load_policy

@@ -8,13 +8,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from envs.batches import SequenceBatch
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from envs.packing import SequenceBatch
 from modules.functional.losses import format_weighted_nll, token_weights
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy, embedding_rows
-from modules.scoring import sequence_logprobs
+from modules.sequence_logprobs import sequence_logprobs
 from modules.training import Training
 
 

@@ -12,8 +12,8 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from envs.errors import ConfigError, UserError
-from envs.seeds import stable_hash
+from common.errors import ConfigError, UserError
+from common.seeds import stable_hash
 from modules.lora import LoRA, has_adapters, save_adapters
 from modules.optimizer import Optimizer
 from modules.policy import Policy

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from common.errors import RetrievalError
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.search import SearchSettings, TreeSearcher
-from envs.errors import RetrievalError
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn

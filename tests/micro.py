@@ -38,7 +38,7 @@ class Quickstart(NamedTuple):
 
 def questions(low: float, high: float) -> str:
     """A part of the questions that the policy is fine-tuned on: one layer answers no others."""
-    source = "datamodules.sources.world:WorldQuestions"
+    source = "datamodules.sources.world_questions:WorldQuestions"
     return f'{{target: "{source}", path: "${{stage:world}}", split: sft, part: [{low}, {high}]}}'
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.errors import RetrievalError
+from common.errors import RetrievalError
 from envs.interfaces import Judge, Retriever, RewardContext
 from envs.siblings import Candidate, Verdict
 from envs.types import Episode, Hit

@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 import train
-from configs.origins import leaves
+from pipeline.origins import leaves
 from tests import micro
 from tests.lives import PAGES, Break
 from tests.micro import Quickstart, artifacts, metrics, scalars, weights

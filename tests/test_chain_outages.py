@@ -35,7 +35,7 @@ def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart:
 
 
 def test_a_judge_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart, capsys) -> None:
-    truth = '{target: "modules.judges.oracle:WorldOracle", world: "${stage:world}"}'
+    truth = '{target: "modules.judges.world_oracle:WorldOracle", world: "${stage:world}"}'
     absent = 'stages.label.data.judge={target: "tests.outages:Absent", judge: %s, every: %d}'
     assert micro.chain(quickstart.output, absent % (truth, 3), "experiment=absent", "--stage", "label") == 0
     whole = metrics(artifacts(quickstart.output)["label"])

@@ -18,11 +18,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 import train
-from configs.loader import load
-from configs.origins import leaves
+from common.seeds import stable_hash
 from envs.protocols.prorag import INSTRUCTION
-from envs.seeds import stable_hash
 from modules.policy import Policy, load_tokenizer
+from pipeline.loader import load
+from pipeline.origins import leaves
 from tests.chat_server import chat_server
 from tests.tiny import CHAT_TEMPLATE
 

@@ -56,7 +56,7 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", **changes: 
             "folder": str(folder / "runs" / "gradients"),
         },
         "data": {
-            "target": "datamodules.questions:QuestionData",
+            "target": "datamodules.question_data:QuestionData",
             "questions": {"target": "tests.toy_rl:Asked", "count": 10},
             "questions_per_iteration": 4,
             "updates": 2,

@@ -35,8 +35,12 @@ TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora
 def teach() -> dict[str, Any]:
     """A stage of episodes to learn from, of two to eight turns."""
     data = {
-        "target": "datamodules.sampling:EpisodeSampling",
-        "questions": {"target": "datamodules.sources.world:WorldQuestions", "path": "${stage:world}", "split": "sft"},
+        "target": "datamodules.episode_sampling:EpisodeSampling",
+        "questions": {
+            "target": "datamodules.sources.world_questions:WorldQuestions",
+            "path": "${stage:world}",
+            "split": "sft",
+        },
         "protocol": "${parts.protocol}",
         "limits": {"target": "envs.types:Limits", "turn_tokens": 64},
         "retriever": {"target": "envs.retrievers.bm25:BM25", "corpus": "${stage:world}/data/corpus.jsonl"},
@@ -69,7 +73,7 @@ def sft(trainer: dict[str, Any], callbacks: dict[str, Any] | None = None, **sett
     """Fine-tuning on the teacher's episodes."""
     policy = {"target": "modules.policy:random_policy", "tokenizer": "${parts.tokenizer}"}
     policy |= {"hidden_size": 32, "layers": 2, "feed_forward": 32}
-    data = {"target": "datamodules.episodes:EpisodeData", "path": "${stage:teach}", "batch_size": 8}
+    data = {"target": "datamodules.episode_data:EpisodeData", "path": "${stage:teach}", "batch_size": 8}
     return stage({"target": "modules.sft:SFT", "policy": policy, **settings}, data, callbacks or {}, **trainer)
 
 
@@ -77,7 +81,7 @@ def prm(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any
     """A reward model, the better of its two epochs; the pairs held out are not as many as fill the ranks' batches."""
     pairs = str(folder / "pairs")
     module = {"target": "modules.prm:PRM", "policy": {"target": "modules.policy:load_policy", "model": pairs}}
-    data = {"target": "datamodules.pairs:PairData", "path": pairs, "batch_size": 8, "validation": 0.3}
+    data = {"target": "datamodules.pair_data:PairData", "path": pairs, "batch_size": 8, "validation": 0.3}
     best = {
         "target": "lightning.pytorch.callbacks:ModelCheckpoint",
         "filename": "best",
@@ -104,7 +108,7 @@ def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, An
         "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
     }
     data = {
-        "target": "datamodules.questions:QuestionData",
+        "target": "datamodules.question_data:QuestionData",
         "questions": {"target": "tests.toy_rl:Asked"},
         "questions_per_iteration": 4,
         "micro_batch": 8,

@@ -19,16 +19,16 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerFast
 
 from callbacks.rollout import RolloutCallback
-from datamodules.questions import QuestionData
+from datamodules.question_data import QuestionData
 from envs.interfaces import RewardContext
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.types import Document, Episode, Limits, Question
 from modules.functional.advantages import dual_granularity
-from modules.generation import PolicyGenerator
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
-from modules.rewards.combine import Term
+from modules.rewards.terms import Term
+from modules.samplers.in_process import PolicyGenerator
 from tests.tiny import CHAT_TEMPLATE, FixedRetriever, tiny_policy
 
 LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
-from envs.errors import DataError
+from common.errors import DataError
 
 
 class Line(LightningDataModule):

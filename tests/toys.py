@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from envs.errors import ConfigError, DataError
-from envs.files import atomic_write
+from common.errors import ConfigError, DataError
+from common.files import atomic_write
 
 
 @dataclass(frozen=True)

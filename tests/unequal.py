@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from envs.types import Episode, Request
-from modules.generation import PolicyGenerator
+from modules.samplers.in_process import PolicyGenerator
 from modules.sharding import gathered
 from modules.training import Training
 from tests.tiny import question

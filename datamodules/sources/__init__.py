@@ -8,9 +8,9 @@ import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from envs.answers import normalize_answer
-from envs.errors import ConfigError
-from envs.seeds import stable_hash
+from common.answers import normalize_answer
+from common.errors import ConfigError
+from common.seeds import stable_hash
 from envs.types import Document, Question
 
 Part = tuple[float, float]

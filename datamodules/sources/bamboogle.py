@@ -8,7 +8,7 @@ from pydantic import Field
 
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted
-from datamodules.sources.reading import Rows, read_cells, read_json
+from datamodules.sources.upstream_files import Rows, read_cells, read_json
 from envs.types import Gold, GoldStep, Question
 
 

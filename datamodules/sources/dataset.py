@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from common.errors import ConfigError, DataError
 from datamodules.records import checked, explain
 from datamodules.sources import Part, check_choice, choose
 from datamodules.sources.fields import Row
-from datamodules.sources.reading import Rows, read_hub, read_json
-from envs.errors import ConfigError, DataError
+from datamodules.sources.upstream_files import Rows, read_hub, read_json
 from envs.types import Document, Question
 
 R = TypeVar("R", bound=Row)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
 
+from common.errors import ConfigError
+from common.seeds import stable_hash
 from datamodules.sources import Part, Source, check_choice, choose
-from envs.errors import ConfigError
-from envs.seeds import stable_hash
 from envs.types import Document, GoldStep, Question
 
 

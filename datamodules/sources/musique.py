@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from common.seeds import stable_hash
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted, unpacked
-from envs.seeds import stable_hash
 from envs.types import Document, Gold, GoldStep, Question
 
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted, unpacked
-from datamodules.sources.reading import Rows, read_json, read_table
+from datamodules.sources.upstream_files import Rows, read_json, read_table
 from envs.types import Gold, Question
 
 

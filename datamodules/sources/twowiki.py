@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import ValidationError
 
+from common.errors import DataError
 from datamodules.records import explain, numbered_rows
 from datamodules.sources import Part
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted, tuples_of
 from datamodules.sources.hotpotqa import ContextRow
-from envs.errors import DataError
 from envs.types import Document, Gold, GoldStep, Question
 
 

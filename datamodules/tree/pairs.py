@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from common.seeds import stable_hash
 from datamodules.tree.node import Tree
 from envs.interfaces import Protocol
-from envs.seeds import stable_hash
 from envs.siblings import Candidate
 from envs.types import Episode
 

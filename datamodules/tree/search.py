@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from common.answers import exact_match, f1_score
+from common.errors import ConfigError
+from common.seeds import stable_hash
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.puct import Prior, backup, priors, puct_scores
-from envs.answers import exact_match, f1_score
-from envs.errors import ConfigError
 from envs.interfaces import Generator
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
-from envs.seeds import stable_hash
 from envs.types import Act, Episode, Question, Request, Turn
 
 Outcome = Literal["exact", "f1"]
@@ -27,7 +27,7 @@ Outcome = Literal["exact", "f1"]
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How trees are grown; see `datamodules.search.TreeSearch`."""
+    """How trees are grown; see `datamodules.tree_search.TreeSearch`."""
 
     simulations: int = 32
     children: int = 4

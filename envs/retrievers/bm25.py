@@ -20,9 +20,9 @@ import numpy as np
 from bm25s.tokenization import Tokenized, Tokenizer
 from scipy.sparse import csc_matrix
 
-from envs.errors import ConfigError
-from envs.files import build_once
-from envs.progress import progress_bar
+from common.errors import ConfigError
+from common.files import build_once
+from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
 from envs.types import Hit
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from envs.sqlite import SharedStore
+from common.sqlite import SharedStore
 from envs.types import Document, Hit
 
 _SCHEMA = """

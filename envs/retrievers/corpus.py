@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.errors import DataError
-from envs.files import build_once
-from envs.progress import progress_bar
-from envs.seeds import stable_hash
+from common.errors import DataError
+from common.files import build_once
+from common.progress import progress_bar
+from common.seeds import stable_hash
 from envs.types import Document
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from envs.errors import ConfigError, DataError
-from envs.files import build_once
-from envs.progress import progress_bar
+from common.errors import ConfigError, DataError
+from common.files import build_once
+from common.progress import progress_bar
+from common.seeds import stable_hash
 from envs.retrievers.corpus import DocumentFile
 from envs.retrievers.encoder import Encoder
-from envs.seeds import stable_hash
 from envs.types import Document, Hit
 
 _BLOCK = 4096  # passages encoded and added at once

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize as unit_length
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.text import refuse_absent
 
 Pooling = Literal["mean", "cls", "last"]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import httpx
 
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
+from common.seeds import stable_hash
 from envs.retrievers.cache import QueryCache
 from envs.retrievers.wire import read_result
-from envs.seeds import stable_hash
 from envs.types import Hit
 
 _LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.progress import progress_bar
+from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
 from envs.types import Document
 

@@ -21,8 +21,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette import exceptions as starlette
 
-from envs.errors import ConfigError, UserError
-from envs.progress import quiet_without_terminal
+from common.errors import ConfigError, UserError
+from common.progress import quiet_without_terminal
 from envs.retrievers.wire import write_result
 from envs.types import Hit
 

@@ -10,8 +10,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from common.seeds import stable_hash
 from envs.retrievers.corpus import document_from_row
-from envs.seeds import stable_hash
 from envs.types import Document, Hit
 
 

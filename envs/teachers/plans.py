@@ -6,7 +6,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError
 from envs.interfaces import Protocol
 from envs.teachers.turns import written_turn
 from envs.types import Action, Episode, Question, Request, Turn

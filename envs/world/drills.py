@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
 from envs.types import Hit
 from envs.world.facts import Entity, Hop, make_world

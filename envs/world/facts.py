@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from envs.errors import DataError
-from envs.files import atomic_write
-from envs.seeds import stable_hash
+from common.errors import DataError
+from common.files import atomic_write
+from common.seeds import stable_hash
 from envs.world.names import Names
 from envs.world.relations import KINDS, RELATIONS, TYPES
 

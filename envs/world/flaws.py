@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Literal
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.world.facts import Hop, World
 
 Flaw = Literal["shortcut", "redundant", "wrong_relation", "stops_early"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from random import Random
 
-from envs.seeds import stable_hash
+from common.seeds import stable_hash
 
 
 def _list(words: str) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.answers import normalize_answer
+from common.answers import normalize_answer
 from envs.types import Episode, Step
 from envs.world.facts import Hop, World
+from envs.world.query_reader import Reader, Reading
 from envs.world.questions import is_comparison
-from envs.world.reading import Reader, Reading
 
 
 @dataclass(frozen=True, slots=True)

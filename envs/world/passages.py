@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from envs.seeds import stable_hash
+from common.seeds import stable_hash
 from envs.types import Document
 from envs.world.facts import Entity, World
 from envs.world.relations import relations_of

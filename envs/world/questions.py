@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from envs.errors import ConfigError
-from envs.seeds import stable_hash
+from common.errors import ConfigError
+from common.seeds import stable_hash
 from envs.types import Gold, GoldStep, Question
 from envs.world.facts import Entity, Hop, World
 from envs.world.relations import RELATIONS

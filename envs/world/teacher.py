@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from common.seeds import stable_hash
 from envs.interfaces import Protocol
-from envs.seeds import stable_hash
 from envs.teachers.turns import written_turn
 from envs.types import Action, Episode, Hit, Request, Turn
 from envs.world.facts import Hop, World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.siblings import Candidate, Verdict
 from modules.judges.pairing import ranked_pairs
 

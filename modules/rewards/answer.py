@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from envs.answers import exact_match, f1_score
+from common.answers import exact_match, f1_score
 from envs.interfaces import RewardContext
 from envs.types import Episode
 

@@ -13,11 +13,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from callbacks.episode_text import EpisodeText, chosen, episode_text
 from callbacks.rollout import Iteration
-from configs.fit import fit
-from configs.schema import Experiment, TrainerSettings
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
-from modules.rewards.combine import Scores
+from modules.rewards.terms import Scores
+from pipeline.fitting import fit
+from pipeline.schema import Experiment, TrainerSettings
 from tests.toy_rl import learn
 from tests.toy_training import Line, Slope
 

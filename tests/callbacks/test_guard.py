@@ -11,9 +11,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks.guard import Guard, GuardError
-from configs.fit import fit
-from configs.schema import Experiment, TrainerSettings
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from pipeline.fitting import fit
+from pipeline.schema import Experiment, TrainerSettings
 from tests.toy_rl import learn
 from tests.toy_training import Line, Slope
 

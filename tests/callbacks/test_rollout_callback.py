@@ -16,14 +16,14 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from callbacks.rollout import RolloutCallback, ScoringError
-from envs.batches import collate
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
+from envs.packing import collate
 from envs.types import Episode, Hit, Limits
 from modules.functional.advantages import dual_granularity
-from modules.generation import PolicyGenerator
-from modules.rewards.combine import Term
 from modules.rewards.format import step_format
-from modules.scoring import sequence_logprobs
+from modules.rewards.terms import Term
+from modules.samplers.in_process import PolicyGenerator
+from modules.sequence_logprobs import sequence_logprobs
 from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import LIMITS, TERMS, Asked, learn, letters, prorag, retriever, small_policy
 

@@ -13,13 +13,13 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import CSVLogger
 
-from callbacks.evaluate import Benchmark
 from callbacks.validation import Validation
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
 from envs.protocols.prorag import ProRAG
 from envs.types import Document, Episode, Hit, Limits, Question
-from modules.generation import PolicyGenerator
+from evaluation.evaluate import Benchmark
 from modules.policy import Policy
+from modules.samplers.in_process import PolicyGenerator
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 from tests.toy_rl import LIMITS, Asked, learn, prorag, retriever, small_policy
 

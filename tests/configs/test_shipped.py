@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import train
-from configs.loader import load
-from configs.origins import leaves
-from configs.plan import Plan
+from pipeline.loader import load
+from pipeline.origins import leaves
+from pipeline.plan import Plan
 
 CONFIGS = Path(train.__file__).parent / "configs"
 SHIPPED = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))

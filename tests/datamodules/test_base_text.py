@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 import torch
 
+from common.errors import ConfigError, DataError
 from datamodules.base_text import WorldText
-from datamodules.world import WorldData
-from envs.errors import ConfigError, DataError
+from datamodules.world_data import WorldData
 from envs.protocols.prorag import TAGS
 from envs.text import load_tokenizer
 

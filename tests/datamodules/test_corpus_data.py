@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.corpus import CorpusData
+from common.errors import DataError
+from datamodules.corpus_data import CorpusData
 from datamodules.sources.hotpotqa import HotpotQA
 from datamodules.sources.nq import NQ
-from envs.errors import DataError
 from envs.retrievers.corpus import DocumentFile
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

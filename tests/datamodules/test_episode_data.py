@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from datamodules.episodes import EpisodeData
+from common.errors import ConfigError, DataError
+from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
-from envs.batches import SequenceBatch, collate
-from envs.errors import ConfigError, DataError
+from envs.packing import SequenceBatch, collate
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from common.chat_client import ChatError
+from common.errors import ConfigError, DataError
 from datamodules.preferences import Preferences
 from datamodules.records import pair_from_row, read_rows, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
-from envs.chat import ChatError
-from envs.errors import ConfigError, DataError
 from envs.protocols.prorag import ProRAG
 from envs.siblings import Candidate, Pair, Verdict
 from envs.types import Action, Question, Turn

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.questions import IterationBuffer, QuestionData
-from envs.batches import PackedSequence
-from envs.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError
+from datamodules.question_data import IterationBuffer, QuestionData
+from envs.packing import PackedSequence
 from envs.types import Question
 from tests.toy_rl import Asked
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import DataError
 from datamodules.records import (
     episode_from_row,
     episode_to_row,
@@ -16,7 +17,6 @@ from datamodules.records import (
     read_rows,
     write_rows,
 )
-from envs.errors import DataError
 from envs.types import Action, Document, Episode, Gold, GoldStep, Hit, Question, Step, Turn
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.errors import ConfigError, DataError
 from datamodules.records import episode_from_row, episode_to_row, read_rows, write_rows
 from datamodules.refinement import Refinement
-from envs.errors import ConfigError, DataError
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode
 from tests.steps import final, played, query, subanswer

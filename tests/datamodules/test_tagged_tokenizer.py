@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.tokenizer import TaggedTokenizer
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from datamodules.tagged_tokenizer import TaggedTokenizer
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.text import load_tokenizer
 from envs.types import Action

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import DataError
 from datamodules.records import (
     pair_from_row,
     pair_to_row,
@@ -15,7 +16,6 @@ from datamodules.records import (
     write_rows,
 )
 from datamodules.tree.node import Node, Tree
-from envs.errors import DataError
 from envs.siblings import Pair
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment

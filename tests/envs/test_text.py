@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.protocols.prorag import TAGS
 from envs.text import Codec
 from tests.tiny import byte_tokenizer

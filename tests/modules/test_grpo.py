@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.batches import SequenceBatch, collate, pack
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from envs.packing import SequenceBatch, collate, pack
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode
 from modules.functional.advantages import per_token
-from modules.generation import PolicyGenerator
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
-from modules.scoring import sequence_logprobs
+from modules.samplers.in_process import PolicyGenerator
+from modules.sequence_logprobs import sequence_logprobs
 from tests.toy_rl import LIMITS, Asked, prorag, retriever, small_policy
 
 TEMPERATURE = 0.7

@@ -12,9 +12,9 @@ from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from transformers import Qwen3ForCausalLM
 
-from datamodules.loader import Batches
-from envs.batches import PackedSequence, SequenceBatch, collate
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from datamodules.batches import Batches
+from envs.packing import PackedSequence, SequenceBatch, collate
 from modules.lora import LoRA
 from modules.optimizer import AdamW
 from modules.policy import Policy, load_policy

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from modules.optimizer import AdamW
 
 

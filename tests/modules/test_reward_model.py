@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode
 from modules import reward_model

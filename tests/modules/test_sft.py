@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from datamodules.episodes import EpisodeData
+from common.errors import ConfigError
+from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
-from envs.batches import collate, pack
-from envs.errors import ConfigError
+from envs.packing import collate, pack
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.types import Episode
 from modules.optimizer import AdamW

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import train
+from common.errors import ConfigError
 from datamodules.base_text import WorldText
-from datamodules.world import WorldData
-from envs.batches import collate
-from envs.errors import ConfigError
+from datamodules.world_data import WorldData
+from envs.packing import collate
 from modules.policy import load_policy
-from modules.scoring import sequence_logprobs
+from modules.sequence_logprobs import sequence_logprobs
 
 BASE = Path(train.__file__).parent / "assets" / "world_base"
 

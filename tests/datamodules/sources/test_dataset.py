@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from common.errors import ConfigError, DataError
 from datamodules.sources.hotpotqa import HotpotQA
 from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.nq import NQ
-from envs.errors import ConfigError, DataError
 
 
 def nq_file(folder: Path, count: int) -> Path:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import DataError
 from datamodules.sources.hotpotqa import HotpotQA
-from envs.errors import DataError
 from envs.types import Document, Gold, Question
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

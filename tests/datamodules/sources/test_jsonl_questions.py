@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import DataError
 from datamodules.records import question_to_row, write_rows
 from datamodules.sources.jsonl import JSONLQuestions
-from envs.errors import DataError
 from envs.types import Gold, GoldStep, Question
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.errors import DataError
 from datamodules.sources.bamboogle import Bamboogle
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.hotpotqa import HotpotQA
@@ -19,7 +20,6 @@ from datamodules.sources.nq import NQ
 from datamodules.sources.popqa import PopQA
 from datamodules.sources.triviaqa import TriviaQA
 from datamodules.sources.twowiki import TwoWiki
-from envs.errors import DataError
 from envs.types import Document, Question
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from common.errors import ConfigError
 from datamodules.sources.hotpotqa import HotpotQA
 from datamodules.sources.mixture import Mixture
 from datamodules.sources.musique import MuSiQue
 from datamodules.sources.nq import NQ
-from envs.errors import ConfigError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

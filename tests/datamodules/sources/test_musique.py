@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import DataError
 from datamodules.sources.musique import MuSiQue
-from envs.errors import DataError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

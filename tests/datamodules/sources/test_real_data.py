@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common.errors import DataError
 from datamodules.sources.bamboogle import Bamboogle
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.hotpotqa import HotpotQA
@@ -16,7 +17,6 @@ from datamodules.sources.musique import MuSiQue
 from datamodules.sources.nq import NQ
 from datamodules.sources.popqa import PopQA
 from datamodules.sources.twowiki import TwoWiki
-from envs.errors import DataError
 
 pytestmark = pytest.mark.data
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import DataError
 from datamodules.sources.bamboogle import Bamboogle
 from datamodules.sources.nq import NQ
 from datamodules.sources.popqa import PopQA
 from datamodules.sources.triviaqa import TriviaQA
-from envs.errors import DataError
 from envs.types import Gold, GoldStep, Question
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import DataError
 from datamodules.sources.twowiki import TwoWiki
-from envs.errors import DataError
 from envs.types import Gold, GoldStep, Question
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

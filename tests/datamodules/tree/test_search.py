@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from common.errors import ConfigError
 from datamodules.tree.node import Tree
-from envs.errors import ConfigError
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode, Request, Turn

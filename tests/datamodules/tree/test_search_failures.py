@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.errors import RetrievalError
+from common.errors import RetrievalError
 from envs.protocols.prorag import ProRAG
 from tests.growing import ANSWER, QUERY, SUB, Book, Counted, Failing, child, grown, searcher
 from tests.tiny import question

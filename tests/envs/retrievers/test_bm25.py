@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError
 from envs.retrievers.bm25 import BM25
 
 

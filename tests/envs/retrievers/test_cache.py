@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.errors import DataError
+from common.errors import DataError
 from envs.retrievers.cache import QueryCache
 from envs.types import Document, Hit
 

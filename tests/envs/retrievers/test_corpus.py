@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.errors import DataError
+from common.errors import DataError
 from envs.retrievers import corpus as corpus_module
 from envs.retrievers.corpus import DocumentFile, document_from_row
 from envs.types import Document

@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 import pytest
 
-from envs.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError
 from envs.retrievers import dense
 from envs.retrievers.dense import Dense, passage_text
 from envs.types import Document

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.retrievers.encoder import Encoder
 
 WORDS = ["query:", "passage:", "red", "green", "blue", "stone", "river", "city"]

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
 from envs.retrievers.cache import QueryCache
 from envs.retrievers.http import HTTPRetriever
 from envs.types import Document, Hit

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
 from envs.retrievers.http import HTTPRetriever
 from envs.retrievers.server import create_app, main
 from envs.types import Document, Hit

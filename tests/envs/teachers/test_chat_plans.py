@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from datamodules.corpus import CorpusData
+from common.chat_client import ChatClient, ChatError
+from datamodules.corpus_data import CorpusData
+from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
-from datamodules.sampling import EpisodeSampling
 from datamodules.sources.twowiki import TwoWiki
-from envs.chat import ChatClient, ChatError
 from envs.protocols.prorag import ProRAG
 from envs.retrievers.bm25 import BM25
-from envs.retrievers.gold import GoldAmong
-from envs.teachers.chat import ChatPlans
+from envs.retrievers.gold_among import GoldAmong
+from envs.teachers.chat_plans import ChatPlans
 from envs.teachers.plans import Plan, PlanTeacher
 from envs.types import Gold, GoldStep, Limits, Question
 from tests.chat_server import ChatServer, chat_server

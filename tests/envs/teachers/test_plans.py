@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from datamodules.corpus import CorpusData
+from common.answers import exact_match
+from common.errors import ConfigError, DataError
+from datamodules.corpus_data import CorpusData
+from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
-from datamodules.sampling import EpisodeSampling
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.hotpotqa import HotpotQA
 from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.musique import MuSiQue
 from datamodules.sources.twowiki import TwoWiki
-from envs.answers import exact_match
-from envs.errors import ConfigError, DataError
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
 from envs.retrievers.bm25 import BM25
-from envs.retrievers.gold import GoldAmong
-from envs.teachers.gold import GoldPlans
+from envs.retrievers.gold_among import GoldAmong
+from envs.teachers.gold_plans import GoldPlans
 from envs.teachers.plans import Plan, PlanTeacher
 from envs.teachers.wording import natural
 from envs.types import Document, Episode, Gold, GoldStep, Hit, Limits, Question, Request

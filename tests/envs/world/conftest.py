@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.world import WorldData
+from datamodules.world_data import WorldData
 from envs.world.facts import Entity, World
 
 

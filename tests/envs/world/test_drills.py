@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from envs.errors import ConfigError
+from common.errors import ConfigError
 from envs.world.drills import DRILLS, Drills
 from envs.world.facts import World
 from envs.world.names import Names

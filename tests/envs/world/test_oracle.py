@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.errors import DataError
+from common.errors import DataError
 from envs.types import Document, Episode, Hit, Step
 from envs.world.facts import World
 from envs.world.oracle import Judgement, Oracle

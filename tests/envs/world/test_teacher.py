@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from datamodules.sources.world import WorldQuestions
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from datamodules.sources.world_questions import WorldQuestions
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
@@ -16,8 +16,8 @@ from envs.types import Document, Episode, Hit
 from envs.world.facts import World
 from envs.world.flaws import Flaws
 from envs.world.oracle import Oracle
+from envs.world.query_reader import Reader
 from envs.world.questions import question
-from envs.world.reading import Reader
 from envs.world.teacher import Teacher
 from tests.tiny import byte_tokenizer
 

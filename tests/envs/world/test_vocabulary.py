@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from datamodules.sources.world import WorldQuestions
+from datamodules.sources.world_questions import WorldQuestions
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25

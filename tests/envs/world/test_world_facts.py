@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.errors import DataError
+from common.errors import DataError
 from envs.types import Document
 from envs.world.facts import World, make_world
 from envs.world.names import Names

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.sources.world import WorldQuestions
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from common.seeds import stable_hash
+from datamodules.sources.world_questions import WorldQuestions
 from envs.retrievers.bm25 import BM25
-from envs.seeds import stable_hash
 from envs.types import GoldStep, Question
 from envs.world.facts import World
 from envs.world.guesses import facts_seen, guess_baselines

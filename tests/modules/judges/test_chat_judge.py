@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from envs.chat import ChatClient, ChatError
-from envs.errors import ConfigError
+from common.chat_client import ChatClient, ChatError
+from common.errors import ConfigError
 from envs.protocols.prorag import ProRAG
 from envs.siblings import Candidate, Verdict
 from envs.types import Action, Document, Episode, Hit, Question, Turn
-from modules.judges.chat import ChatJudge
+from modules.judges.chat_judge import ChatJudge
 from tests.chat_server import ChatServer, chat_server
 from tests.tiny import byte_tokenizer
 

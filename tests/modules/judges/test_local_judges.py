@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.world import WorldData
-from envs.errors import ConfigError
+from common.errors import ConfigError
+from datamodules.world_data import WorldData
 from envs.siblings import Candidate
 from envs.types import Action, Document, Episode, Gold, GoldStep, Hit, Question, Step, Turn
 from envs.world.facts import World
 from envs.world.relations import RELATIONS
-from modules.judges.gold import GoldDecomposition
-from modules.judges.oracle import WorldOracle
+from modules.judges.gold_decomposition import GoldDecomposition
 from modules.judges.pairing import ranked_pairs
 from modules.judges.value_gap import ValueGap
+from modules.judges.world_oracle import WorldOracle
 
 
 def episode(question: Question, *steps: tuple[str, str, tuple[Document, ...]]) -> Episode:

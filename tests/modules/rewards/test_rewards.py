@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RetrievalError
 from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Episode, Hit, Status, Turn
 from modules.rewards.answer import answer_exact, answer_f1
-from modules.rewards.combine import Scores, Term, combine, read_terms
 from modules.rewards.format import step_format, trajectory_format
 from modules.rewards.process import process
-from modules.rewards.truth import true_steps
+from modules.rewards.terms import Scores, Term, combine, read_terms
+from modules.rewards.true_steps import true_steps
 from tests.tiny import byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]

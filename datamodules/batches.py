@@ -1,0 +1,113 @@
+"""Batches in an order that is a hash, shared out over ranks, from a position that a checkpoint remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from lightning.pytorch import Trainer
+
+from common.errors import ConfigError
+from common.seeds import stable_hash
+
+Item = TypeVar("Item")
+Batch = TypeVar("Batch")
+_WINDOW = 16  # batches whose items are sorted by length together: little padding, much mixing
+
+
+class Batches(Generic[Item, Batch]):
+    """A loader for the Trainer: it has a length, reads in-process, and rewinds when it is iterated again.
+
+    Every epoch goes over all items once, in an order given by hash(seed, epoch); the last batch is filled up with the
+    epoch's first items. A batch of `batch_size` items belongs to all ranks together: each takes its share, so two
+    ranks see what one would. Its state is the position within the epoch, so a resumed epoch goes on where it was.
+
+    Args:
+        collate: a batch of a rank's items.
+        batch_size: items of one batch of all ranks; a multiple of the number of ranks.
+        epoch: tells the epoch that begins.
+        lengths: of the items, so that items of a batch are of like length.
+        shuffle: False keeps the given order.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        collate: Callable[[Sequence[Item]], Batch],
+        *,
+        batch_size: int,
+        seed: int,
+        epoch: Callable[[], int],
+        rank: int = 0,
+        world_size: int = 1,
+        lengths: Sequence[int] | None = None,
+        shuffle: bool = True,
+    ) -> None:
+        if not items or batch_size % world_size:
+            raise ValueError(f"{len(items)} items in batches of {batch_size} for {world_size} ranks")
+        self.items, self.collate, self.batch_size, self.seed, self.epoch = items, collate, batch_size, seed, epoch
+        self.rank, self.world_size, self.lengths, self.shuffle = rank, world_size, lengths, shuffle
+        self._position = self._resumed = 0
+
+    @classmethod
+    def of(
+        cls,
+        trainer: Trainer | None,
+        items: Sequence[Item],
+        collate: Callable[[Sequence[Item]], Batch],
+        *,
+        batch_size: int,
+        seed: int,
+        lengths: Sequence[int] | None = None,
+        shuffle: bool = True,
+    ) -> Batches[Item, Batch]:
+        """The batches of a trainer's rank.
+
+        Raises:
+            ConfigError: a batch does not divide among the ranks.
+        """
+        assert trainer is not None
+        if batch_size % trainer.world_size:
+            raise ConfigError(f"batch_size {batch_size} does not divide among {trainer.world_size} ranks")
+        return cls(
+            items,
+            collate,
+            batch_size=batch_size,
+            seed=seed,
+            epoch=lambda: trainer.current_epoch,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            lengths=lengths,
+            shuffle=shuffle,
+        )
+
+    def __len__(self) -> int:
+        return -(-len(self.items) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._position, self._resumed = self._resumed, 0
+        for batch in self._order(self.epoch())[self._position :]:
+            self._position += 1
+            yield self.collate([self.items[i] for i in batch[self.rank :: self.world_size]])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self._position % len(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._resumed = state["position"]
+
+    def _order(self, epoch: int) -> list[list[int]]:
+        """Indices of every batch of an epoch."""
+        order = list(range(len(self.items)))
+        if self.shuffle:
+            order.sort(key=lambda index: stable_hash(self.seed, "order", epoch, index))
+        order += [order[i % len(order)] for i in range(len(self) * self.batch_size - len(order))]
+        if self.lengths is not None and self.shuffle:
+            window = _WINDOW * self.batch_size
+            for start in range(0, len(order), window):
+                order[start : start + window] = sorted(order[start : start + window], key=self.lengths.__getitem__)
+        batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+        if self.lengths is not None and self.shuffle:
+            places = sorted(range(len(batches)), key=lambda place: stable_hash(self.seed, "batches", epoch, place))
+            batches = [batches[place] for place in places]
+        return batches

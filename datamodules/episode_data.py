@@ -1,0 +1,88 @@
+"""Episodes as training data: for supervised fine-tuning and for refinement."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from lightning.pytorch import LightningDataModule
+
+from common.errors import ConfigError, DataError
+from common.seeds import stable_hash
+from datamodules.batches import Batches
+from datamodules.records import EPISODE, episode_from_row, numbered_rows
+from envs.packing import PackedSequence, SequenceBatch, collate, pack
+
+log = logging.getLogger(__name__)
+
+
+class EpisodeData(LightningDataModule):
+    """The sequences of the episodes of a stage, packed; the policy's tokens of trainable turns are trained.
+
+    Args:
+        path: a stage folder that holds `data/episodes.jsonl`.
+        batch_size: sequences of one batch of all ranks.
+        validation: share of the questions kept out of training for the validation loss, by hash(seed, question id).
+        max_tokens: longer sequences are left out, and counted.
+        seed: of the order.
+
+    Raises:
+        ConfigError: a setting is out of range.
+        DataError: on setting up, a row is malformed, or no sequence is left to train on.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        batch_size: int = 16,
+        validation: float = 0.0,
+        max_tokens: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1 or not 0 <= validation < 1 or max_tokens < 2:
+            settings = f"batch_size {batch_size}, validation {validation}, max_tokens {max_tokens}"
+            raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
+        self.path, self.batch_size, self.validation = Path(path) / "data" / "episodes.jsonl", batch_size, validation
+        self.max_tokens, self.seed = max_tokens, seed
+        self.train: list[PackedSequence] = []
+        self.held_out: list[PackedSequence] = []
+
+    def setup(self, stage: str) -> None:
+        if self.train:
+            return
+        too_long = 0
+        for where, row in numbered_rows(self.path):
+            episode = episode_from_row(row, where)
+            place = stable_hash(self.seed, "validation", episode.question.id) / 2**63
+            part = self.held_out if place < self.validation else self.train
+            for sequence in episode.sequences():
+                if len(sequence.ids) > self.max_tokens:
+                    too_long += 1
+                else:
+                    part.append(pack(sequence))
+        if too_long:
+            log.warning("%s: %d sequences of more than %d tokens left out", self.path, too_long, self.max_tokens)
+        if not self.train:
+            raise DataError(f"{self.path}: no sequence of {EPISODE} to train on is left")
+
+    def train_dataloader(self) -> Batches[PackedSequence, SequenceBatch]:
+        return self._batches(self.train, shuffle=True)
+
+    def val_dataloader(self) -> Batches[PackedSequence, SequenceBatch] | list[SequenceBatch]:
+        if not self.held_out:
+            return []
+        filled = self.held_out + [PackedSequence.untrained()] * (-len(self.held_out) % self.batch_size)
+        return self._batches(filled, shuffle=False)
+
+    def _batches(self, sequences: list[PackedSequence], *, shuffle: bool) -> Batches[PackedSequence, SequenceBatch]:
+        return Batches.of(
+            self.trainer,
+            sequences,
+            collate,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            lengths=[len(sequence) for sequence in sequences],
+            shuffle=shuffle,
+        )

@@ -1,0 +1,230 @@
+"""Sampling as a stage: a teacher's or a policy's episodes on training questions, for fine-tuning and refinement."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import typing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from common.answers import cover_match, exact_match, f1_score
+from common.errors import ConfigError, DataError, RetrievalError
+from common.files import write_json
+from datamodules.maker import missing, units
+from datamodules.records import EPISODE, episode_to_row, read_rows, write_rows
+from datamodules.sources import Source
+from envs.interfaces import Generator, Protocol, Retriever
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Episode, Limits, Question
+
+log = logging.getLogger(__name__)
+
+Keep = Literal["all", "correct", "grounded"]
+
+
+@typing.runtime_checkable
+class Selective(typing.Protocol):
+    """A generator that cannot answer every question, and knows beforehand which."""
+
+    def unable(self, questions: Sequence[Question]) -> Mapping[str, str]:
+        """Why it cannot, by question id."""
+        ...
+
+
+@typing.runtime_checkable
+class Counting(typing.Protocol):
+    """A component that counts what it meets; counts of a unit are kept with the unit."""
+
+    counts: Counter[str]
+
+
+class EpisodeSampling:
+    """A `Maker` of episodes: `data/episodes.jsonl`, by question and then by sample, and `data/sampling.json`.
+
+    Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run goes on
+    where it was, and the episodes do not depend on how many processes made them. What is left out is counted by reason:
+    questions that the generator is unable to answer, episodes that ended in an error, wrong and ungrounded ones.
+
+    Args:
+        questions: what to answer.
+        protocol: the format.
+        generator: a teacher, or the policy.
+        retriever: where queries go.
+        role: what the questions are for; no question may serve two of them.
+        samples: episodes a question.
+        top_k: passages a query.
+        limits: budgets of an episode.
+        pool: episodes in flight.
+        unit: questions a unit.
+        keep: `correct` leaves out episodes whose answer is not exactly right; `grounded` also those that say what the
+            passages found hold, but only where the limit on observations cut them: they would teach to invent.
+
+    Raises:
+        ConfigError: a number is below 1.
+    """
+
+    def __init__(
+        self,
+        questions: Source,
+        protocol: Protocol,
+        generator: Generator,
+        *,
+        retriever: Retriever | None = None,
+        role: Literal["sft", "search", "refine", "rl"] = "sft",
+        samples: int = 1,
+        top_k: int = 3,
+        limits: Limits | None = None,
+        pool: int = 64,
+        unit: int = 100,
+        keep: Keep = "all",
+    ) -> None:
+        if min(samples, top_k, pool, unit) < 1:
+            raise ConfigError(f"samples {samples}, top_k {top_k}, pool {pool}, unit {unit}: each must be at least 1")
+        self.questions, self.protocol, self.generator, self.retriever = questions, protocol, generator, retriever
+        self.role, self.samples, self.pool, self.unit, self.keep = role, samples, pool, unit, keep
+        self.environment = RetrievalEnvironment(protocol, retriever, top_k=top_k, limits=limits)
+        self.environment.check(generator)
+
+    def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
+        """Sample this rank's units; those that are there already stay.
+
+        Raises:
+            DataError: there are no questions.
+            RetrievalError: every episode of a unit failed, or the retriever failed too often in a row.
+        """
+        for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
+            before = self._counted()
+            unable = self.generator.unable(questions) if isinstance(self.generator, Selective) else {}
+            able = [question for question in questions if question.id not in unable]
+            episodes = rollout(
+                self.environment,
+                self.generator,
+                able,
+                seed=seed,
+                samples=self.samples,
+                pool=self.pool,
+                label=f"{self.role} episodes {path.stem}",
+            )
+            _refuse_outage(episodes)
+            skipped = dict(sorted(Counter(unable.values()).items()))
+            summary = {"questions": len(questions), "skipped": skipped} | self._summarise(episodes)
+            write_json(
+                path.with_suffix(".json"), summary | {"counts": dict(sorted((self._counted() - before).items()))}
+            )
+            write_rows(path, (episode_to_row(episode) for episode in episodes if self._kept(episode)))
+
+    def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
+        """Join the units. Headline: counts, and means over the episodes that did not fail, wrong ones included.
+
+        Raises:
+            DataError: no episode is left.
+        """
+        paths = [path for path, _ in self._units(folder)]
+        total = _joined([json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in paths])
+        write_json(folder / "data" / "sampling.json", {"role": self.role, "keep": self.keep} | total)
+        sums, failed = total["sums"], sum(total["errors"].values())
+        left_out = {
+            **total["skipped"],
+            **total["errors"],
+            **{reason: total[name] for name, reason in _DROPPED.items() if total[name]},
+        }
+        if left_out:
+            reasons = ", ".join(f"{count} × {reason}" for reason, count in left_out.items())
+            log.warning("%s episodes: left out %s", self.role, reasons)
+        if not total["episodes"]:
+            raise DataError(f"no episode of {total['questions']} questions is left: {left_out}")
+        write_rows(folder / "data" / "episodes.jsonl", (row for path in paths for row in read_rows(path, EPISODE)))
+        scored = total["sampled"] - failed
+        headline = {name: float(total[name]) for name in ("questions", "sampled", "episodes", *_DROPPED)}
+        headline |= {"skipped": float(sum(total["skipped"].values())), "failed": float(failed)}
+        headline |= {name: sums[name] / scored for name in ("em", "f1", "valid_episodes", "searches", "answered")}
+        headline["valid_steps"] = sums["valid_steps"] / max(sums["steps"], 1)
+        headline["cut"] = sums["cut"] / max(sums["searches"], 1)
+        return headline | {name: float(count) for name, count in total["counts"].items()}
+
+    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
+        questions = list(self.questions)
+        if not questions:
+            raise DataError(f"no questions to sample {self.role} episodes on")
+        return units(folder / "data" / "units", questions, self.unit)
+
+    def _counted(self) -> Counter[str]:
+        parts = [part for part in (self.generator, self.retriever) if isinstance(part, Counting)]
+        return sum((part.counts for part in parts), Counter())
+
+    def _kept(self, episode: Episode) -> bool:
+        return episode.status != "error" and self._dropped(episode) is None
+
+    def _dropped(self, episode: Episode) -> str | None:
+        """Why `keep` leaves an episode out."""
+        if self.keep != "all" and not _right(episode):
+            return "wrong"
+        return "ungrounded" if self.keep == "grounded" and not self._grounded(episode) else None
+
+    def _grounded(self, episode: Episode) -> bool:
+        """Whether all that is said and that the passages found so far hold was also to be seen."""
+        found = seen = ""
+        for turn in episode.turns:
+            said = turn.action.text
+            if turn.action.kind != "query" and cover_match(found, said) and not cover_match(seen, said):
+                return False
+            found += "".join(f" {hit.document.title} {hit.document.text}" for hit in turn.hits)
+            seen += f" {self.protocol.codec.decode(turn.observation_ids)}"
+        return True
+
+    def _summarise(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Counts of a unit, and sums over its episodes that did not fail."""
+        scored = [episode for episode in episodes if episode.status != "error"]
+        sampled_steps = [step for episode in scored for step in episode.steps if step.spans]
+        return {
+            "sampled": len(episodes),
+            "episodes": sum(map(self._kept, episodes)),
+            **{name: sum(self._dropped(episode) == name for episode in scored) for name in _DROPPED},
+            "errors": dict(sorted(Counter(episode.error for episode in episodes if episode.status == "error").items())),
+            "stop": dict(sorted(Counter(str(episode.status) for episode in episodes).items())),
+            "sums": {
+                "em": math.fsum(map(_right, scored)),
+                "f1": math.fsum(f1_score(episode.answer, episode.question.answers) for episode in scored),
+                "answered": float(sum(episode.status == "answered" for episode in scored)),
+                "valid_episodes": float(sum(self.protocol.valid(episode) for episode in scored)),
+                "searches": float(sum(turn.action.kind == "query" for e in scored for turn in e.turns)),
+                "steps": float(len(sampled_steps)),
+                "valid_steps": float(sum(step.valid for step in sampled_steps)),
+                "cut": float(sum(episode.truncations["observation"] for episode in scored)),
+            },
+        }
+
+
+_DROPPED = {"wrong": "wrong answer", "ungrounded": "said what was cut away"}
+
+
+def _right(episode: Episode) -> bool:
+    return bool(exact_match(episode.answer, episode.question.answers))
+
+
+def _refuse_outage(episodes: Sequence[Episode]) -> None:
+    """A unit in which everything failed is an outage, not a result."""
+    if episodes and all(episode.status == "error" for episode in episodes):
+        raise RetrievalError(f"all {len(episodes)} episodes failed, run again to go on; the first: {episodes[0].error}")
+
+
+def _joined(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums of numbers and of maps of numbers, key by key."""
+    total: dict[str, Any] = {}
+    for name in summaries[0]:
+        values = [summary[name] for summary in summaries]
+        total[name] = dict(sorted(_added(values).items())) if isinstance(values[0], dict) else sum(values)
+    return total
+
+
+def _added(maps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for counts in maps:
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    return total

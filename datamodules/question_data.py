@@ -1,0 +1,167 @@
+"""Questions for reinforcement learning, and the buffer through which an iteration's episodes reach the Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lightning.pytorch import LightningDataModule
+
+from common.errors import ConfigError, DataError
+from common.seeds import stable_hash
+from datamodules.sources import Source
+from envs.packing import PackedSequence, SequenceBatch, collate
+from envs.types import Question
+
+
+class QuestionData(LightningDataModule):
+    """One Lightning epoch is one iteration: a rollout fills the buffer, the loader serves it in micro-batches.
+
+    Every question comes once before any comes twice, each time round in another order. Ranks own whole groups, the
+    episodes of one question. Episodes of an update share batches by length. Neither buffer nor position is ever
+    saved: checkpoints belong at the ends of iterations, and an iteration that was broken off is done again.
+
+    Args:
+        questions: what is trained on.
+        questions_per_iteration: of all ranks together.
+        updates: optimiser steps an iteration, each on an equal share of the questions.
+        micro_batch: episodes of one forward pass, of all ranks together; None takes all of an update at once. The
+            Trainer's `accumulate_grad_batches` must be the number of micro-batches of an update.
+        seed: of the order, and of the rollouts.
+
+    Raises:
+        ConfigError: a setting is out of range; on setting up, sizes do not divide or there are too few questions.
+        DataError: on setting up, two questions have one id.
+    """
+
+    role = "rl"
+
+    def __init__(
+        self,
+        questions: Source,
+        *,
+        questions_per_iteration: int = 8,
+        updates: int = 1,
+        micro_batch: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(questions_per_iteration, updates, micro_batch or 1) < 1 or questions_per_iteration % updates:
+            raise ConfigError(
+                f"questions_per_iteration {questions_per_iteration}, updates {updates}, micro_batch {micro_batch}: "
+                "each must be at least 1, and the updates must share out the questions evenly"
+            )
+        self.questions, self.questions_per_iteration, self.updates = questions, questions_per_iteration, updates
+        self.micro_batch, self.seed = micro_batch, seed
+        self.group_size: int | None = None  # set by whoever fills the buffer, before the loader is asked for
+        self._pool: list[Question] = []
+        self._orders: list[list[Question]] = []
+        self._buffer: IterationBuffer | None = None
+
+    def setup(self, stage: str) -> None:
+        if self._pool:
+            return
+        self._pool = list(self.questions)
+        if len(self._pool) < self.questions_per_iteration:
+            raise ConfigError(
+                f"{len(self._pool)} questions are too few for {self.questions_per_iteration} an iteration: "
+                "lower questions_per_iteration"
+            )
+        if len({question.id for question in self._pool}) < len(self._pool):
+            raise DataError(
+                "two questions for reinforcement learning have the same id: their episodes would be the same"
+            )
+
+    def share(self, iteration: int) -> list[Question]:
+        """This rank's questions of an iteration."""
+        assert self.trainer is not None
+        return self.chosen(iteration)[self.trainer.global_rank :: self.trainer.world_size]
+
+    def chosen(self, iteration: int) -> list[Question]:
+        """All ranks' questions of an iteration, no two the same."""
+        size, count = len(self._pool), self.questions_per_iteration
+        start, stop = iteration * count, (iteration + 1) * count
+        rounds = range(start // size, (stop - 1) // size + 1)
+        return [q for r in rounds for q in self._order(r)[max(0, start - r * size) : stop - r * size]]
+
+    def _order(self, number: int) -> list[Question]:
+        """The questions in the order of one time round; the last ones of the round before do not come first."""
+        while len(self._orders) <= number:
+            r, size = len(self._orders), len(self._pool)
+            begun = r * size % self.questions_per_iteration  # of an iteration that the round before began
+            recent = {question.id for question in self._orders[-1][size - begun :]} if begun else set()
+            order = sorted(self._pool, key=lambda q: (q.id in recent, stable_hash(self.seed, "questions", r, q.id)))
+            self._orders.append(order)
+        return self._orders[number]
+
+    def fill(self, episodes: Sequence[Sequence[PackedSequence]]) -> None:
+        """Put an iteration's episodes of this rank, group by group, in place of the last one's.
+
+        An episode may have any number of sequences, none where it trains nothing.
+        """
+        assert self._buffer is not None
+        self._buffer.fill(episodes)
+
+    @property
+    def mid_iteration(self) -> bool:
+        """Whether some of the buffer was served and some was not."""
+        return self._buffer is not None and 0 < self._buffer.served < len(self._buffer)
+
+    def train_dataloader(self) -> IterationBuffer:
+        assert self.trainer is not None
+        if self.group_size is None:
+            raise ConfigError("QuestionData needs callbacks.rollout:RolloutCallback among the stage's callbacks")
+        ranks, accumulated = self.trainer.world_size, self.trainer.accumulate_grad_batches
+        questions = self.questions_per_iteration // self.updates
+        if questions % ranks:
+            raise ConfigError(
+                f"{questions} questions an update do not divide among {ranks} ranks, which own whole groups"
+            )
+        episodes = questions * self.group_size
+        micro_batch = self.micro_batch or episodes
+        if episodes % micro_batch or micro_batch % ranks:
+            raise ConfigError(
+                f"micro_batch {micro_batch} must divide the {episodes} episodes of an update, and itself divide among "
+                f"{ranks} ranks"
+            )
+        if episodes // micro_batch != accumulated:
+            raise ConfigError(
+                f"an update of {questions} x {self.group_size} episodes in micro-batches of {micro_batch} needs "
+                f"trainer.accumulate_grad_batches: {episodes // micro_batch}, not {accumulated}"
+            )
+        self._buffer = IterationBuffer(self.updates, accumulated, micro_batch // ranks)
+        return self._buffer
+
+
+class IterationBuffer:
+    """A loader of a fixed length over episodes that change with each iteration; it rewinds when iterated again.
+
+    Args:
+        updates: optimiser steps an iteration.
+        batches: micro-batches an update.
+        size: episodes a micro-batch, of this rank.
+    """
+
+    def __init__(self, updates: int, batches: int, size: int) -> None:
+        self.updates, self.batches, self.size = updates, batches, size
+        self.served = 0
+        self._episodes: list[Sequence[PackedSequence]] = []
+
+    def __len__(self) -> int:
+        return self.updates * self.batches
+
+    def fill(self, episodes: Sequence[Sequence[PackedSequence]]) -> None:
+        """Replace the buffer's episodes."""
+        if len(episodes) != len(self) * self.size:
+            raise ValueError(f"{len(episodes)} episodes for a buffer of {len(self) * self.size}")
+        self._episodes, self.served = list(episodes), 0
+
+    def __iter__(self) -> Iterator[SequenceBatch]:
+        if not self._episodes:
+            raise RuntimeError("the buffer is read before a rollout filled it")
+        share = self.batches * self.size
+        for start in range(0, len(self._episodes), share):
+            update = sorted(self._episodes[start : start + share], key=lambda rows: sum(map(len, rows)), reverse=True)
+            for first in range(0, share, self.size):
+                rows = [row for episode in update[first : first + self.size] for row in episode]
+                self.served += 1
+                yield collate(rows or [PackedSequence.untrained()])

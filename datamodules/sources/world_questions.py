@@ -1,0 +1,39 @@
+"""The embedded world's questions and passages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from common.seeds import stable_hash
+from datamodules.records import numbered_rows
+from datamodules.sources import Part
+from datamodules.sources.jsonl import JSONLQuestions
+from envs.types import Document
+
+
+class WorldQuestions(JSONLQuestions):
+    """One split of a made world; `path` is the stage folder."""
+
+    label = "world"
+
+    def __init__(
+        self,
+        path: Path,
+        split: str,
+        limit: int | None = None,
+        *,
+        part: Part | None = None,
+        sample: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        data = Path(path) / "data"
+        # Salted: a world chose its questions by hash(seed, id) too, and of those the smallest are of few kinds.
+        seed = stable_hash("sample", seed)
+        super().__init__(data / "questions.jsonl", split=split, part=part, limit=limit, sample=sample, seed=seed)
+        self._corpus = data / "corpus.jsonl"
+
+    def documents(self) -> Iterator[Document]:
+        """All passages of the world, whatever the split."""
+        for _, row in numbered_rows(self._corpus):
+            yield Document(row["id"], row["title"], row["text"])

@@ -1,0 +1,161 @@
+"""Evaluation as a stage: every question of every dataset once, through the environment, scored and counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from common.errors import ConfigError, DataError, RetrievalError
+from common.files import write_json
+from datamodules.maker import missing, units
+from datamodules.records import read_rows, write_rows
+from datamodules.sources import Source
+from envs.interfaces import Generator, Oracle, Protocol, Retriever
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Episode, Limits, Question
+from evaluation.scoring import Match, Row, endings, score, summarise, summarise_groups
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A dataset's questions of one split with the retriever that holds its passages.
+
+    `match` says how retrieved passages are compared with gold ones: by id, or by title where the corpus has other ids.
+    `oracle` judges steps where truth is known.
+    """
+
+    role: ClassVar[str] = "eval"
+
+    questions: Source
+    split: str
+    retriever: Retriever | None = None
+    match: Match = "id"
+    oracle: Oracle | None = None
+
+
+class Evaluation:
+    """A `Maker` of results: `data/predictions-<dataset>-<split>.jsonl` and `data/results.json`.
+
+    Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed evaluation
+    goes on where it was, and the predictions do not depend on how many processes made them.
+
+    Args:
+        datasets: what to evaluate on, by the name that results carry.
+        protocol: the format.
+        generator: the policy, or a teacher.
+        top_k: passages a query.
+        limits: budgets of an episode.
+        pool: episodes in flight.
+        unit: questions a unit.
+
+    Raises:
+        ConfigError: a setting is out of range, or the policy cannot read the protocol's ids.
+    """
+
+    def __init__(
+        self,
+        datasets: dict[str, Benchmark],
+        protocol: Protocol,
+        generator: Generator,
+        *,
+        top_k: int = 3,
+        limits: Limits | None = None,
+        pool: int = 64,
+        unit: int = 500,
+    ) -> None:
+        self.datasets, self.protocol, self.generator = datasets, protocol, generator
+        self.top_k, self.limits, self.pool, self.unit = top_k, limits, pool, unit
+        if min(pool, unit, top_k) < 1:
+            raise ConfigError(f"pool {pool}, unit {unit}, top_k {top_k}: each must be at least 1")
+        RetrievalEnvironment(protocol, limits=limits).check(generator)
+
+    def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
+        """Evaluate this rank's units; those that are there already stay.
+
+        Raises:
+            RetrievalError: the retriever failed for a question; its unit is not written, and made when run again.
+            ConfigError: no prompt of a unit leaves room for a turn.
+            DataError: a dataset is empty.
+        """
+        environments = {
+            name: RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
+            for name, dataset in self.datasets.items()
+        }
+        everything = (
+            (path, (name, questions))
+            for name, dataset in self.datasets.items()
+            for path, questions in self._units(folder, name, dataset)
+        )
+        for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
+            start = time.perf_counter()
+            episodes = rollout(
+                environments[name], self.generator, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
+            )
+            _refuse_failure(episodes, environments[name])
+            rows = [self._score(episode, self.datasets[name]) for episode in episodes]
+            write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
+            write_rows(path, rows)
+
+    def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
+        """Join the units, write predictions and results, return `eval/<dataset>/<split>/<measure>`."""
+        results: dict[str, Any] = {"rows": [], "groups": [], "notes": {"generator": _describe(self.generator)}}
+        results["notes"] |= {"protocol": type(self.protocol).__name__, "top_k": self.top_k}
+        results["notes"]["limits"] = _describe(self.limits or Limits())
+        headline: dict[str, float] = {}
+        for name, dataset in self.datasets.items():
+            paths = [path for path, _ in self._units(folder, name, dataset)]
+            rows = [row for path in paths for row in read_rows(path, None)]
+            write_rows(folder / "data" / f"predictions-{name}-{dataset.split}.jsonl", rows)
+            where: Row = {"dataset": name, "split": dataset.split}
+            seconds = sum(float(path.with_suffix(".seconds").read_text()) for path in paths)
+            total = where | summarise(rows, seed=seed) | {"seconds": seconds}
+            results["rows"].append(total)
+            results["groups"] += [where | group for group in summarise_groups(rows, seed=seed)]
+            retriever = getattr(dataset.retriever, "identity", None)
+            results["notes"][f"{name}/{dataset.split}"] = {"retriever": retriever, **endings(rows)}
+            headline |= {
+                f"eval/{name}/{dataset.split}/{key}": total[key] for key in ("em", "f1") if total[key] is not None
+            }
+        write_json(folder / "data" / "results.json", results)
+        return headline
+
+    def _score(self, episode: Episode, dataset: Benchmark) -> Row:
+        return score(
+            episode,
+            valid=self.protocol.valid(episode),
+            retrieves=dataset.retriever is not None,
+            match=dataset.match,
+            oracle=dataset.oracle,
+        )
+
+    def _units(self, folder: Path, name: str, dataset: Benchmark) -> Iterator[tuple[Path, list[Question]]]:
+        questions = list(dataset.questions)
+        if not questions:
+            raise DataError(f"dataset {name}, split {dataset.split}: no questions")
+        return units(folder / "data" / "units" / f"{name}-{dataset.split}", questions, self.unit)
+
+
+def _refuse_failure(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:
+    """A unit with failed questions, or one in which nothing could be asked, is not a result."""
+    failed = [episode.error for episode in episodes if episode.status == "error"]
+    if failed:
+        raise RetrievalError(
+            f"{len(failed)} of {len(episodes)} questions failed, run again to go on; the first: {failed[0]}"
+        )
+    if all(episode.truncations["prompt"] for episode in episodes):
+        longest = max(len(episode.prompt_ids) for episode in episodes)
+        limit = environment.limits.total_tokens
+        raise ConfigError(
+            f"no prompt leaves room for a turn (longest {longest} tokens): raise limits.total_tokens ({limit})"
+        )
+
+
+def _describe(thing: object) -> str:
+    """A short name of a component, with its plain settings."""
+    names = getattr(type(thing), "__slots__", ()) or vars(thing)
+    plain = {k: v for k in names if isinstance(v := getattr(thing, k), str | int | float) and not k.startswith("_")}
+    return ", ".join([type(thing).__name__, *(f"{key} {value}" for key, value in plain.items())])

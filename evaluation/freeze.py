@@ -1,0 +1,109 @@
+"""Keep results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
+
+The JSON holds all that `evaluation.page` prints: what was asked, how it was run, on what, the rows, what stages took
+and made, and with `--metric` paired tests against the first arm or the one that `--baseline` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.files import write_json
+from evaluation.compare import compare
+from evaluation.results import find_arms, find_stages, read_evaluation, read_json
+
+
+def freeze(
+    runs: Sequence[str],
+    *,
+    title: str,
+    command: str,
+    question: str = "",
+    machine: str | None = None,
+    metrics: Sequence[str] = (),
+    baseline: str | None = None,
+) -> dict[str, Any]:
+    """Rows and notes of the runs' evaluations, and their stages, with every commit and version their manifests name.
+
+    `machine` is this one in a few words, unless it is given. Notes are those of the first seed.
+
+    Raises:
+        DataError: there is no such run, or it is unfinished; the arms cannot be compared.
+    """
+    arms = [arm for run in runs for arm in find_arms(run)]
+    evaluations = [(arm, seed, artifact) for arm in arms for seed, artifact in arm.artifacts.items()]
+    manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
+    versions = [manifest["versions"] for manifest in manifests]
+    libraries = dict.fromkeys(name for one in versions for name in one)
+    rows, notes = [], {}
+    for arm, seed, artifact in evaluations:
+        results = read_evaluation(artifact)
+        rows += [{"experiment": arm.experiment, "seed": seed, "stage": arm.stage, **row} for row in results["rows"]]
+        if seed == min(arm.artifacts):
+            notes[f"{arm.name}, seed {seed}"] = results["notes"]
+    return {
+        "title": title,
+        "question": question,
+        "command": command,
+        "commit": _all(manifest["commit"] or "unknown" for manifest in manifests),
+        "seeds": sorted({seed for _, seed, _ in evaluations}),
+        "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
+        "versions": {name: _all(one.get(name, "none") for one in versions) for name in libraries},
+        "rows": rows,
+        "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
+        "stages": list(_stages(runs)),
+        "notes": notes,
+    }
+
+
+def _stages(runs: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What every stage took and made; one that several experiments share counts for the first."""
+    seen: set[Path] = set()
+    for experiment, seed, stage, artifact in (found for run in runs for found in find_stages(run)):
+        if artifact not in seen:
+            seen.add(artifact)
+            manifest = read_json(artifact / "manifest.json")
+            made = {"seconds": manifest.get("seconds"), "metrics": manifest.get("metrics", {})}
+            yield {"experiment": experiment, "seed": seed, "stage": stage, **made}
+
+
+def _all(values: Iterable[str]) -> str:
+    """What reused artifacts were made with may differ; then all of it is said."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.freeze", description="Keep results of runs as JSON.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--title", required=True)
+    parser.add_argument("--command", required=True, help="what made the run")
+    parser.add_argument("--question", default="", help="what the run was to find out")
+    parser.add_argument("--machine", help="the machine, in a few words (default: this one)")
+    parser.add_argument("--metric", action="append", default=[], help="compare the arms by it; may be repeated")
+    parser.add_argument("--baseline", help="what they are compared with (default: the first)")
+    options = parser.parse_args(arguments)
+    try:
+        frozen = freeze(
+            options.runs,
+            title=options.title,
+            command=options.command,
+            question=options.question,
+            machine=options.machine,
+            metrics=options.metric,
+            baseline=options.baseline,
+        )
+        write_json(options.out, frozen)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What finished runs leave behind: rows of results, and the predictions they were counted from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import DataError
+from datamodules.records import read_rows
+
+KEYS = (
+    *("experiment", "seed", "stage", "dataset", "split", "n"),
+    *("em", "em_low", "em_high", "f1", "f1_low", "f1_high"),
+    *("cover", "flawed", "unresolved", "searches", "valid_steps", "recall", "seconds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """An evaluation: a stage of an experiment, with its artifact folder for each seed; `name` tells it from others."""
+
+    name: str
+    experiment: str
+    stage: str
+    artifacts: dict[int, Path]
+
+
+def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with exactly the keys of a `results.json`; what is missing is None."""
+    return {key: row.get(key) for key in KEYS}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, NaN read as None.
+
+    Raises:
+        DataError: the file is missing or malformed.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds a {type(value).__name__}, not an object")
+    return value
+
+
+def read_evaluation(artifact: Path) -> dict[str, Any]:
+    """An evaluation's own `results.json`: rows, groups, notes.
+
+    Raises:
+        DataError: it is malformed, or a row lacks dataset, split or n.
+    """
+    path = artifact / "data" / "results.json"
+    results = {"rows": [], "groups": [], "notes": {}} | read_json(path)
+    for row in (*results["rows"], *results["groups"]):
+        for key in ("dataset", "split", "n"):
+            if key not in row:
+                raise DataError(f"{path}: a row lacks {key!r}: {json.dumps(row)}")
+    return results
+
+
+def predictions(artifact: Path, dataset: str, split: str) -> Iterator[dict[str, Any]]:
+    """The questions of one evaluation, in its order."""
+    return read_rows(artifact / "data" / f"predictions-{dataset}-{split}.jsonl", None)
+
+
+def seed_folders(experiment: Path) -> dict[int, Path]:
+    """seed -> folder of an experiment, by seed."""
+    found = {int(path.name[4:]): path for path in experiment.glob("seed*") if path.name[4:].isdigit()}
+    return dict(sorted(found.items()))
+
+
+def find_arms(run: str, runs: Path = Path("runs")) -> list[Arm]:
+    """The evaluations of `runs/<experiment>`, `runs/<experiment>/seed<k>` or either with `:<stage>`; `runs/` may go.
+
+    Raises:
+        DataError: there is no such run or stage, or a seed is unfinished.
+    """
+    name, folders = _folders(run, runs)
+    place, _, stage = run.partition(":")
+    artifacts: dict[str, dict[int, Path]] = {}
+    for seed, path in folders.items():
+        results = _finished(path)
+        for evaluation in dict.fromkeys(row["stage"] for row in results["rows"]):
+            artifacts.setdefault(evaluation, {})[seed] = path / results["artifacts"][evaluation]
+    chosen = [evaluation for evaluation in artifacts if stage in ("", evaluation)]
+    if not chosen:
+        what = f"no evaluation {stage!r}" if stage else "no finished evaluation"
+        raise DataError(f"{place} has {what}; it has: {', '.join(artifacts) or 'none'}")
+    experiment = name.split("/")[0]
+    return [Arm(f"{name}:{evaluation}", experiment, evaluation, artifacts[evaluation]) for evaluation in chosen]
+
+
+def find_stages(run: str, runs: Path = Path("runs")) -> Iterator[tuple[str, int, str, Path]]:
+    """Experiment, seed, stage and artifact folder of all stages of a run, evaluations and others.
+
+    Raises:
+        DataError: as `find_arms`.
+    """
+    name, folders = _folders(run, runs)
+    for seed, path in folders.items():
+        for stage, artifact in _finished(path)["artifacts"].items():
+            yield name.split("/")[0], seed, stage, (path / artifact).resolve()
+
+
+def _finished(folder: Path) -> dict[str, Any]:
+    if not (folder / "results.json").exists():
+        raise DataError(f"{folder} is unfinished, it has no results.json: run its experiment again to complete it")
+    return read_json(folder / "results.json")
+
+
+def _folders(run: str, runs: Path) -> tuple[str, dict[int, Path]]:
+    """The name of a run, `<experiment>` or `<experiment>/seed<k>`, and its folders by seed."""
+    place = run.partition(":")[0]
+    folder = next((path for path in (Path(place), runs / place) if path.is_dir()), None)
+    if folder is None:
+        raise DataError(f"no run at {place}: give runs/<experiment>, runs/<experiment>/seed<k> or <experiment>:<stage>")
+    folder = folder.resolve()
+    one_seed = folder.name in {f"seed{seed}" for seed in seed_folders(folder.parent)}
+    experiment = folder.parent.name if one_seed else folder.name
+    name = f"{experiment}/{folder.name}" if one_seed else experiment
+    return name, {int(folder.name[4:]): folder} if one_seed else seed_folders(folder)

@@ -1,0 +1,128 @@
+"""From finished episodes to rows, and from rows to results. Pure: no model, no files, no time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from envs.interfaces import Oracle
+from envs.types import Episode, Gold
+from evaluation.statistics import bootstrap_interval
+from modules.metrics import cover_match, exact_match, f1_score
+
+Row = dict[str, Any]
+Match = Literal["id", "title"]
+
+MEASURES = (
+    *("em", "f1", "cover", "flawed", "unresolved", "searches"),
+    *("valid_steps", "valid_episodes", "true_steps", "recall"),
+)
+
+
+def score(
+    episode: Episode, *, valid: bool, retrieves: bool = True, match: Match = "id", oracle: Oracle | None = None
+) -> Row:
+    """One row of a predictions file. Measures that do not apply are None, all of them after an error.
+
+    `searches` counts queries, `valid_steps` is the share of sampled steps that follow the format, `valid_episodes` is 1
+    if the whole episode does (`valid`), `true_steps` the share that the oracle calls valid. `recall` is the share of
+    gold documents among all hits: 0 without a search, None without a retriever (`retrieves`). `flawed` and `unresolved`
+    are 1 for a right answer reached by a wrong process.
+    """
+    question, gold = episode.question, episode.question.gold or Gold()
+    row: Row = {
+        "id": question.id,
+        "question": question.text,
+        "answers": list(question.answers),
+        "prediction": episode.answer,
+        "status": episode.status,
+        "hops": gold.hops,
+        "type": gold.type,
+        "turns": sum(turn.finish != "scripted" for turn in episode.turns),
+        "tokens": sum(len(turn.action_ids) for turn in episode.turns),
+        "truncations": dict(sorted(episode.truncations.items())),
+        "error": episode.error,
+        **dict.fromkeys(MEASURES),
+    }
+    if episode.status != "error":
+        sampled = [step for step in episode.steps if step.spans]
+        row |= {
+            "em": exact_match(episode.answer, question.answers),
+            "f1": f1_score(episode.answer, question.answers),
+            "cover": cover_match(episode.answer, question.answers),
+            "searches": sum(turn.action.kind == "query" for turn in episode.turns),
+            "valid_steps": _mean([float(step.valid) for step in sampled]),
+            "valid_episodes": float(valid),
+            "recall": _recall(episode, gold, match) if retrieves else None,
+        }
+        if oracle is not None:
+            judgement = oracle.judge(episode)
+            row["flawed"], row["unresolved"] = float(judgement.flawed), float(judgement.unresolved)
+            judged = [float(v) for v, step in zip(judgement.valid, episode.steps, strict=True) if step.spans]
+            row["true_steps"] = _mean(judged)
+    row["steps"] = [
+        {
+            "kind": step.kind,
+            "text": step.text,
+            "valid": step.valid,
+            "hits": [hit.document.id for hit in step.hits],
+            "said": "".join(episode.turns[turn].text for turn, _, _ in step.spans),
+        }
+        for step in episode.steps
+    ]
+    return row
+
+
+def _recall(episode: Episode, gold: Gold, match: Match) -> float | None:
+    wanted = {id_.strip() for id_ in gold.documents} if match == "id" else {t.strip().lower() for t in gold.titles}
+    if not wanted:
+        return None
+    documents = [hit.document for turn in episode.turns for hit in turn.hits]
+    found = {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}
+    return len(wanted & found) / len(wanted)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def summarise(rows: Sequence[Row], *, seed: int) -> Row:
+    """Means of all measures with 95 % bootstrap intervals over the questions that were scored; `n` is their number."""
+    result: Row = {"n": sum(row["em"] is not None for row in rows)}
+    for measure in MEASURES:
+        values = [float(row[measure]) for row in rows if row[measure] is not None]
+        low, high = bootstrap_interval(values, seed=seed) if values else (None, None)
+        result |= {measure: _mean(values), f"{measure}_low": _known(low), f"{measure}_high": _known(high)}
+    return result
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def summarise_groups(rows: Sequence[Row], *, seed: int) -> list[Row]:
+    """The same by number of hops and by type, where a dataset knows more than one."""
+    groups: list[Row] = []
+    for key in ("hops", "type"):
+        values = sorted({row[key] for row in rows if row[key] is not None})
+        if len(values) > 1:
+            groups += [
+                {"group": f"{key}={value}"} | summarise([row for row in rows if row[key] == value], seed=seed)
+                for value in values
+            ]
+    return groups
+
+
+def endings(rows: Sequence[Row]) -> dict[str, Mapping[str, float]]:
+    """How episodes ended, what was cut and what failed, counted by name; mean turns and sampled tokens."""
+    truncations: Counter[str] = Counter()
+    for row in rows:
+        truncations.update(row["truncations"])
+    return {
+        "stop": dict(sorted(Counter(row["status"] for row in rows).items())),
+        "truncations": dict(sorted(truncations.items())),
+        "errors": dict(sorted(Counter(row["error"] for row in rows if row["error"]).items())),
+        "mean": {key: round(_mean([row[key] for row in rows]) or 0.0, 2) for key in ("turns", "tokens")},
+    }

@@ -1,0 +1,76 @@
+"""What TensorBoard shows of experiments side by side: settings beside results, and charts that overlay their curves.
+
+TensorBoard finds out by itself which settings differ between the experiments it sees, as long as none of them declares
+a list of its own; so every experiment writes all its settings and no such list.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.files import write_json
+from evaluation.results import read_json
+
+_MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
+_LAYOUT = {
+    "held-out questions": {
+        "EM": ["eval/.+/em$"],
+        "F1": ["eval/.+/f1$"],
+        "right by a flawed process": ["eval/.+/flawed$"],
+        "right without a chain": ["eval/.+/unresolved$"],
+        "searches a question": ["eval/.+/searches$"],
+        "steps in format": ["eval/.+/valid_steps$"],
+    },
+    "reinforcement learning": {
+        "reward": ["reward$"],
+        "reward by name": ["rewards/.+/mean$"],
+        "groups without spread": ["frac_reward_zero_std(/process)?$"],
+        "entropy": ["entropy$"],
+        "KL": ["kl$"],
+        "gradient norm": ["grad_norm$"],
+        "steps in format": ["format/valid_rate$"],
+        "searches an episode": ["search/count$"],
+        "tokens an episode": ["completions/mean_length$"],
+        "how episodes end": ["stop/.+"],
+    },
+}
+
+
+def write(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write the events of one experiment and seed, `folder/tensorboard/summary`, unless they are there already.
+
+    One entry of the table of hyperparameters: `settings` beside the final metrics that `folder/results.json` holds,
+    named `<stage>/<dataset>/<split>/<measure>`; and the layout of the custom charts.
+    """
+    rows = read_json(folder / "results.json")["rows"]
+    metrics = {
+        f"{row['stage']}/{row['dataset']}/{row['split']}/{measure}": float(row[measure])
+        for row in rows
+        for measure in _MEASURES
+        if row[measure] is not None
+    }
+    told = {"settings": dict(settings), "metrics": metrics}
+    place = folder / "tensorboard" / "summary"
+    content = place / "summary.json"
+    if content.exists() and read_json(content) == told:
+        return
+    from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
+    from torch.utils.tensorboard.summary import hparams
+
+    shutil.rmtree(place, ignore_errors=True)
+    with SummaryWriter(str(place)) as writer:
+        _, start, end = hparams({name: _plain(value) for name, value in settings.items()}, metrics)
+        for summary in (start, end):
+            writer._get_file_writer().add_summary(summary)
+        for name, value in metrics.items():
+            writer.add_scalar(name, value)
+        charts = {title: {name: ["Multiline", tags] for name, tags in part.items()} for title, part in _LAYOUT.items()}
+        writer.add_custom_scalars(charts)
+    write_json(content, told)
+
+
+def _plain(value: object) -> bool | int | float | str:
+    return value if isinstance(value, bool | int | float) else str(value)

@@ -1,0 +1,146 @@
+"""Weighted rewards of steps and outcomes, with what each of them gave (ProRAG Eqs 5 and 6).
+
+What could not be scored is NaN and never a number: an episode that ended in an error, or all that a reward fails for
+because something it asks is out of order.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from common.errors import ConfigError, DataError, UserError
+from envs.interfaces import RewardContext
+from envs.types import Episode
+
+log = logging.getLogger(__name__)
+
+Level = Literal["step", "outcome"]
+Reward = Callable[[Sequence[Episode], RewardContext], Sequence[Tensor] | Tensor]
+NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One reward and its weight; with weight 0 it is scored and logged alone.
+
+    `reward(episodes, context)` gives one `[S]` an episode where `level` is `step`, a `[B]` where it is `outcome`.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    reward: Reward
+    weight: float = 1.0
+    level: Level = "outcome"
+
+    def __post_init__(self) -> None:
+        if self.level not in get_args(Level):
+            raise ConfigError(f"level {self.level!r} of a reward: it is 'step' or 'outcome'")
+        if not callable(self.reward):
+            raise ConfigError(f'a reward must be a component, {{target: "package.module:name"}}, not {self.reward!r}')
+        if not math.isfinite(self.weight):
+            raise ConfigError(f"weight {self.weight} of a reward: it must be finite")
+
+
+@dataclass(slots=True)
+class Scores:
+    """Rewards of B episodes of up to S steps.
+
+    Attributes:
+        step_BS: `[B, S]` float32, the weighted sum of step rewards, NaN where unscored, 0 outside the mask.
+        step_mask_BS: `[B, S]` bool, true where an episode has a step that the policy sampled.
+        outcome_B: `[B]` float32, the weighted sum of outcome rewards, NaN where unscored.
+        breakdown: what each reward gave, unweighted: `[B, S]` or `[B]`.
+        failures: why a reward could not be had at all, by name.
+    """
+
+    step_BS: Tensor
+    step_mask_BS: Tensor
+    outcome_B: Tensor
+    breakdown: dict[str, Tensor]
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def read_terms(rewards: Mapping[str, Term | Mapping[str, Any]]) -> dict[str, Term]:
+    """The terms that a config's map means: `{answer_f1: {weight: 1.0, level: outcome, reward: {target: ...}}}`.
+
+    Raises:
+        ConfigError: there is none, or one has a setting that is wrong or unknown.
+    """
+    if not rewards:
+        raise ConfigError("rewards is empty: nothing would be learnt")
+    known = [one.name for one in fields(Term)]
+    terms: dict[str, Term] = {}
+    for name, settings in rewards.items():
+        if not isinstance(settings, Term):
+            if wrong := set(settings) - set(known):
+                raise ConfigError(f"rewards.{name} has an unknown key '{min(wrong)}'; it takes {', '.join(known)}")
+            if "reward" not in settings:
+                raise ConfigError(f"rewards.{name} lacks 'reward'")
+            settings = Term(**settings)
+        terms[name] = settings
+    return terms
+
+
+def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: RewardContext) -> Scores:
+    """Score finished episodes with every term and add up.
+
+    Raises:
+        ConfigError: a reward is not of the level that its term says.
+    """
+    scored = [i for i, episode in enumerate(episodes) if episode.status != "error"]
+    S = max((len(episode.steps) for episode in episodes), default=0)
+    step_mask_BS = torch.zeros((len(episodes), S), dtype=torch.bool)
+    for row, episode in enumerate(episodes):
+        for column, step in enumerate(episode.steps):
+            step_mask_BS[row, column] = bool(step.spans)
+    unscored_B = torch.full((len(episodes),), NAN).index_fill(0, torch.tensor(scored, dtype=torch.long), 0.0)
+    scores = Scores(
+        step_BS=unscored_B[:, None].expand(-1, S).masked_fill(~step_mask_BS, 0.0),
+        step_mask_BS=step_mask_BS,
+        outcome_B=unscored_B,
+        breakdown={},
+    )
+    for name, term in terms.items():
+        shape = step_mask_BS.shape if term.level == "step" else unscored_B.shape
+        values = torch.full(shape, NAN)
+        try:
+            given = term.reward([episodes[i] for i in scored], context) if scored else []
+        except (ConfigError, DataError):
+            raise
+        except (UserError, ConnectionError, TimeoutError) as error:
+            log.warning("reward %s: %s", name, error)
+            scores.failures[name] = str(error)
+        else:
+            if scored:
+                values[scored] = _table(name, term, given, [len(episodes[i].steps) for i in scored], S)
+        values = values.masked_fill(~values.isfinite(), NAN)
+        if term.level == "step":
+            values = values.masked_fill(~step_mask_BS, 0.0)
+        scores.breakdown[name] = values
+        if term.weight:
+            if term.level == "step":
+                scores.step_BS = scores.step_BS + term.weight * values
+            else:
+                scores.outcome_B = scores.outcome_B + term.weight * values
+    return scores
+
+
+def _table(name: str, term: Term, given: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:
+    """What a reward gave as one tensor, `[B, S]` or `[B]`, on the CPU."""
+    if term.level == "outcome":
+        if not isinstance(given, Tensor) or given.shape != (len(steps),):
+            raise ConfigError(f"reward {name} has level outcome, but gave no tensor of {len(steps)} values")
+        return given.detach().float().cpu()
+    if isinstance(given, Tensor) or [tuple(row.shape) for row in given] != [(count,) for count in steps]:
+        raise ConfigError(f"reward {name} has level step, but gave no list of one value a step for each episode")
+    padded = pad_sequence([row.detach().float().cpu() for row in given], batch_first=True)
+    return torch.nn.functional.pad(padded, (0, S - padded.shape[1]))

@@ -1,0 +1,192 @@
+"""A file, its bases and `key=value` overrides become an `Experiment`. The only importer of omegaconf."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import (
+    ConfigKeyError,
+    InterpolationToMissingValueError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
+
+from common.errors import ConfigError
+from pipeline.documents import Document, from_overrides, lay_over, read_chain
+from pipeline.origins import Key, Origins, leaves, suggest, undotted
+from pipeline.schema import Experiment
+
+_NAME = re.compile(r"\w[\w.-]*")
+_LEAST = {"seed": 0, "devices": 1, "num_nodes": 1}
+_PART = re.compile(r"\$\{parts[.\[]([\w-]+)")
+
+# `${stage:NAME}` stands for a folder that only the store knows, so it passes through unchanged.
+OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=True)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """An experiment, every `${…}` but `${stage:…}` resolved, where its settings were written, and how, unresolved."""
+
+    experiment: Experiment
+    origins: Origins
+    written: dict[str, Any]
+
+
+def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
+    """Read an experiment file with its bases and overrides.
+
+    Components are only resolved here; `pipeline.components.check` compares them with their targets.
+
+    Raises:
+        ConfigError: a file, key, type or quotation is wrong; names the file and line.
+    """
+    documents = [*read_chain(Path(path)), from_overrides(overrides)]
+    merged = lay_over(documents)
+    origins = Origins.of(merged.value, merged.marks)
+    _check_stages(merged, documents, origins)
+    _check_maps(merged.value, origins)
+    with _explained(origins):
+        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), merged.value)
+        if settings.data_root is None:
+            settings.data_root = os.environ.get("RAG_DATA") or MISSING
+        stages: Any = OmegaConf.to_object(settings.stages)
+        plain = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
+        values = {name: settings[name] for name in plain if name != "data_root"}
+        values["data_root"] = None if OmegaConf.is_missing(settings, "data_root") else settings.data_root
+    experiment = Experiment(**values, stages=stages, parts=merged.value.get("parts", {}))
+    _check_names(experiment, origins)
+    _check_counts(experiment, origins)
+    _check_parts(merged, documents[-2:], origins)
+    return Configuration(experiment, origins, merged.value)
+
+
+def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:
+    """Arguments in the types that a signature asks for: `1` for a float becomes `1.0`, text for a Path a Path.
+
+    An annotation that a configuration cannot express (a class, a callable) accepts anything.
+
+    Raises:
+        ConfigError: a value does not fit; names the key, the file and the line.
+    """
+    converted = {}
+    for name, value in arguments.items():
+        kind = annotations[name] if _supported(annotations[name]) else Any
+        with _explained(origins, key):
+            try:
+                converted[name] = _converted(name, value, kind)
+            except ValidationError as error:
+                if error.full_key is not None:
+                    raise
+                # in a tuple OmegaConf names neither the key nor the value
+                raise ConfigError(f"{value!r} does not fit {kind} at {origins.at((*key, name))}") from error
+    return converted
+
+
+def _converted(name: str, value: Any, kind: Any) -> Any:
+    schema = dataclasses.make_dataclass("Argument", [(name, kind, MISSING)])
+    # a field's default cannot be mutable, hence the two steps
+    checked: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), {name: value}))
+    return getattr(checked, name)
+
+
+def _supported(annotation: Any) -> bool:
+    try:
+        OmegaConf.structured(dataclasses.make_dataclass("Argument", [("value", annotation, MISSING)]))
+    except (OmegaConfBaseException, TypeError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
+    """Turn OmegaConf's errors into one line that points at the file."""
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        here = (*key, *undotted(str(error.full_key or "")))
+        reason = str(error.msg or error).splitlines()[0]
+        if isinstance(error, ConfigKeyError) and dataclasses.is_dataclass(error.object_type):
+            accepted = [field.name for field in dataclasses.fields(error.object_type)]
+            message = origins.unknown(here, accepted)
+        elif isinstance(error, MissingMandatoryValue):
+            message = f"missing '{here[-1]}' at {origins.at(here)}"
+        elif isinstance(error, InterpolationToMissingValueError) and reason.endswith("data_root"):
+            message = f"{origins.at(here)} needs data_root: set the environment variable RAG_DATA or data_root=FOLDER"
+        else:
+            message = f"{reason[0].lower()}{reason[1:]} at {origins.at(here)}"
+        raise ConfigError(message) from error
+
+
+def _check_maps(settings: Mapping[str, Any], origins: Origins) -> None:
+    """What OmegaConf would say of another shape in words of its own."""
+    stages = settings.get("stages")
+    if stages is None:
+        raise ConfigError(f"no stages in {origins.where(())}")
+    maps = {("parts",): settings.get("parts", {}), ("stages",): stages}
+    if isinstance(stages, dict):
+        maps |= {("stages", name): stage for name, stage in stages.items()}
+    for key, value in maps.items():
+        if not isinstance(value, dict):
+            raise ConfigError(f"{origins.at(key)} must be a map, not {value!r}")
+
+
+def _check_names(experiment: Experiment, origins: Origins) -> None:
+    """Names become folders, so they must be able to."""
+    names = {experiment.experiment: ("experiment",)} | {name: ("stages", name) for name in experiment.stages}
+    for name, key in names.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"'{name}' at {origins.at(key)} cannot be a name: use letters, digits, '_', '-' and '.'")
+    if not experiment.stages:
+        raise ConfigError(f"no stages in {origins.where(())}")
+
+
+def _check_stages(merged: Document, documents: list[Document], origins: Origins) -> None:
+    """A stage that is laid over others and names nothing to run is a misspelling of one of them."""
+    stages = merged.value.get("stages")
+    if not isinstance(stages, dict):
+        return  # the schema says so
+    known: list[str] = []
+    for document in documents:
+        named = [str(name) for name in document.value.get("stages") or ()]
+        for name in named if known else ():
+            if name in stages and name not in known and not _names_data(stages[name]):
+                raise ConfigError(f"unknown stage '{name}' ({origins.where(('stages', name))}){suggest(name, known)}")
+        known += named
+
+
+def _names_data(stage: object) -> bool:
+    data = stage.get("data") if isinstance(stage, dict) else None
+    return "target" in data if isinstance(data, dict) else data is not None
+
+
+def _check_counts(experiment: Experiment, origins: Origins) -> None:
+    for name, least in _LEAST.items():
+        if (value := getattr(experiment, name)) < least:
+            raise ConfigError(f"{origins.at((name,))} is {value}: it must be at least {least}")
+
+
+def _check_parts(merged: Document, own: list[Document], origins: Origins) -> None:
+    """A part that this file or the command line sets and nothing quotes is a misspelling; a base's may be spare."""
+    parts = merged.value.get("parts") or {}
+    used: set[str] = set()
+    found = _quoted(merged.value["stages"])
+    while found - used:
+        used |= found
+        found = _quoted([parts.get(name) for name in sorted(used)])
+    for name in (name for document in own for name in document.value.get("parts") or {}):
+        if name in parts and name not in used:
+            raise ConfigError(f"nothing uses {origins.at(('parts', name))}{suggest(name, used)}")
+
+
+def _quoted(value: object) -> set[str]:
+    return {name for _, leaf in leaves(value) if isinstance(leaf, str) for name in _PART.findall(leaf)}

@@ -1,0 +1,146 @@
+"""The stages of an experiment in dependency order, each with the artifact that is, or will be, its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import graphlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import ConfigError
+from pipeline.components import check_stage
+from pipeline.fingerprints import Inputs, fingerprint, stage_names
+from pipeline.loader import Configuration
+from pipeline.origins import Key, Origins, dotted, leaves, suggest
+from pipeline.schema import Experiment, Stage
+from pipeline.store import Artifact
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage, the stages it quotes, and its artifact; `forced` means that a complete artifact is made again."""
+
+    name: str
+    stage: Stage
+    needs: tuple[str, ...]
+    fingerprint: str
+    artifact: Artifact
+    forced: bool
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.artifact.complete and not self.forced
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All stages of an experiment in dependency order; `chosen` are those that this run is about."""
+
+    experiment: Experiment
+    origins: Origins
+    written: dict[str, Any]
+    inputs: Inputs
+    stages: dict[str, PlannedStage]
+    chosen: tuple[str, ...]
+
+    @classmethod
+    def of(cls, configuration: Configuration, *, only: Collection[str] = (), force: Collection[str] = ()) -> Plan:
+        """Order the stages and find their artifacts; nothing is imported, built or written.
+
+        `only` chooses stages and what they depend on (default: all); `force` names complete ones to make again.
+
+        Raises:
+            ConfigError: a stage is unknown, or stages depend on each other in a circle.
+        """
+        experiment, origins = configuration.experiment, configuration.origins
+        needs = {name: _needs(name, experiment, origins) for name in experiment.stages}
+        order = _order(needs, origins)
+        for name in [*only, *force]:
+            if name not in needs:
+                raise ConfigError(f"unknown stage '{name}' on the command line{suggest(name, needs)}")
+        wanted = set(only or order)
+        for name in reversed(order):
+            wanted |= set(needs[name]) if name in wanted else set()
+        for name in force:
+            if name not in wanted:
+                raise ConfigError(f"cannot force '{name}': no chosen stage needs it")
+        inputs = Inputs(Path(experiment.output))
+        hashes: dict[str, str] = {}
+        stages: dict[str, PlannedStage] = {}
+        for name in order:
+            stage = experiment.stages[name]
+            hashes[name] = fingerprint(stage, experiment, inputs, hashes)
+            artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
+            stages[name] = PlannedStage(name, stage, needs[name], hashes[name], artifact, name in force)
+        return cls(
+            experiment, origins, configuration.written, inputs, stages, tuple(name for name in order if name in wanted)
+        )
+
+    def checked(self) -> Plan:
+        """This plan, once the components and inputs of all that would run are found right; builds nothing.
+
+        Raises:
+            ConfigError: something is wrong with one; names the key, the file and the line.
+        """
+        for name in self.chosen:
+            if not self.stages[name].done:
+                check_stage(self.stages[name].stage, ("stages", name), self.origins)
+        return self
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing would run."""
+        return all(self.stages[name].done for name in self.chosen)
+
+    @property
+    def folder(self) -> Path:
+        """Where this experiment and seed keep their reports."""
+        return Path(self.experiment.output) / self.experiment.experiment / f"seed{self.experiment.seed}"
+
+    def artifacts(self) -> dict[str, Path]:
+        """The artifact folders of all finished stages, chosen or not."""
+        return {name: planned.artifact.folder for name, planned in self.stages.items() if planned.artifact.complete}
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting as it was written, by its dotted name; one that quotes a part is that quotation."""
+        experiment = self.experiment
+        whose = {"experiment": experiment.experiment, "seed": experiment.seed, "processes": experiment.world_size}
+        settings = {part: self.written.get(part) or {} for part in ("parts", "stages")}
+        return whose | {dotted(key): leaf for key, leaf in leaves(settings)}
+
+    def table(self) -> str:
+        """The chosen stages as text: name, kind, what each needs, its artifact, whether it would run."""
+        rows = [("stage", "kind", "state", "artifact", "needs")]
+        for name in self.chosen:
+            planned = self.stages[name]
+            state = "done" if planned.done else "would run"
+            folder = planned.artifact.folder.as_posix()
+            rows.append((name, planned.stage.kind, state, folder, ", ".join(planned.needs) or "-"))
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+
+def _needs(name: str, experiment: Experiment, origins: Origins) -> tuple[str, ...]:
+    """The stages that a stage quotes, in order."""
+    settings = dataclasses.asdict(experiment.stages[name])
+    for key, leaf in leaves(settings, ("stages", name)):
+        for other in stage_names(leaf):
+            if other not in experiment.stages:
+                raise ConfigError(f"unknown stage '{other}' at {origins.at(key)}{suggest(other, experiment.stages)}")
+    return tuple(stage_names(settings))
+
+
+def _order(needs: Mapping[str, tuple[str, ...]], origins: Origins) -> list[str]:
+    try:
+        return list(graphlib.TopologicalSorter(needs).static_order())
+    except graphlib.CycleError as error:
+        circle: list[str] = error.args[1]
+        where: Key = ("stages", circle[0])
+        raise ConfigError(
+            f"stages need each other in a circle: {' -> '.join(circle)} ({origins.where(where)})"
+        ) from error

@@ -1,0 +1,61 @@
+"""What an experiment file may hold. Components stay plain maps: `pipeline.components` checks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass
+class TrainerSettings:
+    """The Lightning Trainer's own options; the defaults are Lightning's unless a comment says otherwise."""
+
+    max_epochs: int | None = None
+    max_steps: int = -1
+    precision: str | None = None
+    strategy: Any = "auto"  # a Lightning name, or a component such as FSDP2
+    gradient_clip_val: float | None = None
+    gradient_clip_algorithm: Literal["norm", "value"] | None = None
+    accumulate_grad_batches: int = 1
+    log_every_n_steps: int = 1  # an optimiser step of ours is long
+    val_check_interval: int | float | None = None
+    check_val_every_n_epoch: int | None = 1
+    num_sanity_val_steps: int = 0  # a check before the first step would generate text with an untrained model
+    limit_train_batches: int | float | None = None
+    limit_val_batches: int | float | None = None
+    deterministic: bool | str | None = "warn"  # the same batches give the same bits, where an operation can
+
+
+@dataclass
+class Stage:
+    """One unit of work: it fits `module` on `data`, or, without a module, `data` makes records."""
+
+    data: Any
+    module: Any = None
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
+
+    @property
+    def kind(self) -> str:
+        """`fit` with a module, `make` without."""
+        return "make" if self.module is None else "fit"
+
+
+@dataclass
+class Experiment:
+    """A whole experiment file. `parts` holds pieces that stages quote as `${parts.name}`."""
+
+    experiment: str
+    stages: dict[str, Stage]
+    seed: int = 0
+    data_root: str | None = None
+    output: str = "runs"
+    devices: int = 1
+    num_nodes: int = 1
+    accelerator: str = "auto"
+    parts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Processes that share the work."""
+        return self.devices * self.num_nodes

@@ -1,0 +1,193 @@
+"""Running a planned stage: make or fit it in its folder of the store, under a lock, on all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from common.files import write_json
+from common.seeds import stable_hash
+from pipeline.components import build, with_default
+from pipeline.fingerprints import with_folders
+from pipeline.launcher import Ranks
+from pipeline.plan import Plan, PlannedStage
+from pipeline.store import finite, provenance, source_hash
+
+
+def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
+    """Bring one stage to completion; does nothing where its artifact is complete.
+
+    Raises:
+        UserError: the stage cannot be finished; what it wrote so far stays for the next run.
+    """
+    planned = plan.stages[name]
+    artifact = planned.artifact
+    with artifact.lock() if ranks.rank == 0 else nullcontext():
+        settings = _settings(planned, plan)
+        origin = ranks.agree(lambda: _opened(planned, plan, settings))
+        if origin is None:
+            return
+        start = time.monotonic()
+        run = _make if planned.stage.module is None else _fit
+        metrics = finite(run(planned, plan, ranks, settings))
+        if ranks.rank == 0:
+            seconds = round(time.monotonic() - start, 3)
+            artifact.close(_manifest(planned, plan, origin, metrics, seconds))
+            print(f"{name}: finished in {seconds:.1f} s{_headline(metrics)}", flush=True)
+    ranks.agree(lambda: None)  # nobody reads the artifact before it is complete
+
+
+def record(plan: Plan) -> None:
+    """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name.
+
+    Makers' headline metrics are written; the curves of a fit that another experiment ran are copied from there.
+    """
+    artifacts = plan.artifacts()
+    output = Path(plan.experiment.output)
+    places = {name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}
+    write_json(plan.folder / "stages.json", places)
+    for name in artifacts:
+        if plan.stages[name].stage.module is None:
+            _write_events(plan.stages[name], plan)
+        else:
+            _copy_events(plan.stages[name], plan)
+
+
+def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Make the artifact's folder ready and say what happens; returns its origin, None where it is complete already."""
+    artifact = planned.artifact
+    if planned.done:
+        print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
+        manifest = artifact.manifest()
+        if (manifest["source"], manifest["inputs"]) != (source_hash(), _inputs(planned, plan)):
+            name = planned.name
+            print(f"{name}: reused, though made by other code or from an earlier input (--force {name} remakes)")
+        return None
+    if planned.forced:
+        artifact.set_aside()
+        for events in _all_events(planned, plan):
+            shutil.rmtree(events)
+    run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
+    now = {"inputs": _inputs(planned, plan), **provenance()}
+    begun = artifact.open({**settings, **run}, now)
+    print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
+    if any(begun[key] != now[key] for key in ("inputs", "source")):
+        print(f"{planned.name}: goes on with what other code or inputs began (--force {planned.name} starts over)")
+        begun["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
+    return begun
+
+
+def build_data(name: str, plan: Plan) -> Any:
+    """A stage's `data`, built; the artifacts that it quotes must be complete.
+
+    Raises:
+        UserError: a constructor refused its arguments.
+    """
+    return build(_settings(plan.stages[name], plan)["data"], ("stages", name, "data"), plan.origins, {})
+
+
+def _make(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, float]:
+    folder, seed = planned.artifact.folder, plan.experiment.seed
+    maker = ranks.everywhere(lambda: build_data(planned.name, plan))
+    ranks.everywhere(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
+    return ranks.agree(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
+
+
+def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    from lightning.pytorch import seed_everything
+
+    from pipeline.fitting import fit
+
+    # Weights that a constructor draws are the same on all ranks and in every run.
+    seed_everything(stable_hash(plan.experiment.seed, planned.name) % 2**32, verbose=False)
+    key = ("stages", planned.name, "data")
+    data = with_default(settings["data"], "seed", plan.experiment.seed, key, plan.origins)
+    settings = {**settings, "data": data}
+    memo: dict[str, Any] = {}
+    pieces = {
+        piece: build(settings[piece], ("stages", planned.name, piece), plan.origins, memo)
+        for piece in ("module", "data", "callbacks", "trainer")
+    }
+    return fit(
+        pieces["module"],
+        pieces["data"],
+        list(pieces["callbacks"].values()),
+        trainer=planned.stage.trainer,
+        strategy=pieces["trainer"]["strategy"],
+        experiment=plan.experiment,
+        folder=planned.artifact.folder,
+        events=_events(planned, plan),
+    )
+
+
+def _settings(planned: PlannedStage, plan: Plan) -> dict[str, Any]:
+    """The stage's settings with the folders of the stages it quotes."""
+    folders = {name: plan.stages[name].artifact.folder for name in planned.needs}
+    return with_folders(dataclasses.asdict(planned.stage), folders)
+
+
+def _inputs(planned: PlannedStage, plan: Plan) -> dict[str, dict[str, str]]:
+    """The artifacts that went into a stage, and which making of them."""
+    artifacts = {name: plan.stages[name].artifact for name in planned.needs}
+    return {name: {"artifact": one.folder.name, "made": one.made} for name, one in artifacts.items() if one.complete}
+
+
+def _manifest(
+    planned: PlannedStage, plan: Plan, origin: Mapping[str, Any], metrics: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    return {
+        "stage": planned.name,
+        "kind": planned.stage.kind,
+        "fingerprint": planned.fingerprint,
+        "seed": plan.experiment.seed,
+        "world_size": plan.experiment.world_size,
+        **origin,
+        "finished": datetime.now(UTC).isoformat(),
+        "seconds": seconds,
+        "metrics": dict(metrics),
+    }
+
+
+def _headline(metrics: Mapping[str, float | None]) -> str:
+    shown = [f"{name} {value:.4g}" for name, value in metrics.items() if value is not None]
+    return "".join(f", {text}" for text in shown[:4])
+
+
+def _events(planned: PlannedStage, plan: Plan) -> Path:
+    """The TensorBoard folder of one artifact, so that runs with other settings are never drawn as one."""
+    return plan.folder / "tensorboard" / planned.name / planned.fingerprint[:12]
+
+
+def _all_events(planned: PlannedStage, plan: Plan) -> list[Path]:
+    """The TensorBoard folders of an artifact in all experiments."""
+    own = _events(planned, plan)
+    return sorted(Path(plan.experiment.output).glob(f"*/seed*/{own.relative_to(plan.folder).as_posix()}"))
+
+
+def _copy_events(planned: PlannedStage, plan: Plan) -> None:
+    """A fit's curves from whichever experiment ran it, once, so that a shared stage is drawn in all that share it."""
+    folder = _events(planned, plan)
+    if not folder.exists() and (found := _all_events(planned, plan)):
+        half = folder.with_name(f".{folder.name}.tmp")
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(found[0], half)
+        half.rename(folder)
+
+
+def _write_events(planned: PlannedStage, plan: Plan) -> None:
+    """A maker's headline metrics as TensorBoard scalars, once."""
+    folder = _events(planned, plan)
+    metrics = {name: value for name, value in planned.artifact.manifest()["metrics"].items() if value is not None}
+    if folder.exists() or not metrics:
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value)

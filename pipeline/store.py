@@ -1,0 +1,143 @@
+"""The store: one folder a stage result, complete once its manifest is there and never changed after that."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from common.errors import DataError
+from common.files import atomic_write, write_json
+
+_ROOT = Path(__file__).parent.parent
+_SOURCES = ("train.py", "callbacks", "common", "datamodules", "envs", "evaluation", "modules", "pipeline")
+_LIBRARIES = ("torch", "lightning", "transformers", "peft", "numpy", "bm25s", "faiss-cpu", "faiss-gpu")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A stage's folder: `config.yaml`, `manifest.json` and what the stage wrote (`data/`, `model/`, `checkpoints/`)."""
+
+    folder: Path
+
+    @property
+    def complete(self) -> bool:
+        """Whether the stage was finished; the manifest is written last."""
+        return self._manifest.is_file()
+
+    @property
+    def made(self) -> str:
+        """Which making of this artifact it is: a hash of its manifest."""
+        return hashlib.sha256(self._manifest.read_bytes()).hexdigest()[:12]
+
+    def manifest(self) -> dict[str, Any]:
+        """What the artifact was made from and what came of it.
+
+        Raises:
+            DataError: the manifest is damaged.
+        """
+        try:
+            found = json.loads(self._manifest.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise DataError(f"{self._manifest} is damaged: remove {self.folder} to make it again")
+        return found
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes out; says so where it has to wait for one."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder.with_name(f".{self.folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            print(f"waiting for another process that makes {self.folder}", flush=True)
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def open(self, settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the folder ready for work: a killed run's half-written files go, its whole ones stay.
+
+        Returns the origin of the run that began the work, which is another one's where a killed run is gone on with.
+        """
+        self.folder.mkdir(exist_ok=True)
+        for leftover in list(self.folder.rglob(".*.tmp")):  # a folder's own leftovers go with it
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        with atomic_write(self.folder / "config.yaml") as f:
+            yaml.safe_dump(dict(settings), f, sort_keys=False, allow_unicode=True)
+        begun = self.folder / "origin.json"
+        if not begun.exists():
+            write_json(begun, origin)
+        return json.loads(begun.read_text(encoding="utf-8"))
+
+    def set_aside(self) -> None:
+        """Move the artifact to `<folder>.old`, in place of an earlier one there, so that it is made again."""
+        if self.folder.exists():
+            old = self.folder.with_name(f"{self.folder.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            self.folder.rename(old)
+
+    def close(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest: from now on the artifact is complete."""
+        write_json(self._manifest, manifest)
+        (self.folder / "origin.json").unlink(missing_ok=True)  # the manifest tells it
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "manifest.json"
+
+
+def provenance() -> dict[str, Any]:
+    """With what an artifact is made: library versions, git commit, a hash of the source."""
+    versions = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"versions": versions, "commit": _commit(), "source": source_hash()}
+
+
+def source_hash(root: Path = _ROOT) -> str:
+    """A hash of the code that can change an artifact: every .py file but tests, examples and benchmarks."""
+    files = sorted(file for name in _SOURCES for file in [root / name, *(root / name).rglob("*.py")] if file.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def finite(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    """Metrics as JSON can hold them; what is not a number becomes null."""
+    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def _commit() -> str | None:
+    """The git commit of the source, `+` behind it where files differ; None outside a repository."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError, DataError, RetrievalError
+from datamodules.episode_sampling import EpisodeSampling
+from datamodules.records import episode_from_row, numbered_rows
+from datamodules.tree_search import TreeSearch
+from envs.protocols.prorag import ProRAG
+from envs.types import Document, Episode, Hit, Limits, Question, Turn
+from modules.samplers.in_process import PolicyGenerator
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
+
+PROTOCOL = ProRAG(byte_tokenizer())
+
+
+class Listed:
+    """A source of `count` questions, of which every second is answered by "answer 0"."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.skipped = count, Counter[str]()
+
+    def __iter__(self) -> Iterator[Question]:
+        for n in range(self.count):
+            yield Question(f"q{n}", f"Question {n}?", (f"answer {n % 2}",))
+
+    def documents(self) -> Iterator[Document]:
+        return iter(())
+
+
+class Searcher(Scripted):
+    """Searches for the question's id, reads, and answers "answer 0"; unable to answer the questions it is told."""
+
+    def __init__(self, unable: Mapping[str, str] | None = None) -> None:
+        super().__init__(PROTOCOL.codec.control, self.say)
+        self.no, self.turns = unable or {}, 0
+
+    def unable(self, questions: Sequence[Question]) -> Mapping[str, str]:
+        return {question.id: self.no[question.id] for question in questions if question.id in self.no}
+
+    def say(self, episode: Episode) -> str:
+        query = f"{episode.question.id} of sample {episode.sample}"
+        tag, text = (("subquery", query), ("subanswer", "there"), ("answer", "answer 0"))[min(len(episode.turns), 2)]
+        return f"thought</step><{tag}>{text}</{tag}>"
+
+    def generate(self, requests) -> list[Turn]:
+        self.turns += len(requests)
+        return super().generate(requests)
+
+
+class Down(FixedRetriever):
+    """Fails on queries that name one of `ids`; counts what it is asked."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__([Document("d", "T", "x")])
+        self.ids, self.counts = ids, Counter[str]()
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.counts["asked"] += len(queries)
+        if any(query.split()[0] in self.ids for query in queries):
+            raise RetrievalError("http://x: 500")
+        return super().search(queries, k)
+
+
+def run(folder: Path, world_size: int = 1, count: int = 10, **settings) -> tuple[dict[str, float], int]:
+    """Headline metrics, and the turns that were generated."""
+    turns = 0
+    settings = {"retriever": FixedRetriever([Document("d", "T", "x")]), "samples": 2, "unit": 4} | settings
+    unable = settings.pop("unable", None)
+    for rank in range(world_size):
+        generator = Searcher(unable)
+        maker = EpisodeSampling(Listed(count), PROTOCOL, generator, **settings)
+        maker.make(folder, seed=0, rank=rank, world_size=world_size)
+        turns += generator.turns
+    return maker.merge(folder, seed=0, world_size=world_size), turns
+
+
+def episodes(folder: Path) -> list[Episode]:
+    return [episode_from_row(row, where) for where, row in numbered_rows(folder / "data" / "episodes.jsonl")]
+
+
+def contents(folder: Path) -> bytes:
+    return (folder / "data" / "episodes.jsonl").read_bytes() + (folder / "data" / "sampling.json").read_bytes()
+
+
+def test_every_question_is_sampled_and_the_headline_says_how_well(tmp_path: Path) -> None:
+    headline, turns = run(tmp_path)
+    assert turns == 60
+    assert [(e.question.id, e.sample) for e in episodes(tmp_path)] == [(f"q{n}", s) for n in range(10) for s in (0, 1)]
+    assert headline == {
+        "questions": 10.0, "sampled": 20.0, "episodes": 20.0, "wrong": 0.0, "ungrounded": 0.0, "skipped": 0.0,
+        "failed": 0.0, "em": 0.5, "f1": 0.75, "valid_episodes": 1.0, "valid_steps": 1.0, "searches": 1.0,
+        "answered": 1.0, "cut": 0.0,
+    }  # fmt: skip
+
+
+def test_wrong_episodes_are_left_out_and_counted_if_asked(tmp_path: Path) -> None:
+    headline, _ = run(tmp_path, keep="correct")
+    assert (headline["episodes"], headline["wrong"], headline["em"]) == (10.0, 10.0, 0.5)
+    assert {e.answer for e in episodes(tmp_path)} == {"answer 0"}
+    assert {e.question.answers for e in episodes(tmp_path)} == {("answer 0",)}
+
+
+def test_episodes_that_say_what_was_cut_away_are_left_out_and_counted_if_asked(tmp_path: Path) -> None:
+    settings = {"keep": "grounded", "limits": Limits(observation_tokens=30)}
+    passage = [Document("d", "T", "is " * 20 + "there")]  # Searcher's sub-answer
+    with pytest.raises(DataError, match=r"no episode .*'wrong answer': 10, 'said what was cut away': 10"):
+        run(tmp_path / "cut", retriever=FixedRetriever(passage), **settings)
+    headline, _ = run(
+        tmp_path / "kept", retriever=FixedRetriever([Document("d", "T", "there" + " is" * 20)]), **settings
+    )
+    assert (headline["episodes"], headline["ungrounded"], headline["cut"]) == (10.0, 0.0, 1.0)
+    headline, _ = run(tmp_path / "unknown", keep="grounded")  # no passage holds it: that is not the limit's doing
+    assert (headline["episodes"], headline["ungrounded"], headline["cut"]) == (10.0, 0.0, 0.0)
+
+
+def test_episodes_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    run(tmp_path / "one")
+    _, turns = run(tmp_path / "two", world_size=2)
+    assert turns == 60
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_killed_run_goes_on_with_the_bytes_of_an_unbroken_one(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    run(tmp_path / "cut")
+    (tmp_path / "cut" / "data" / "units" / "00001.jsonl").unlink()  # killed between a unit's summary and its rows
+    _, turns = run(tmp_path / "cut")
+    assert turns == 24  # four questions, two samples, three turns
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_failed_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
+    retriever = Down(["q1"])
+    headline, _ = run(tmp_path, retriever=retriever, samples=1, pool=1)
+    assert (headline["failed"], headline["episodes"], headline["sampled"]) == (1.0, 9.0, 10.0)
+    assert headline["em"] == pytest.approx(5 / 9)
+    assert "q1" not in {e.question.id for e in episodes(tmp_path)}
+    assert headline["asked"] == 10.0  # what a component counts is reported too
+    assert json.loads((tmp_path / "data" / "sampling.json").read_text())["errors"] == {"http://x: 500": 1}
+
+
+def test_a_unit_in_which_all_failed_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(RetrievalError, match=r"all 8 episodes failed, run again to go on; the first: http://x: 500"):
+        run(tmp_path, retriever=Down(["q0", "q1", "q2", "q3"]))
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_questions_that_the_generator_is_unable_to_answer_are_skipped_and_counted(tmp_path: Path) -> None:
+    headline, turns = run(tmp_path, unable={"q2": "no gold reasoning", "q9": "no gold reasoning"})
+    assert (headline["skipped"], headline["questions"], turns) == (2.0, 10.0, 48)
+    assert json.loads((tmp_path / "data" / "sampling.json").read_text())["skipped"] == {"no gold reasoning": 2}
+
+
+def test_nothing_left_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no episode of 2 questions is left: {'no plan': 2}"):
+        run(tmp_path, count=2, unable={"q0": "no plan", "q1": "no plan"})
+    with pytest.raises(DataError, match="no questions to sample sft episodes on"):
+        run(tmp_path / "none", count=0)
+
+
+@pytest.mark.parametrize("setting", ["samples", "top_k", "pool", "unit"])
+def test_nothing_to_do_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match="each must be at least 1"):
+        EpisodeSampling(Listed(1), PROTOCOL, Searcher(), **{setting: 0})
+
+
+def test_a_generator_that_cannot_write_the_format_is_refused_before_any_work() -> None:
+    generator = PolicyGenerator(tiny_policy(byte_tokenizer(tags=("<other>",))))
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        EpisodeSampling(Listed(1), PROTOCOL, generator)
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        TreeSearch(Listed(1), PROTOCOL, Searcher(), retriever=FixedRetriever([]), simulator=generator)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lightning.pytorch import Trainer
+
+from common.errors import ConfigError, DataError
+from datamodules.pair_data import PairData
+from datamodules.records import pair_to_row, write_rows
+from envs.protocols.prorag import ProRAG
+from tests.steps import toy_pairs
+from tests.tiny import byte_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    byte_tokenizer().save_pretrained(folder)
+    write_rows(folder / "data" / "pairs.jsonl", map(pair_to_row, toy_pairs(ProRAG(folder, instruction=""), 40)))
+    return folder
+
+
+def loaded(folder: Path, **settings: float) -> PairData:
+    data = PairData(folder, **settings)  # type: ignore[arg-type]
+    data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    data.setup("fit")
+    return data
+
+
+def test_questions_are_held_out_whole(folder: Path) -> None:
+    data = loaded(folder, validation=0.4)
+    train, held_out = ({number // 2 for number, *_ in part} for part in (data.train, data.held_out))
+    assert not train & held_out
+    assert len(train) + len(held_out) == 20
+    assert 3 <= len(held_out) <= 13
+
+
+def test_a_batch_reads_the_last_step_of_both_sides(folder: Path) -> None:
+    data = loaded(folder, validation=0)
+    batch = next(iter(data.train_dataloader()))
+    decode = ProRAG(folder).codec.decode
+    for n in range(len(batch)):
+        for side, word in ((batch.chosen_N, " good "), (batch.rejected_N, " bad ")):
+            reading = int(side[n])
+            row = int(batch.reads.row_R[reading])
+            tokens = batch.reads.ids_BT[row][batch.reads.reading_BT[row] == reading]
+            assert word.strip() in decode(tokens.tolist())
+            assert decode(batch.reads.ids_BT[row, : int(batch.reads.observed_R[reading]) + 1].tolist()).endswith(
+                "</retrieval>"
+            )
+
+
+def test_every_pair_comes_once_an_epoch(folder: Path) -> None:
+    data = loaded(folder, validation=0, batch_size=8)
+    assert sorted(n for batch in data.train_dataloader() for n in batch.number_N.tolist()) == list(range(40))
+
+
+def test_what_is_too_long_is_left_out_and_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lengths = sorted(max(len(a.ids), len(b.ids)) for _, a, b in loaded(folder, validation=0).train)
+    data = loaded(folder, validation=0, max_tokens=lengths[9])
+    assert max(len(side.ids) for _, *both in data.train for side in both) <= lengths[9]
+    assert f"{40 - len(data.train)} pairs of more than {lengths[9]} tokens left out" in caplog.text
+    with pytest.raises(DataError, match=r"pairs.jsonl: no pair to train on is left"):
+        loaded(folder, max_tokens=2)
+
+
+def test_settings_out_of_range_are_refused(folder: Path) -> None:
+    for settings in ({"batch_size": 0}, {"validation": 1.0}, {"max_tokens": 1}):
+        with pytest.raises(ConfigError, match="batch_size must be >= 1"):
+            PairData(folder, **settings)  # type: ignore[arg-type]

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError, DataError, RetrievalError
+from datamodules import tree_search
+from datamodules.tree.node import Tree
+from datamodules.tree_search import TreeSearch, read_trees
+from envs.protocols.prorag import ProRAG
+from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
+
+DOCUMENTS = [Document("d1", "Ada", "Ada wrote it."), Document("d2", "Bob", "Bob did not.")]
+LINES = (
+    "look </step>\n<subquery>\nwho </subquery>",
+    "read </step>\n<subanswer>\nAda </subanswer>",
+    "know </step>\n<answer>\nAda </answer>",
+    "guess </step>\n<answer>\nBob </answer>",
+)
+
+
+class Questions:
+    def __init__(self, count: int) -> None:
+        self.count, self.skipped = count, Counter[str]()
+
+    def __iter__(self) -> Iterator[Question]:
+        return (Question(f"q{i}", f"Who wrote book {i}?", ("Ada",)) for i in range(self.count))
+
+    def documents(self) -> Iterator[Document]:
+        return iter(())
+
+
+class Unequal(Scripted):
+    """Finds longer lines less likely, token by token."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Turn]:
+        turns = super().generate(requests)
+        for turn in turns:
+            turn.action_logps = (-len(turn.text) / 20,) * len(turn.action_ids)
+        return turns
+
+
+class Down(FixedRetriever):
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        raise RetrievalError("the retriever is down")
+
+
+@pytest.fixture(scope="module")
+def protocol() -> ProRAG:
+    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
+
+
+def stage(protocol: ProRAG, questions: int = 7, **settings: Any) -> TreeSearch:
+    """A search whose policy draws its line from what it is asked, as a seeded generator does."""
+
+    def line(episode: Episode) -> str:
+        return LINES[(episode.sample * 7 + len(episode.turns) * 3 + len(episode.question.id)) % 4]
+
+    generator = Unequal(protocol.codec.control, line)
+    arguments: dict[str, Any] = {}
+    arguments.update(retriever=FixedRetriever(DOCUMENTS), limits=Limits(turn_tokens=99))
+    arguments.update(simulations=12, children=3, depth=4, chunk=2)
+    arguments.update(settings)
+    return TreeSearch(Questions(questions), protocol, generator, **arguments)
+
+
+def run(maker: TreeSearch, folder: Path, *, world_size: int = 1, seed: int = 3) -> dict[str, float]:
+    for rank in reversed(range(world_size)):
+        maker.make(folder, seed=seed, rank=rank, world_size=world_size)
+    return maker.merge(folder, seed=seed, world_size=world_size)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_trees_come_in_the_order_of_the_questions_and_the_numbers_agree(protocol: ProRAG, tmp_path: Path) -> None:
+    metrics = run(stage(protocol), tmp_path)
+    trees = list(read_trees(tmp_path))
+    assert [tree.question.id for tree in trees] == [f"q{i}" for i in range(7)]
+    assert metrics["search/trees"] == 7
+    assert metrics["search/simulations"] + metrics["search/terminal"] == 7 * 12 == sum(t.root.visits for t in trees)
+    assert metrics["search/success"] == sum(t.root.value > 0 for t in trees) / 7
+    assert metrics["search/value"] == pytest.approx(sum(t.root.value for t in trees) / 7)
+    kept = json.loads((tmp_path / "data" / "search.json").read_text())
+    assert (kept["role"], kept["settings"]["c_puct"], kept["depth"]) == ("search", 2.5, metrics["search/depth"])
+    assert (kept["settings"]["simulations"], kept["simulations"]) == (12, metrics["search/simulations"])
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_other_trees(protocol: ProRAG, tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        run(stage(protocol), tmp_path / name, seed=seed)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert files(tmp_path / "one")["data/trees.jsonl"] != files(tmp_path / "other")["data/trees.jsonl"]
+
+
+def test_two_ranks_grow_the_trees_of_one(protocol: ProRAG, tmp_path: Path) -> None:
+    run(stage(protocol), tmp_path / "one")
+    stage(protocol).make(tmp_path / "two", seed=3, rank=1, world_size=2)
+    assert sorted(files(tmp_path / "two")) == ["data/units/00001.jsonl", "data/units/00003.jsonl"]
+    run(stage(protocol), tmp_path / "two", world_size=2)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_a_search_killed_between_chunks_ends_in_the_same_bytes(
+    protocol: ProRAG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(stage(protocol), tmp_path / "whole")
+    grow, grown = tree_search.TreeSearcher.grow, []
+
+    def killed(self: Any, questions: Sequence[Question], *rest: Any) -> list[Tree]:
+        if len(grown) == 2:
+            raise KeyboardInterrupt
+        grown.append(grow(self, questions, *rest))
+        return grown[-1]
+
+    monkeypatch.setattr(tree_search.TreeSearcher, "grow", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(stage(protocol), tmp_path / "killed")
+    assert len(files(tmp_path / "killed")) == 2
+    monkeypatch.setattr(tree_search.TreeSearcher, "grow", grow)
+    run(stage(protocol), tmp_path / "killed")
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_chunks_that_are_there_are_not_grown_again(
+    protocol: ProRAG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(stage(protocol), tmp_path)
+    monkeypatch.setattr(tree_search.TreeSearcher, "grow", lambda *_: pytest.fail("grown again"))
+    run(stage(protocol), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"prior": "uniform"}, {"prior": "count", "children": 5}, {"discount_simulation": False}]
+)
+def test_settings_reach_the_search(protocol: ProRAG, tmp_path: Path, setting: dict[str, Any]) -> None:
+    run(stage(protocol, children=setting.get("children", 3)), tmp_path / "default")
+    run(stage(protocol, **setting), tmp_path / "other")
+    assert files(tmp_path / "default")["data/trees.jsonl"] != files(tmp_path / "other")["data/trees.jsonl"]
+
+
+def test_depth_takes_the_place_of_the_limit_of_turns(protocol: ProRAG, tmp_path: Path) -> None:
+    run(stage(protocol, depth=2, limits=Limits(turns=9, turn_tokens=99)), tmp_path)
+    assert max(len(path) - 1 for tree in read_trees(tmp_path) for path in tree.paths()) == 2
+
+
+def test_the_report_shows_a_tree(protocol: ProRAG, tmp_path: Path) -> None:
+    run(stage(protocol), tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    assert "Question: Who wrote book" in report
+    assert "[N 12, Q " in report
+    assert "answer: know </step> <answer> Ada </answer> [answered: 1]" in report
+
+
+def test_an_outage_leaves_no_trees_behind(protocol: ProRAG, tmp_path: Path) -> None:
+    maker = stage(protocol, retriever=Down(DOCUMENTS), children=1)
+    maker.expander = maker.simulator = Scripted(protocol.codec.control, lambda _: LINES[0])
+    with pytest.raises(RetrievalError, match="run again"):
+        maker.make(tmp_path, seed=0, rank=0, world_size=1)
+    assert files(tmp_path) == {}
+
+
+def test_no_questions_is_one_clear_line(protocol: ProRAG, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no questions to search on"):
+        stage(protocol, questions=0).make(tmp_path, seed=0, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("setting", ["simulations", "children", "depth", "parallel", "chunk", "top_k", "pool"])
+def test_a_setting_below_one_is_refused_by_name(protocol: ProRAG, setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} is 0"):
+        stage(protocol, **{setting: 0})
+
+
+@pytest.mark.parametrize("setting", [{"c_puct": -1.0}, {"discount": 0.0}, {"discount": 1.5}])
+def test_a_discount_or_weight_out_of_range_is_refused(protocol: ProRAG, setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        stage(protocol, **setting)

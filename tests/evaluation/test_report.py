@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import DataError
+from evaluation.report import write
+from tests.evaluation.fake import answered, evaluation, run
+
+KEYS = [
+    *("experiment", "seed", "stage", "dataset", "split", "n", "em", "em_low", "em_high", "f1", "f1_low", "f1_high"),
+    *("cover", "flawed", "unresolved", "searches", "valid_steps", "recall", "seconds"),
+]
+
+
+def test_rows_have_exactly_the_agreed_keys_and_null_where_missing(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0], seed=3)
+    (row,) = json.loads((tmp_path / "exp" / "results.json").read_text())["rows"]
+    assert list(row) == KEYS
+    assert (row["experiment"], row["seed"], row["stage"], row["n"], row["em"]) == ("exp", 3, "eval", 2, 0.5)
+    assert row["cover"] is row["recall"] is row["f1_low"] is None
+    assert json.loads((tmp_path / "exp" / "seed3" / "results.json").read_text())["rows"] == [row]
+
+
+def test_other_seeds_rows_are_kept_and_a_repeated_seed_replaces_its_own(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 1], seed=10)
+    run(tmp_path, "exp", [0, 0], seed=2)
+    write(tmp_path, "exp", 2, {"again": evaluation(tmp_path / "store" / "again", [answered(0, 1), answered(1, 0)])})
+    rows = json.loads((tmp_path / "exp" / "results.json").read_text())["rows"]
+    assert [(row["seed"], row["stage"], row["em"]) for row in rows] == [(2, "again", 0.5), (10, "eval", 1.0)]
+
+
+def test_what_is_not_a_number_becomes_null(tmp_path: Path) -> None:
+    rows = [{"dataset": "toy", "split": "dev", "n": 1, "em": 1.0, "em_low": float("nan"), "recall": float("nan")}]
+    write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [answered(0, 1)], rows=rows)})
+    (row,) = json.loads((tmp_path / "exp" / "results.json").read_text(), parse_constant=pytest.fail)["rows"]
+    assert row["em_low"] is row["recall"] is None
+
+
+def test_the_headline_is_returned_with_intervals(tmp_path: Path) -> None:
+    text = run(tmp_path, "exp", [1, 0])
+    assert "toy/dev" in text
+    assert "50.0 [25.0, 50.0]" in text
+    assert "cover" not in text  # no row has it
+    assert "1.50" in text
+    assert str(tmp_path / "exp" / "seed0" / "report.md") in text
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> str:
+    """The page of an experiment with a world, a wrong agent and a better one."""
+    world = tmp_path / "store" / "world-1"
+    world.mkdir(parents=True)
+    (world / "manifest.json").write_text(json.dumps({"metrics": {"facts": 9, "guess_em": 0.234}, "seconds": 1.0}))
+    bare = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
+    groups = [{**bare, "group": group} for group in ("hops=10", "hops=2", "type=bridge")]
+    notes = {"retriever": "bm25", "stops": {"answered": 7, "step_budget": 2}, "limits": {"turns": {"max": 4}}}
+    good = [answered(0, 1, flawed=1.0), answered(1, 1, flawed=0.0), answered(2, 0)]
+    good[2]["steps"].append({"kind": "none", "text": "", "valid": False, "hits": [], "said": "I forgot the tags"})
+    artifacts = {
+        "world": world,
+        "weak": evaluation(tmp_path / "store" / "weak-1", [answered(0, 0), answered(1, 0)]),
+        "strong": evaluation(tmp_path / "store" / "strong-1", good, groups=groups, notes=notes),
+    }
+    write(tmp_path, "exp", 1, artifacts)
+    return (tmp_path / "exp" / "seed1" / "report.md").read_text()
+
+
+def test_report_shows_results_by_group_in_order(report: str) -> None:
+    by_hops = report[report.index("### By hops") : report.index("### By type")]
+    assert by_hops.index("| 2 ") < by_hops.index("| 10 ")
+    assert "| bridge" in report[report.index("### By type") :]
+
+
+def test_report_shows_intervals_and_measures_that_rows_of_results_leave_out(tmp_path: Path) -> None:
+    row = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
+    row |= {"true_steps": 0.5, "flawed": 0.25, "flawed_low": 0.125, "flawed_high": 0.5}
+    text = write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [answered(0, 1)], rows=[row])})
+    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
+    assert "25.0 [12.5, 50.0]" in report
+    assert "true steps" in report
+    assert "25.0 |" in text
+    assert "true steps" not in text
+
+
+def test_report_shows_the_guesser_and_how_episodes_ended(report: str) -> None:
+    assert "- world: guess_em 23.4" in report
+    assert "- stops: answered 7, step_budget 2" in report
+    assert "- limits:\n  - turns: max 4" in report
+    assert "| strong | strong-1 |" in report
+
+
+def test_report_tells_what_every_other_stage_made_how_long_it_took_and_where_its_own_page_is(tmp_path: Path) -> None:
+    label = tmp_path / "store" / "label-1"
+    label.mkdir(parents=True)
+    metrics = {"pairs": 1856.0, "pairs/agreement": 0.81234567, "prm/auc": None}
+    (label / "manifest.json").write_text(json.dumps({"kind": "make", "seconds": 61.4, "metrics": metrics}))
+    (label / "report.md").write_text("# Pairs")
+    write(tmp_path, "exp", 0, {"label": label, "eval": evaluation(tmp_path / "store" / "eval-1", [answered(0, 1)])})
+    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
+    row = next(line for line in report.splitlines() if line.startswith("| label"))
+    assert " ".join(row.split()) == "| label | label-1 | make | [report](../../store/label-1/report.md) | 61 |"
+    assert "- label: pairs 1856, pairs/agreement 0.8123, prm/auc –" in report
+    assert "- eval:" not in report
+
+
+def test_report_shows_one_episode_of_each_sort_from_the_last_stage_that_has_it(report: str) -> None:
+    right = report[report.index("### Right (strong") : report.index("### Right by a flawed process (strong")]
+    assert "Question: Question 1?" in right
+    assert "1. query: who is 1?" in right
+    assert "found d1, d0" in right
+    assert "answered, EM 100.0, F1 100.0" in right
+    wrong = report[report.index("### Wrong (strong") :]
+    assert "2. answer (invalid): x" in wrong
+    assert "3. none (invalid): I forgot the tags" in wrong
+    assert "Prediction: (none)" in wrong
+
+
+def test_an_example_cannot_break_out_of_its_block_or_fill_the_page(tmp_path: Path) -> None:
+    nasty = answered(0, 1, question="```\n# Heading\n</pre> " + "long " * 400)
+    write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [nasty])})
+    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
+    (line,) = [line for line in report.splitlines() if "Heading" in line]
+    assert line.startswith("    Question: ``` # Heading")
+    assert len(line) < 330
+
+
+def test_same_artifacts_same_bytes(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    first = {path.name: path.read_bytes() for path in (tmp_path / "exp" / "seed0").iterdir()}
+    write(tmp_path, "exp", 0, {"eval": tmp_path / "store" / "eval-exp-0"})
+    assert {path.name: path.read_bytes() for path in (tmp_path / "exp" / "seed0").iterdir()} == first
+    assert set(first) == {"results.json", "report.md"}
+
+
+def test_an_experiment_without_evaluation_says_so(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    write(tmp_path, "exp", 0, {"world": tmp_path / "world"})
+    assert "No stage of this experiment evaluates" in (tmp_path / "exp" / "seed0" / "report.md").read_text()
+    assert json.loads((tmp_path / "exp" / "results.json").read_text()) == {"rows": []}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "results.json is not JSON"),
+        ("[]", "results.json holds a list"),
+        ('{"rows": [{"dataset": "toy", "n": 3}]}', "a row lacks 'split'"),
+    ],
+)
+def test_malformed_results_are_named(tmp_path: Path, content: str, message: str) -> None:
+    artifact = evaluation(tmp_path / "a", [answered(0, 1)])
+    (artifact / "data" / "results.json").write_text(content)
+    with pytest.raises(DataError, match=message):
+        write(tmp_path, "exp", 0, {"eval": artifact})
+    assert not (tmp_path / "exp").exists()

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from envs.types import Action, Document, Episode, Gold, Hit, Question, Step, Turn
+from evaluation.scoring import endings, score, summarise, summarise_groups
+
+GOLD = Gold(hops=2, type="bridge", documents=("d1", "d2"), titles=("One", "Two"))
+HITS = (Hit(Document("d1", "One", "")), Hit(Document("x9", " TWO ", "")))
+
+
+def episode(answer: str = "Paris", status="answered", gold: Gold | None = GOLD) -> Episode:
+    query = Turn("policy", (), (1, 2), (0.0, 0.0), "stop", "u", text="asks", action=Action("query", "q"), hits=HITS)
+    final = Turn("policy", (), (3,), (0.0,), "stop", "v", text="says", action=Action("answer", answer))
+    done = Episode(Question("q1", "Where?", ("Paris", "City of Light"), gold), (), [query, final], status, answer)
+    done.steps = (Step("query", "q", True, ((0, 0, 2),), HITS), Step("answer", answer, False, ((1, 0, 1),)))
+    return done
+
+
+def test_an_episode_becomes_one_row() -> None:
+    row = score(episode("the city of lights"), valid=False)
+    assert (row["em"], row["cover"], row["searches"], row["valid_steps"], row["valid_episodes"]) == (0, 1, 1, 0.5, 0)
+    assert row["f1"] == pytest.approx(2 / 3)
+    assert (row["hops"], row["type"], row["turns"], row["tokens"]) == (2, "bridge", 2, 3)
+    assert row["flawed"] is None
+    assert row["steps"][0] == {"kind": "query", "text": "q", "valid": True, "hits": ["d1", "x9"], "said": "asks"}
+
+
+def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_retriever() -> None:
+    assert score(episode(), valid=True)["recall"] == 0.5
+    assert score(episode(), valid=True, match="title")["recall"] == 1.0
+    assert score(episode(gold=None), valid=True)["recall"] is None
+    assert score(episode(), valid=True, retrieves=False)["recall"] is None
+
+
+def test_an_agent_that_does_not_search_finds_nothing() -> None:
+    unsearched = episode()
+    unsearched.turns = unsearched.turns[1:]
+    unsearched.steps = ()
+    assert score(unsearched, valid=True)["recall"] == 0
+
+
+@dataclass
+class FakeJudgement:
+    valid: tuple[bool, ...]
+    flawed: bool
+    unresolved: bool
+
+
+class FakeOracle:
+    def judge(self, episode: Episode) -> FakeJudgement:
+        return FakeJudgement((True, False), True, False)
+
+
+def test_the_oracle_counts_process_hallucination() -> None:
+    row = score(episode(), valid=True, oracle=FakeOracle())
+    assert (row["em"], row["flawed"], row["unresolved"], row["true_steps"]) == (1, 1, 0, 0.5)
+
+
+def test_an_episode_that_failed_is_not_scored_but_counted() -> None:
+    failed = episode("", status="error")
+    failed.error = "retriever is down"
+    row = score(failed, valid=False, oracle=FakeOracle())
+    assert [row[key] for key in ("em", "f1", "recall", "flawed", "searches")] == [None] * 5
+    result = summarise([row, score(episode(), valid=True)], seed=0)
+    assert (result["n"], result["em"]) == (1, 1.0)
+    assert endings([row])["errors"] == {"retriever is down": 1}
+
+
+def test_a_summary_is_the_mean_with_an_interval_around_it() -> None:
+    rows = [score(episode(answer), valid=True) for answer in ["Paris"] * 30 + ["Rome"] * 70]
+    result = summarise(rows, seed=0)
+    assert (result["n"], result["em"]) == (100, 0.3)
+    assert 0.18 < result["em_low"] < 0.3 < result["em_high"] < 0.42
+    assert result["flawed"] is None
+    assert result["flawed_low"] is None
+    assert summarise(rows, seed=0) == result
+
+
+def test_groups_are_by_hops_and_type_where_they_differ() -> None:
+    right, wrong = score(episode(), valid=True), score(episode("Rome"), valid=True)
+    wrong = wrong | {"hops": 3}
+    groups = {group["group"]: (group["n"], group["em"]) for group in summarise_groups([right, right, wrong], seed=0)}
+    assert groups == {"hops=2": (2, 1.0), "hops=3": (1, 0.0)}
+
+
+def test_endings_count_stops_and_cuts_by_name() -> None:
+    cut = episode()
+    cut.truncations = Counter({"observation": 2})
+    counted = endings([score(cut, valid=True), score(episode(status="step_budget"), valid=True)])
+    assert counted["stop"] == {"answered": 1, "step_budget": 1}
+    assert counted["truncations"] == {"observation": 2}
+    assert counted["mean"] == {"turns": 2, "tokens": 3}

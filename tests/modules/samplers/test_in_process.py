@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import LoraConfig
+from transformers import MistralConfig, MistralForCausalLM
+
+from common.errors import ConfigError
+from envs.types import Episode, Question, Request
+from modules.functional.logprobs import token_logprobs
+from modules.functional.sampling import gumbel_noise
+from modules.policy import Policy
+from modules.samplers.in_process import PolicyGenerator, StopTags
+from tests.tiny import byte_tokenizer, tiny_policy
+
+TOKENIZER = byte_tokenizer()
+POLICY = tiny_policy(TOKENIZER, scale=3.0)
+STOP = ("</step>", "ab")
+
+
+def episode(number: int) -> Episode:
+    """Prompts of different lengths, the same for the same number."""
+    ids = tuple((7 * number + 13 * j) % 250 for j in range(5 + 11 * (number % 7)))
+    return Episode(Question(f"q{number}", "?", ("a",)), ids)
+
+
+def run_turns(generator: PolicyGenerator, episodes: Sequence[Episode], turns: int = 3) -> None:
+    """Several turns with openings and observations of different lengths."""
+    for turn in range(turns):
+        requests = [
+            Request(e, (5, 6), STOP, max_tokens=8 + 3 * turn, seed=1000 * int(e.question.id[1:]) + turn)
+            for e in episodes
+        ]
+        for e, sampled in zip(episodes, generator.generate(requests), strict=True):
+            sampled.observation_ids = tuple(range(3, 3 + int(e.question.id[1:]) % 4 * 5))
+            e.turns.append(sampled)
+
+
+def training_logps(policy: Policy, e: Episode, temperature: float = 1.0) -> tuple[list[float], list[float]]:
+    """Stored log-probs and those of one fresh forward pass over the training view."""
+    [row] = e.sequences()
+    ids = torch.tensor([row.ids])
+    with torch.no_grad():
+        fresh = token_logprobs(policy.model(ids).logits[:, :-1], ids[:, 1:], temperature)[0].tolist()
+    sampled = [t for t, on in enumerate(row.loss_mask) if on]
+    return [row.logps[t] for t in sampled], [fresh[t - 1] for t in sampled]
+
+
+def ties(policy: Policy, e: Episode, temperature: float) -> int:
+    """Sampled tokens whose noised score lies within 1e-4 of the runner-up: there the batch may choose either."""
+    count, context = 0, list(e.prompt_ids)
+    for number, turn in enumerate(e.turns):
+        context += turn.opening_ids
+        ids = torch.tensor([context + list(turn.action_ids)])
+        with torch.no_grad():
+            logits = policy.model(ids).logits[0, len(context) - 1 : -1]
+        steps = torch.arange(len(turn.action_ids))
+        seeds = torch.full_like(steps, 1000 * int(e.question.id[1:]) + number)
+        scores = torch.log_softmax(logits / temperature, -1) + gumbel_noise(seeds, steps, logits.shape[-1])
+        best = scores.topk(2).values
+        count += int((best[:, 0] - best[:, 1] < 1e-4).sum())
+        context += [*turn.action_ids, *turn.observation_ids]
+    return count
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_stored_logprobs_equal_a_training_forward(temperature: float) -> None:
+    generator = PolicyGenerator(POLICY, temperature=temperature, batch_size=8)
+    episodes = [episode(n) for n in range(20)]
+    run_turns(generator, episodes)
+    for e in episodes:
+        stored, fresh = training_logps(POLICY, e, temperature)
+        assert stored == pytest.approx(fresh, abs=1e-4)
+    assert {"stop", "length"} <= {turn.finish for e in episodes for turn in e.turns}
+
+
+def test_an_episode_alone_and_among_64_is_the_same() -> None:
+    generator = PolicyGenerator(POLICY, temperature=1.0, batch_size=64)
+    together = [episode(n) for n in range(64)]
+    run_turns(generator, together)
+    tied = 0
+    for n in range(64):
+        alone = episode(n)
+        run_turns(PolicyGenerator(POLICY, temperature=1.0), [alone])
+        if ties(POLICY, alone, 1.0):
+            tied += 1
+            continue
+        for a, b in zip(alone.turns, together[n].turns, strict=True):
+            assert a.action_ids == b.action_ids
+            assert a.action_logps == pytest.approx(b.action_logps, abs=1e-4)
+    assert tied <= 2
+
+
+def test_the_kept_cache_equals_a_fresh_forward() -> None:
+    kept, fresh = [episode(n) for n in range(9)], [episode(n) for n in range(9)]
+    generator = PolicyGenerator(POLICY, temperature=1.0)
+    run_turns(generator, kept)
+    for turn in range(3):
+        one = PolicyGenerator(POLICY, temperature=1.0)  # knows nothing of earlier turns
+        requests = [
+            Request(e, (5, 6), STOP, max_tokens=8 + 3 * turn, seed=1000 * int(e.question.id[1:]) + turn) for e in fresh
+        ]
+        for e, k, sampled in zip(fresh, kept, one.generate(requests), strict=True):
+            assert sampled.action_ids == k.turns[turn].action_ids
+            assert sampled.action_logps == pytest.approx(k.turns[turn].action_logps, abs=1e-4)
+            e.turns.append(dataclasses.replace(sampled, observation_ids=k.turns[turn].observation_ids))
+
+
+def test_a_later_turn_feeds_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[int] = []
+    forward = PolicyGenerator._forward
+
+    def counting(self, ids, mask, positions, cache):
+        fed.append(ids.shape[1])
+        return forward(self, ids, mask, positions, cache)
+
+    monkeypatch.setattr(PolicyGenerator, "_forward", counting)
+    generator, e = PolicyGenerator(POLICY, temperature=1.0), episode(6)
+    run_turns(generator, [e], turns=1)
+    assert fed[0] == len(e.prompt_ids) + 2
+    fed.clear()
+    run_turns(generator, [e], turns=1)
+    assert fed[0] == 1 + len(e.turns[0].observation_ids) + 2  # the last sampled token was not fed yet
+    generator.release([e])
+    fed.clear()
+    run_turns(generator, [e], turns=1)
+    assert fed[0] > len(e.prompt_ids)
+
+
+def test_a_changed_context_is_never_answered_from_the_cache() -> None:
+    generator, e = PolicyGenerator(POLICY, temperature=0.0), episode(3)
+    run_turns(generator, [e], turns=1)
+    rendered = Request(e, (), STOP, context_ids=(9, 8, 7), max_tokens=6)
+    [after], [fresh] = generator.generate([rendered]), PolicyGenerator(POLICY).generate([rendered])
+    assert after.action_ids == fresh.action_ids
+    assert after.context_ids == (9, 8, 7)
+
+
+def test_the_order_of_the_requests_is_kept_whatever_the_batches() -> None:
+    requests = [Request(episode(n), (), (), max_tokens=5, seed=n) for n in range(11)]
+    large = PolicyGenerator(POLICY, temperature=1.0, batch_size=64).generate(requests)
+    small = PolicyGenerator(POLICY, temperature=1.0, batch_size=3).generate(requests)
+    assert [t.uid for t in large] == [f"q{n}/0/0/0" for n in range(11)] == [t.uid for t in small]
+    assert [t.action_ids for t in large] == [t.action_ids for t in small]
+
+
+def test_greedy_equals_the_library_generate() -> None:
+    e = episode(5)
+    [turn] = PolicyGenerator(POLICY, temperature=0.0).generate([Request(e, (), (), max_tokens=12)])
+    ids = torch.tensor([e.prompt_ids])
+    expected = POLICY.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    assert list(turn.action_ids) == expected[0, len(e.prompt_ids) :].tolist()
+
+
+def test_stop_tags_are_found_as_tokens_and_across_token_borders() -> None:
+    texts = TOKENIZER.batch_decode([[i] for i in range(len(TOKENIZER))])
+    stops = StopTags(("</answer>", "end."), texts, TOKENIZER.decode)
+    token, plain = TOKENIZER("x</answer>").input_ids, TOKENIZER("x</answer>", split_special_tokens=True).input_ids
+    assert len(token) == 2
+    assert len(plain) == 10
+    for ids in (token, plain, TOKENIZER("the end.").input_ids):
+        assert [stops.ended(ids[: i + 1]) for i in range(len(ids))] == [False] * (len(ids) - 1) + [True]
+    assert not stops.ended(TOKENIZER("a > b", split_special_tokens=True).input_ids[:3])
+
+
+@given(st.text("</answer>xd.n ", max_size=30))
+def test_a_turn_ends_at_the_first_moment_a_stop_string_is_complete(text: str) -> None:
+    texts = TOKENIZER.batch_decode([[i] for i in range(len(TOKENIZER))])
+    stops = StopTags(("</answer>", "end."), texts, TOKENIZER.decode)
+    ids = TOKENIZER(text, split_special_tokens=True).input_ids
+    first = next((i for i in range(len(ids)) if stops.ended(ids[: i + 1])), None)
+    ends = [i for i in range(len(text)) if text[: i + 1].endswith(("</answer>", "end."))]
+    assert first == (ends[0] if ends else None)
+
+
+def test_a_token_that_runs_past_the_tag_still_stops() -> None:
+    pieces = {0: "</ans", 1: "wer>\n", 2: ">", 3: "x"}
+    stops = StopTags(("</answer>",), list(pieces.values()), lambda ids: "".join(pieces[i] for i in ids))
+    assert [stops.ended(ids) for ids in ([0], [0, 1], [3, 2], [0, 2])] == [False, True, False, False]
+
+
+def test_the_end_of_message_token_ends_a_turn() -> None:
+    policy = tiny_policy(TOKENIZER, scale=0.0)
+    with torch.no_grad():  # all logits equal but the end's
+        policy.model.lm_head.weight[TOKENIZER.eos_token_id] = 1.0  # pyright: ignore
+        policy.model.model.norm.weight.fill_(1.0)  # pyright: ignore
+    turns = PolicyGenerator(policy, temperature=0.0).generate(
+        [Request(episode(n), (), STOP, max_tokens=9) for n in range(6)]
+    )
+    ended = [t for t in turns if t.finish == "eos"]
+    assert ended
+    assert all(t.action_ids[-1] == TOKENIZER.eos_token_id and t.action_ids.count(t.action_ids[-1]) == 1 for t in ended)
+
+
+def test_a_lora_policy_samples_with_its_adapter() -> None:
+    policy = tiny_policy(TOKENIZER, scale=3.0)
+    policy.model.add_adapter(LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    generator, e = PolicyGenerator(policy, temperature=1.0), episode(4)
+    run_turns(generator, [e])
+    stored, fresh = training_logps(policy, e)
+    assert stored == pytest.approx(fresh, abs=1e-4)
+    _, without = training_logps(POLICY, e)
+    assert max(abs(a - b) for a, b in zip(stored, without, strict=True)) > 1e-3
+
+
+def test_a_bfloat16_policy_is_close_to_its_training_forward() -> None:
+    policy = tiny_policy(TOKENIZER, scale=1.0)
+    policy.model.to(torch.bfloat16)
+    episodes = [episode(n) for n in range(8)]
+    run_turns(PolicyGenerator(policy, temperature=1.0), episodes)
+    for e in episodes:
+        stored, fresh = training_logps(policy, e)
+        assert stored == pytest.approx(fresh, abs=0.15)
+
+
+def test_layers_that_forget_are_refused() -> None:
+    policy = tiny_policy(TOKENIZER)
+    policy.model.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ConfigError, match="sliding_attention"):
+        PolicyGenerator(policy)
+
+
+def test_generating_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    run_turns(PolicyGenerator(POLICY, temperature=1.0), [episode(1)])
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.gpu
+def test_the_gpu_samples_the_same_tokens_in_float32() -> None:
+    policy = tiny_policy(TOKENIZER, scale=3.0)
+    policy.model.to("cuda")
+    on_gpu, on_cpu = [episode(n) for n in range(16)], [episode(n) for n in range(16)]
+    run_turns(PolicyGenerator(policy, temperature=1.0), on_gpu)
+    run_turns(PolicyGenerator(POLICY, temperature=1.0), on_cpu)
+    same = [
+        [t.action_ids for t in a.turns] == [t.action_ids for t in b.turns]
+        for a, b in zip(on_gpu, on_cpu, strict=True)
+        if not ties(POLICY, b, 1.0)
+    ]
+    assert all(same)
+
+
+def test_a_model_with_a_sliding_window_and_no_layer_types_is_refused() -> None:
+    config = MistralConfig(
+        vocab_size=len(TOKENIZER), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        intermediate_size=16, sliding_window=16,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="sliding windows of 16"):
+        PolicyGenerator(Policy(MistralForCausalLM(config), TOKENIZER))
+
+
+@pytest.mark.parametrize("settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"batch_size": 0}])
+def test_settings_out_of_range_are_refused(settings: dict) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        PolicyGenerator(POLICY, **settings)
+
+
+def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four samples each of two prompts."""
+    read: list[int] = []
+    forward = PolicyGenerator._forward
+
+    def counted(self: PolicyGenerator, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        read.append(ids.numel())
+        return forward(self, ids, *rest)
+
+    def requests() -> list[Request]:
+        prompts = [episode(number) for number in (1, 2)]
+        return [
+            Request(dataclasses.replace(prompt, sample=sample), (5, 6), STOP, max_tokens=9, seed=10 * number + sample)
+            for number, prompt in enumerate(prompts)
+            for sample in range(4)
+        ]
+
+    alone = [PolicyGenerator(POLICY, temperature=1.0).generate([request])[0] for request in requests()]
+    monkeypatch.setattr(PolicyGenerator, "_forward", counted)
+    together = PolicyGenerator(POLICY, temperature=1.0).generate(requests())
+    assert read[0] == 2 * (5 + 11 * 2 + 2)  # two rows as wide as the longer prompt and its opening
+    assert [turn.action_ids for turn in together] == [turn.action_ids for turn in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
+    assert len({turn.action_ids for turn in together}) > 2

@@ -1,0 +1,107 @@
+"""What each episode trains: advantages of steps, put on the tokens that were sampled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from callbacks.rollout import RolloutCallback
+from envs.packing import PackedSequence
+from envs.types import Episode, Step, Turn
+from modules.functional.advantages import dual_granularity
+from modules.rewards.terms import Scores
+from modules.training import TrainingError
+from modules.training_rows import step_lengths, step_means, token_advantages, training_rows
+from tests.tiny import question
+from tests.toy_rl import TERMS, prorag, retriever, small_policy
+
+
+def turn(uid: str, ids: tuple[int, ...], **more: Any) -> Turn:
+    return Turn("policy", (9,), ids, (-1.0,) * len(ids), "stop", uid, **more)
+
+
+def episode(*turns: Turn) -> Episode:
+    steps = tuple(Step("query", "", True, ((i, 0, len(one.action_ids)),)) for i, one in enumerate(turns))
+    return Episode(question(), (1, 2), list(turns), status="answered", steps=steps)
+
+
+def rows(advantages: Tensor, *episodes: Episode) -> list[list[PackedSequence]]:
+    lengths = step_lengths(episodes, max(len(one.steps) for one in episodes))
+    return training_rows(episodes, [True] * len(episodes), token_advantages(advantages, lengths), lengths)
+
+
+def given(one: PackedSequence) -> list[float]:
+    assert one.advantages_T is not None
+    return one.advantages_T.tolist()
+
+
+def test_advantages_go_to_the_tokens_of_their_steps() -> None:
+    both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)), turn("d", (7, 8)))]
+    per_step = rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), *both)
+    assert [given(row) for (row,) in per_step] == [[0, 0, 0, 1, 1, 0, 2], [0, 0, 0, 3, 0, 4, 4]]
+    per_token = rows(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), *both)
+    assert [given(row) for (row,) in per_token] == [[0, 0, 0, 1, 2, 0, 3], [0, 0, 0, 4, 0, 5, 6]]
+
+
+def test_an_episode_of_several_sequences_keeps_its_advantages_apart() -> None:
+    again = turn("b", (5,), context_ids=(1, 8, 8))
+    ((first, second),) = rows(torch.tensor([[1.0, 2.0]]), episode(turn("a", (3, 4)), again))
+    assert (first.ids_T.tolist(), given(first)) == ([1, 2, 9, 3, 4], [0, 0, 0, 1, 1])
+    assert (second.ids_T.tolist(), given(second)) == ([1, 8, 8, 9, 5], [0, 0, 0, 0, 2])
+
+
+def test_a_step_over_two_turns_has_its_tokens_in_order() -> None:
+    one = episode(turn("a", (3, 4)), turn("b", (5, 6), context_ids=(1,)))
+    one.steps = (Step("x", "", True, ((0, 0, 1),)), Step("y", "", True, ((0, 1, 2), (1, 0, 2))))
+    ((first, second),) = rows(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), one)
+    assert (given(first), given(second)) == ([0, 0, 0, 1, 2], [0, 0, 3, 4])
+    lengths = step_lengths([one], 2)
+    assert lengths.tolist() == [[1, 3]]
+    assert step_means(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), lengths).tolist() == [[1, 3]]
+
+
+def test_a_turn_that_episodes_share_is_trained_once() -> None:
+    shared = turn("root", (3, 4))
+    one, other = episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,)))
+    (first,), (second,) = rows(torch.ones(2, 2), one, other)
+    assert first.loss_mask_T.int().tolist() == [0, 0, 0, 1, 1, 0, 1]
+    assert second.loss_mask_T.int().tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert shared.trainable, "the episode itself stays as it is"
+
+
+def test_token_statistics_get_the_lengths_of_steps() -> None:
+    """The numbers of the released code, from episodes: two steps of 2 and 4 tokens, one of 3."""
+    both = [episode(turn("a", (3, 4)), turn("b", (5, 5, 5, 5))), episode(turn("c", (6, 6, 6)))]
+    scored = Scores(
+        torch.tensor([[0.9, 0.5], [0.1, 0.0]]),
+        torch.tensor([[True, True], [True, False]]),
+        torch.tensor([1.2, 0.2]),
+        {},
+    )
+    advantages, _ = RolloutCallback(
+        prorag(small_policy()),
+        retriever(),
+        rewards=TERMS,
+        advantage=partial(dual_granularity, statistics="token"),
+        group_size=2,
+    )._rows(both, scored, drop=False)
+    assert advantages[0].tolist() == pytest.approx([1.159274, 0.752233], abs=1e-6)
+    assert advantages[1].tolist() == pytest.approx([-1.068820, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (torch.zeros(2), r"gave \(2,\) numbers, not one a step \(2, 2\) or one a token \(2, 3\)"),
+        (torch.zeros(2, 5), r"gave \(2, 5\) numbers, not one a step"),
+        (torch.tensor([[float("nan"), 0.0], [1.0, float("inf")]]), "2 of the advantage's 4 numbers are not finite"),
+    ],
+)
+def test_an_advantage_that_is_none_is_refused(wrong: Tensor, complaint: str) -> None:
+    both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)))]
+    with pytest.raises(TrainingError, match=complaint):
+        rows(wrong, *both)

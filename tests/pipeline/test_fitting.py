@@ -1,0 +1,183 @@
+"""Fitting: checkpoints that are whole, in the stage's folder; the same weights from the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from common.errors import ConfigError
+from pipeline.fitting import AtomicCheckpointIO, fit
+from pipeline.schema import Experiment, TrainerSettings
+from tests.toy_training import Line, Slope
+
+
+def fitted(folder: Path, seed: int = 1, checkpoint: ModelCheckpoint | None = None) -> dict[str, torch.Tensor]:
+    seed_everything(seed, verbose=False)
+    module = Slope()
+    fit(
+        module,
+        Line(),
+        [checkpoint or ModelCheckpoint(save_last=True)],
+        trainer=TrainerSettings(max_epochs=2),
+        strategy="auto",
+        experiment=Experiment("toy", {}, accelerator="cpu"),
+        folder=folder,
+        events=folder / "tensorboard" / "fit" / "0123",
+    )
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def test_everything_lands_in_its_folder_and_same_seed_gives_same_weights(tmp_path: Path) -> None:
+    weights = fitted(tmp_path / "a")
+    assert sorted(path.name for path in (tmp_path / "a" / "checkpoints").iterdir()) == [
+        "epoch=1-step=8.ckpt",
+        "last.ckpt",
+    ]
+    assert list((tmp_path / "a" / "tensorboard" / "fit" / "0123").glob("events.*"))
+    exported = torch.load(tmp_path / "a" / "model" / "weights.pt")
+    again, other = fitted(tmp_path / "b"), fitted(tmp_path / "c", seed=2)
+    assert all(
+        torch.equal(exported[name], value) and torch.equal(again[name], value) for name, value in weights.items()
+    )
+    assert any(not torch.equal(other[name], value) for name, value in weights.items())
+
+
+def test_one_checkpoint_is_replaced_after_every_epoch(tmp_path: Path) -> None:
+    fitted(tmp_path, checkpoint=ModelCheckpoint(filename="last", enable_version_counter=False))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
+
+
+def test_checkpoints_that_would_not_be_written_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="saves nothing before the end"):
+        fitted(tmp_path, checkpoint=ModelCheckpoint(save_top_k=0, save_last=True))
+
+
+class HeldOut(Line):
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self.train_dataloader()
+
+
+class Wavering(Slope):
+    """Is best after its second epoch, or says so; notes the weights of every epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("age", torch.tensor(0))
+        self.age: torch.Tensor
+        self.epochs: list[float] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.age += 1
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", [0.4, 0.3, 0.1, 0.2][int(self.age)])
+
+    def on_train_epoch_end(self) -> None:
+        self.epochs.append(self.layer.weight.item())
+
+
+LAST = {"filename": "last", "enable_version_counter": False}
+BEST = {"filename": "best", "enable_version_counter": False, "monitor": "val_loss"}
+
+
+def best_of_three(
+    folder: Path,
+    *more: Callback,
+    checkpoints: Sequence[dict[str, Any]] = (LAST, BEST),
+    module: Wavering | None = None,
+    strategy: str = "auto",
+    **trainer: Any,
+) -> tuple[Wavering, dict[str, Any]]:
+    seed_everything(1, verbose=False)
+    module = module or Wavering()
+    metrics = fit(
+        module,
+        HeldOut(),
+        [*(ModelCheckpoint(**settings) for settings in checkpoints), *more],
+        trainer=TrainerSettings(**{"max_epochs": 3} | trainer),
+        strategy=strategy,
+        experiment=Experiment("toy", {}, accelerator="cpu"),
+        folder=folder,
+        events=folder / "tensorboard" / "fit" / "0123",
+    )
+    return module, metrics
+
+
+def test_where_a_checkpoint_has_a_monitor_the_best_weights_are_exported(tmp_path: Path) -> None:
+    module, metrics = best_of_three(tmp_path)
+    exported = torch.load(tmp_path / "model" / "weights.pt")["layer.weight"].item()
+    assert exported == module.epochs[1] != module.epochs[2]
+    assert metrics["val_loss"] == pytest.approx(0.1)
+    assert "loss" in metrics
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_run_that_was_broken_off_goes_on_from_its_last_and_exports_the_same_best(epoch: int, tmp_path: Path) -> None:
+    class Broken(Exception):
+        pass
+
+    class Break(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            if trainer.current_epoch == epoch:
+                raise Broken
+
+    _, logged = best_of_three(tmp_path / "whole")
+    with pytest.raises(Broken):
+        best_of_three(tmp_path / "broken", Break())
+    for left in (3 - epoch, 0):  # at last only the export
+        module, metrics = best_of_three(tmp_path / "broken")
+        assert len(module.epochs) == left
+        assert metrics == logged
+        one, other = (torch.load(tmp_path / name / "model" / "weights.pt") for name in ("whole", "broken"))
+        assert torch.equal(one["layer.weight"], other["layer.weight"])
+
+
+@pytest.mark.parametrize("checkpoints", [[BEST], [BEST | {"save_last": True}], [BEST | {"filename": "last"}, LAST]])
+def test_a_best_checkpoint_without_a_last_one_is_refused(checkpoints: list[dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a second ModelCheckpoint filename: last and no monitor"):
+        best_of_three(tmp_path, checkpoints=checkpoints)
+
+
+@pytest.mark.parametrize("settings", [{}, {"filename": "last"}, LAST | {"dirpath": "elsewhere"}])
+def test_checkpoints_that_a_killed_run_would_not_find_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no ModelCheckpoint keeps checkpoints/last\.ckpt"):
+        best_of_three(tmp_path, checkpoints=[settings])
+
+
+def test_a_monitor_without_held_out_data_is_refused(tmp_path: Path) -> None:
+    class Blind(Wavering):
+        validation_step = LightningModule.validation_step
+
+    with pytest.raises(ConfigError, match="monitor: val_loss needs held-out data, which Blind has none of"):
+        best_of_three(tmp_path, module=Blind())
+
+
+@pytest.mark.parametrize("setting", [{"precision": "foo"}, {"strategy": "foo"}, {"max_epochs": -3}])
+def test_a_setting_that_lightning_refuses_is_one_line(setting: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^accelerator or trainer: .*(foo|-3)") as caught:
+        best_of_three(tmp_path, **setting)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_beside_it(tmp_path: Path, monkeypatch) -> None:
+    target = tmp_path / "last.ckpt"
+    saver = AtomicCheckpointIO()
+    saver.save_checkpoint({"step": 1}, target)
+
+    def half(checkpoint: object, f) -> None:
+        f.write(b"half a checkpoint")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pipeline.fitting.torch.save", half)
+    with pytest.raises(OSError, match="disk full"):
+        saver.save_checkpoint({"step": 2}, target)
+    assert torch.load(target) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [target]

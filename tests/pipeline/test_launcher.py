@@ -1,0 +1,82 @@
+"""How a process leaves: whole when it is alone, at once when it is one of several ranks and failed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from pipeline import launcher
+
+KILLED = "error: rank 1 was killed (SIGKILL, often for lack of memory): the same command goes on\n"
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import atexit, sys
+from pipeline.launcher import leave
+atexit.register(print, "torn down")
+def main():
+    print("working")
+    {ending}
+leave(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "rank", "code", "out"),
+    [
+        ("return 0", None, 0, ["working", "torn down"]),
+        ("return 0", "1", 0, ["working", "torn down"]),
+        ("return 2", None, 2, ["working", "torn down"]),
+        ("return 2", "1", 2, ["working"]),
+        ("sys.exit(143)", "1", 143, ["working"]),
+        ("sys.exit()", "1", 0, ["working", "torn down"]),
+        ("raise KeyError('a bug')", "1", 1, ["working"]),
+        ("raise KeyError('a bug')", None, 1, ["working", "torn down"]),
+    ],
+)
+def test_a_failed_rank_leaves_before_its_process_group_is_torn_down(
+    ending: str, rank: str | None, code: int, out: list[str]
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    environment |= {"PYTHONPATH": str(ROOT)} | ({"RANK": rank} if rank else {})
+    script = SCRIPT.format(ending=ending)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split("\n")[:-1]) == (code, out)
+    assert ("KeyError: 'a bug'" in done.stderr) == ("raise" in ending)
+
+
+def failed(rank: int, code: int, second: int) -> ProcessFailure:
+    failure = ProcessFailure(rank, pid=100 + rank, exitcode=code, error_file="")
+    failure.timestamp = second
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("codes", "seconds", "code", "said"),
+    [
+        ((2, 1), (5, 5), 2, ""),
+        ((1, 143), (6, 5), 143, ""),
+        (
+            (1, -9),
+            (5, 6),
+            137,
+            "error: rank 1 was killed (SIGKILL, often for lack of memory): the same command goes on\n",
+        ),
+        ((-11, 1), (5, 5), 139, "error: rank 0 was killed (SIGSEGV): the same command goes on\n"),
+    ],
+)
+def test_a_killed_rank_is_blamed_even_if_another_s_failure_is_seen_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: Any, seconds: Any, code: int, said: str
+) -> None:
+    def fail(arguments: list[str]) -> None:
+        raise ChildFailedError("train.py", {rank: failed(rank, codes[rank], seconds[rank]) for rank in (0, 1)})
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else it would set one
+    monkeypatch.setattr("torch.distributed.run.main", fail)
+    assert launcher.start(Path("train.py"), [], devices=2) == code
+    assert capsys.readouterr().err == said

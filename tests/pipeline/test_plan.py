@@ -1,0 +1,102 @@
+"""The order of stages, what is chosen, what is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from pipeline.loader import load
+from pipeline.plan import Plan
+
+CHAIN = """\
+experiment: chain
+output: {output}
+stages:
+  report: {{data: {{target: "tests.toys:Numbers", count: 1, source: "${{stage:fit}}"}}}}
+  world: {{data: {{target: "tests.toys:Numbers", count: 1}}}}
+  fit: {{data: {{target: "tests.toys:Numbers", count: 2, source: "${{stage:world}}/data"}}}}
+  other: {{data: {{target: "tests.toys:Numbers", count: 3}}}}
+"""
+
+
+def plan(folder: Path, *overrides: str, **options: list[str]) -> Plan:
+    path = folder / "x.yaml"
+    path.write_text(CHAIN.format(output=folder / "runs"))
+    return Plan.of(load(path, overrides), **options)
+
+
+def test_stages_come_after_what_they_need(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    order = list(found.chosen)
+    assert sorted(order) == ["fit", "other", "report", "world"]
+    assert order.index("world") < order.index("fit") < order.index("report")
+    assert found.stages["report"].needs == ("fit",)
+
+
+def test_a_chosen_stage_brings_what_it_needs(tmp_path: Path) -> None:
+    assert plan(tmp_path, only=["fit"]).chosen == ("world", "fit")
+    assert plan(tmp_path, only=["other", "world"]).chosen in (("world", "other"), ("other", "world"))
+
+
+def test_a_change_reaches_dependents_and_nobody_else(tmp_path: Path) -> None:
+    before = plan(tmp_path).stages
+    after = plan(tmp_path, "stages.world.data.count=5").stages
+    changed = {name for name in before if before[name].fingerprint != after[name].fingerprint}
+    assert changed == {"world", "fit", "report"}
+
+
+def test_only_a_manifest_makes_a_stage_done_and_force_undoes_it(tmp_path: Path) -> None:
+    world = plan(tmp_path).stages["world"].artifact
+    world.folder.mkdir(parents=True)
+    assert not plan(tmp_path).stages["world"].done
+    world.close({})
+    assert plan(tmp_path).stages["world"].done
+    assert plan(tmp_path, only=["world"]).done
+    assert not plan(tmp_path, only=["world"], force=["world"]).done
+    assert plan(tmp_path).artifacts() == {"world": world.folder}
+
+
+def test_the_table_shows_order_kind_state_artifact_and_needs(tmp_path: Path) -> None:
+    found = plan(tmp_path, only=["fit"])
+    found.stages["world"].artifact.folder.mkdir(parents=True)
+    found.stages["world"].artifact.close({})
+    rows = [line.split() for line in found.table().splitlines()]
+    assert rows[1] == ["world", "make", "done", str(found.stages["world"].artifact.folder), "-"]
+    assert rows[2] == ["fit", "make", "would", "run", str(found.stages["fit"].artifact.folder), "world"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ["wrld"]}, r"unknown stage 'wrld' on the command line; did you mean 'world'\?"),
+        ({"force": ["wrld"]}, r"unknown stage 'wrld' on the command line; did you mean 'world'\?"),
+        ({"only": ["fit"], "force": ["other"]}, r"cannot force 'other': no chosen stage needs it"),
+    ],
+)
+def test_wrong_choices_are_refused(tmp_path: Path, options: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(tmp_path, **options)
+
+
+def test_an_unknown_stage_in_a_setting_is_named_with_its_line(tmp_path: Path) -> None:
+    message = r"unknown stage 'wrld' at stages.fit.data.source \(command line\); did you mean 'world'\?"
+    with pytest.raises(ConfigError, match=message):
+        plan(tmp_path, "stages.fit.data.source=${stage:wrld}")
+
+
+def test_a_circle_of_stages_is_spelled_out(tmp_path: Path) -> None:
+    message = r"stages need each other in a circle: (world -> fit -> world|fit -> world -> fit) \(.*\)"
+    with pytest.raises(ConfigError, match=message):
+        plan(tmp_path, "stages.world.data.source=${stage:fit}")
+
+
+def test_stages_that_are_done_are_not_checked_again(tmp_path: Path) -> None:
+    broken = ["stages.other.data.target=gone.module:Gone"]
+    with pytest.raises(ConfigError, match=r"no module 'gone.module'"):
+        plan(tmp_path, *broken).checked()
+    artifact = plan(tmp_path, *broken).stages["other"].artifact
+    artifact.folder.mkdir(parents=True)
+    artifact.close({})
+    assert plan(tmp_path, *broken).checked().stages["other"].done
