@@ -5,10 +5,24 @@ from __future__ import annotations
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envs.siblings import Candidate, Verdict
-from envs.types import Act, Action, Done, Episode, Hit, Limits, Observation, Question, Request, Step, Turn
+from envs.types import (
+    Act,
+    Action,
+    Done,
+    Episode,
+    Hit,
+    Limits,
+    Move,
+    MoveKind,
+    Observation,
+    Question,
+    Request,
+    Step,
+    Turn,
+)
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
     from torch import Tensor
@@ -23,7 +37,7 @@ class Protocol(typing.Protocol):
     """
 
     codec: Codec
-    kinds: tuple[str, ...]  # the kinds of action that `compose` can write
+    moves: tuple[MoveKind, ...]  # the moves that `say` can write
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         """Token ids that open an episode."""
@@ -33,16 +47,25 @@ class Protocol(typing.Protocol):
         """What happens next; budgets of turns and tokens are the environment's."""
         ...
 
-    def parse(self, turn: Turn) -> Action:
-        """Read a sampled turn, leniently: what it asks for, even where `steps` will call it invalid."""
+    def parse(self, episode: Episode, turn: Turn) -> Action:
+        """Read a sampled turn, leniently: what it asks for, even where `steps` will call it invalid.
+
+        The episode is as it was before the turn.
+        """
         ...
 
-    def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
-        """What the environment writes after an action; all three parts empty where nothing is written."""
+    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
+        """What the environment writes after an action; all three parts empty where nothing is written.
+
+        The last turn of the episode is the one that took the action.
+        """
         ...
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
-        """The units of credit, strictly judged, read from the policy's turns alone."""
+        """The units of credit, strictly judged, read from the policy's turns alone.
+
+        Every sampled token of a trained turn lies in exactly one of them.
+        """
         ...
 
     def valid(self, episode: Episode) -> bool:
@@ -53,32 +76,52 @@ class Protocol(typing.Protocol):
         """The final answer, read from the turns; empty if there is none."""
         ...
 
-    def compose(self, action: Action, thought: str) -> str:
-        """The text a policy would sample to think `thought` and take `action`: what a teacher writes."""
+    def say(self, episode: Episode, moves: Sequence[Move]) -> str:
+        """The text of the next turn of a teacher that is about to make these moves.
+
+        `moves` are all that can be made before a search brings new hits, at least one. A format with one move a turn
+        writes the first; the teacher makes the others later.
+        """
         ...
 
 
-class Generator(typing.Protocol):
-    """Writes turns: a language model, or a teacher that knows the world."""
+class Sampler(typing.Protocol):
+    """Writes turns: a language model, in this process or behind a server, or a teacher that knows the world.
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        """One turn a request, in order, with `agent`, ids, log-probs, `text`, `finish` and `uid` set."""
+    Attributes:
+        temperature: of sampling; 0 where nothing is drawn.
+        top_p: nucleus sampling mass; 1 draws from the whole distribution.
+    """
+
+    temperature: float
+    top_p: float
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take requests; a request's `agent` picks the model."""
+        ...
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        """Finished requests with their turns, in the order of submission: at least one, where any is open."""
         ...
 
     def release(self, episodes: Sequence[Episode]) -> None:
         """Forget whatever is kept for these episodes (a key-value cache); they will not be continued."""
         ...
 
+    def load(self, policy: Any) -> None:
+        """Sample from this policy from now on; called after every update."""
+        ...
+
 
 @typing.runtime_checkable
-class Particular(typing.Protocol):
-    """A generator that cannot write every format, nor at any length."""
+class ChecksCompatibility(typing.Protocol):
+    """A sampler that cannot write every format, nor at any length."""
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
-        """Refuse what it cannot write.
+        """Require a protocol and limits that it can work with.
 
         Raises:
-            ConfigError: says what, and what to change.
+            ConfigError: says what does not fit, and what to change.
         """
         ...
 
@@ -120,9 +163,14 @@ class StepScorer(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """What a reward may know besides the episodes that it scores."""
+    """What a reward may know besides the episodes that it scores.
+
+    `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
+    training.
+    """
 
     protocol: Protocol
+    sampler: Sampler | None = None
 
 
 class Judgement(typing.Protocol):

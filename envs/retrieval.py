@@ -93,7 +93,7 @@ class RetrievalEnvironment:
         """
         for episode, turn in zip(episodes, turns, strict=True):
             if turn.finish != "scripted":
-                turn.action = self.protocol.parse(turn)
+                turn.action = self.protocol.parse(episode, turn)
             episode.turns.append(turn)
             if turn.finish == "length" and len(episode.context()) < self.limits.total_tokens:
                 episode.truncations["turn"] += 1
@@ -128,7 +128,7 @@ class RetrievalEnvironment:
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
         """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on."""
         codec = self.protocol.codec
-        text = self.protocol.observe(turn.action, turn.hits)
+        text = self.protocol.observe(episode, turn.action, turn.hits)
         before, data, after = codec.control(text.before), codec.data(text.data), codec.control(text.after)
         coming = self.protocol.next(episode)
         opening = coming.opening_ids if isinstance(coming, Request) and coming.context_ids is None else ()

@@ -7,13 +7,17 @@ trained on. Suffixes of array names elsewhere: B sequences, T tokens, S steps, V
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from common.errors import ConfigError
+from envs.pieces import Piece
+from envs.training_view import TrainingSequence, training_sequences
 
 Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
 Finish = Literal["stop", "eos", "length", "scripted"]
+MoveKind = Literal["search", "read", "recall", "conclude"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +141,48 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The unit of credit: `spans` are (turn, start, end) ranges of `action_ids`, end exclusive.
+    """The unit of credit. Every sampled token of an episode lies in exactly one step.
 
-    One a turn in ProRAG; in HiPRAG a turn may hold several steps and a step may span two turns.
+    One a turn in ProRAG; in HiPRAG a turn may hold several steps and a step may span two turns. Oracles and judges read
+    `query` and `claim`, and of the kinds only `answer`, the last step of an episode that answers.
+
+    Attributes:
+        kind: the protocol's own word for it.
+        valid: whether it follows the format.
+        spans: (turn, start, end) ranges of `action_ids`, end exclusive.
+        query: what it searches for; empty where it does not search.
+        claim: what it asserts; empty where it asserts nothing, None where the format has no place for it.
+        said: what the policy wrote in it.
+        hits: what its search found.
+        recall: whether its claim comes from memory, so that no passage need support it.
     """
 
     kind: str
-    text: str
     valid: bool
     spans: tuple[tuple[int, int, int], ...]
+    query: str = ""
+    claim: str | None = ""
+    said: str = ""
     hits: tuple[Hit, ...] = ()
+    recall: bool = False
+
+    @property
+    def text(self) -> str:
+        """The query or, without one, the claim: what is shown of the step."""
+        return self.query or self.claim or ""
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSequence:
-    """One training view of an episode; all tuples have length T.
+class Move:
+    """What a teacher does next, in no format: a protocol writes it (`Protocol.say`).
 
-    `loss_mask` is 1 on policy-sampled tokens of trainable turns; `step_index` is the step of each of those tokens and
-    -1 elsewhere; `logps` are the stored log-probs, 0 elsewhere; `turns` the indices of the turns held.
+    `search` for the query `text`; `read`, claim `text` from the hits just seen; `recall`, claim `text` without a
+    search; `conclude` with the answer `text`. `thought` is the reasoning before it.
     """
 
-    ids: tuple[int, ...]
-    loss_mask: tuple[int, ...]
-    step_index: tuple[int, ...]
-    logps: tuple[float, ...]
-    turns: tuple[int, ...]
+    kind: MoveKind
+    text: str
+    thought: str = ""
 
 
 @dataclass(slots=True)
@@ -197,71 +218,54 @@ class Episode:
 
     def sequences(self) -> list[TrainingSequence]:
         """The training view: one sequence where the context only grows, one a turn where it is re-rendered."""
-        step_of = {
-            (turn, position): index
-            for index, step in enumerate(self.steps)
-            for turn, start, end in step.spans
-            for position in range(start, end)
-        }
-        rows: list[_Row] = []
-        for number, turn in enumerate(self.turns):
-            if turn.context_ids is not None or not rows:
-                rows.append(_Row(self.prompt_ids if turn.context_ids is None else turn.context_ids))
-            rows[-1].add(number, turn, step_of)
-        return [row.frozen() for row in rows if 1 in row.loss_mask]
-
-
-class _Row:
-    """A training sequence under construction."""
-
-    def __init__(self, context: tuple[int, ...]) -> None:
-        self.ids: list[int] = list(context)
-        self.loss_mask: list[int] = [0] * len(context)
-        self.step_index: list[int] = [-1] * len(context)
-        self.logps: list[float] = [0.0] * len(context)
-        self.turns: list[int] = []
-
-    def add(self, number: int, turn: Turn, step_of: dict[tuple[int, int], int]) -> None:
-        self.turns.append(number)
-        self._untrained(turn.opening_ids)
-        for position, (token, logp) in enumerate(zip(turn.action_ids, turn.action_logps, strict=True)):
-            self.ids.append(token)
-            self.loss_mask.append(int(turn.trainable))
-            self.step_index.append(step_of.get((number, position), -1) if turn.trainable else -1)
-            self.logps.append(logp if turn.trainable else 0.0)
-        self._untrained(turn.observation_ids)
-
-    def _untrained(self, ids: tuple[int, ...]) -> None:
-        self.ids += ids
-        self.loss_mask += [0] * len(ids)
-        self.step_index += [-1] * len(ids)
-        self.logps += [0.0] * len(ids)
-
-    def frozen(self) -> TrainingSequence:
-        return TrainingSequence(
-            tuple(self.ids), tuple(self.loss_mask), tuple(self.step_index), tuple(self.logps), tuple(self.turns)
-        )
+        return training_sequences(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A turn to be sampled: `agent` picks the model, `stop` ends it, `max_tokens` bounds it.
+    """A turn to be sampled.
 
-    `context_ids` replaces the episode's context where a protocol re-renders it. `max_tokens` None means the
-    environment's turn limit; the environment sets it and `seed` before a generator sees the request.
+    Attributes:
+        episode: what it continues.
+        opening_ids: scaffold between the context and the sampled tokens.
+        stop: strings that end the turn.
+        agent: which model samples it.
+        context: replaces the episode's context where a protocol re-renders it; the environment encodes the pieces.
+        trains: whether the turn is trained; a frozen generator's never is.
+        forced_ids: the turn itself, to be scored and not sampled.
+        max_tokens: None means the environment's limit of a turn.
+        context_ids: the encoded `context`, set by the environment.
+        seed: of the turn's random numbers, set by the environment.
     """
 
     episode: Episode
     opening_ids: tuple[int, ...]
     stop: tuple[str, ...]
     agent: str = "policy"
-    context_ids: tuple[int, ...] | None = None
+    context: tuple[Piece, ...] | None = None
+    trains: bool = True
+    forced_ids: tuple[int, ...] | None = None
     max_tokens: int | None = None
+    context_ids: tuple[int, ...] | None = None
     seed: int = 0
 
     def prefix(self) -> tuple[int, ...]:
         """All token ids before the first sampled one."""
         return (self.episode.context() if self.context_ids is None else self.context_ids) + self.opening_ids
+
+    def turn(self, ids: Sequence[int], logps: Sequence[float], finish: Finish, text: str) -> Turn:
+        """The turn that answers this request: sampled ids, their log-probs, how it ended, the ids as text."""
+        return Turn(
+            agent=self.agent,
+            opening_ids=self.opening_ids,
+            action_ids=tuple(ids),
+            action_logps=tuple(logps),
+            finish=finish,
+            uid=self.episode.next_uid(),
+            text=text,
+            context_ids=self.context_ids,
+            trainable=self.trains,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envs.protocols.rendering import render_hits
 from envs.text import Codec
-from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
 
 FROM_MEMORY = "Answer the question with a few words only, without explanation."
 FROM_PASSAGES = "Answer the question from the passages with a few words only, without explanation."
@@ -26,10 +26,11 @@ class Direct:
         instruction: what the user message says first; the default fits `retrieve`.
     """
 
+    moves: tuple[MoveKind, ...] = ("conclude",)
+
     def __init__(self, tokenizer: Path | str, *, retrieve: bool, instruction: str | None = None) -> None:
         self.codec = Codec(tokenizer)
         self.retrieve = retrieve
-        self.kinds = ("answer",)
         lead = instruction if instruction is not None else (FROM_PASSAGES if retrieve else FROM_MEMORY)
         self.user = f"{lead}\n\nPassages:\n{{passages}}\n" if retrieve else f"{lead}\n"
         self.user += "\nQuestion: {question}"
@@ -52,20 +53,22 @@ class Direct:
             return Act(episode, Action("query", episode.question.text))
         return Request(episode, self._pieces(episode.question)[1], stop=())
 
-    def parse(self, turn: Turn) -> Action:
+    def parse(self, episode: Episode, turn: Turn) -> Action:
         text = self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)
         return Action("answer", str(text).strip())
 
-    def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
+    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
         return Observation(data=render_hits(hits)) if action.kind == "query" else Observation()
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
             Step(
                 kind=turn.action.kind,
-                text=turn.action.text,
                 valid=bool(turn.action.text),
                 spans=((index, 0, len(turn.action_ids)),) if turn.action_ids else (),
+                query=turn.action.text if turn.action.kind == "query" else "",
+                claim=turn.action.text if turn.action.kind == "answer" else None,
+                said=turn.text,
                 hits=turn.hits,
             )
             for index, turn in enumerate(episode.turns)
@@ -77,5 +80,5 @@ class Direct:
     def answer(self, episode: Episode) -> str:
         return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
 
-    def compose(self, action: Action, thought: str) -> str:
-        return action.text
+    def say(self, episode: Episode, moves: Sequence[Move]) -> str:
+        return moves[0].text

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from envs.protocols.rendering import render_hits
 from envs.text import Codec, tag_pattern
-from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
+from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
 
 PAYLOAD = {"query": "subquery", "subanswer": "subanswer", "answer": "answer"}
 TAGS = tuple(
     f"<{slash}{name}>" for name in ("step", "subquery", "retrieval", "subanswer", "answer") for slash in ("", "/")
 )
+_TAG_OF_MOVE: dict[MoveKind, str] = {"search": "subquery", "read": "subanswer", "conclude": "answer"}
 _KIND = {tag: kind for kind, tag in PAYLOAD.items()}
 _ANY_TAG = tag_pattern(TAGS)
 _STOPS = tuple(f"</{tag}>" for tag in PAYLOAD.values())
@@ -47,11 +48,12 @@ class ProRAG:
         min_hops: searches that a valid episode needs; the paper's purpose needs 1, its released code accepts 0.
     """
 
+    moves: tuple[MoveKind, ...] = tuple(_TAG_OF_MOVE)
+
     def __init__(self, tokenizer: Path | str, *, instruction: str = INSTRUCTION, min_hops: int = 1) -> None:
         self.codec = Codec(tokenizer, TAGS)
         self.instruction = instruction
         self.min_hops = min_hops
-        self.kinds = tuple(PAYLOAD)
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
@@ -67,7 +69,7 @@ class ProRAG:
                 return Done("malformed")
         return Request(episode, self.codec.control(scaffold), stop=_STOPS)
 
-    def parse(self, turn: Turn) -> Action:
+    def parse(self, episode: Episode, turn: Turn) -> Action:
         stop = _FIRST_STOP.search(turn.text)
         if stop is None:
             return Action("invalid", "")
@@ -77,7 +79,7 @@ class ProRAG:
             return Action("invalid", "")
         return Action(_KIND[tag], payload.strip())
 
-    def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
+    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
         if action.kind != "query":
             return Observation()
         return Observation("\n<retrieval>\n", render_hits(hits), "</retrieval>")
@@ -86,9 +88,11 @@ class ProRAG:
         return tuple(
             Step(
                 kind=turn.action.kind,
-                text=turn.action.text,
                 valid=step_kind(turn.text) == turn.action.kind,
                 spans=((index, 0, len(turn.action_ids)),),
+                query=turn.action.text if turn.action.kind == "query" else "",
+                claim=turn.action.text if turn.action.kind != "query" else "",
+                said=turn.text,
                 hits=turn.hits,
             )
             for index, turn in enumerate(episode.turns)
@@ -103,9 +107,9 @@ class ProRAG:
     def answer(self, episode: Episode) -> str:
         return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
 
-    def compose(self, action: Action, thought: str) -> str:
-        tag, neutral = PAYLOAD[action.kind], self.codec.neutralise
-        return f"{neutral(thought)} </step>\n<{tag}>\n{neutral(action.text)} </{tag}>"
+    def say(self, episode: Episode, moves: Sequence[Move]) -> str:
+        tag, neutral = _TAG_OF_MOVE[moves[0].kind], self.codec.neutralise
+        return f"{neutral(moves[0].thought)} </step>\n<{tag}>\n{neutral(moves[0].text)} </{tag}>"
 
 
 def step_kind(text: str) -> str | None:
