@@ -13,6 +13,7 @@ from datamodules import tree_search
 from datamodules.tree.node import Tree
 from datamodules.tree_search import TreeSearch, read_trees
 from envs.protocols.prorag import ProRAG
+from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
@@ -39,11 +40,10 @@ class Questions:
 class Unequal(Scripted):
     """Finds longer lines less likely, token by token."""
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        turns = super().generate(requests)
-        for turn in turns:
-            turn.action_logps = (-len(turn.text) / 20,) * len(turn.action_ids)
-        return turns
+    def take(self, request: Request) -> Turn:
+        turn = super().take(request)
+        turn.action_logps = (-len(turn.text) / 20,) * len(turn.action_ids)
+        return turn
 
 
 class Down(FixedRetriever):
@@ -57,17 +57,16 @@ def protocol() -> ProRAG:
 
 
 def stage(protocol: ProRAG, questions: int = 7, **settings: Any) -> TreeSearch:
-    """A search whose policy draws its line from what it is asked, as a seeded generator does."""
+    """A search whose policy draws its line from what it is asked, as a seeded sampler does."""
 
     def line(episode: Episode) -> str:
         return LINES[(episode.sample * 7 + len(episode.turns) * 3 + len(episode.question.id)) % 4]
 
-    generator = Unequal(protocol.codec.control, line)
-    arguments: dict[str, Any] = {}
-    arguments.update(retriever=FixedRetriever(DOCUMENTS), limits=Limits(turn_tokens=99))
-    arguments.update(simulations=12, children=3, depth=4, chunk=2)
-    arguments.update(settings)
-    return TreeSearch(Questions(questions), protocol, generator, **arguments)
+    sampler = Unequal(protocol.codec.control, line)
+    retriever = settings.pop("retriever", FixedRetriever(DOCUMENTS))
+    environment = RetrievalEnvironment(protocol, retriever, limits=Limits(turn_tokens=99))
+    arguments: dict[str, Any] = {"simulations": 12, "children": 3, "depth": 4, "chunk": 2} | settings
+    return TreeSearch(Questions(questions), environment, sampler, **arguments)
 
 
 def run(maker: TreeSearch, folder: Path, *, world_size: int = 1, seed: int = 3) -> dict[str, float]:

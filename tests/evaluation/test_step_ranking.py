@@ -13,6 +13,7 @@ from torch import Tensor
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules.records import read_rows
 from envs.protocols.prorag import ProRAG
+from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Limits
 from evaluation.step_ranking import StepRanking
 from tests.steps import PASSAGES, final, query, subanswer
@@ -59,14 +60,12 @@ def ranking(protocol: ProRAG, **settings: Any) -> StepRanking:
     return StepRanking(
         **{
             "questions": [question(identity=f"q{number}") for number in range(12)],
-            "protocol": protocol,
-            "generator": Scripted(protocol.codec.control, says),
-            "retriever": FixedRetriever(PASSAGES),
+            "environment": RetrievalEnvironment(protocol, FixedRetriever(PASSAGES), limits=Limits(turns=3)),
+            "sampler": Scripted(protocol.codec.control, says),
             "oracle": Truth(),
             "scorers": {"prm": Scorer(1), "contrary": Scorer(-1)},
             "samples": 2,
             "unit": 5,
-            "limits": Limits(turns=3),
         }
         | settings
     )

@@ -173,12 +173,11 @@ def test_every_fork_has_random_numbers_of_its_own_and_shared_turns_one_name(prot
     seen: list[Request] = []
 
     class Seeded(Counted):
-        def generate(self, requests: Sequence[Request]) -> list[Turn]:
-            seen.extend(requests)
-            turns = super().generate(requests)
-            for turn, request in zip(turns, requests, strict=True):
-                turn.uid = f"{request.episode.question.id}/{request.episode.sample}/{len(request.episode.turns)}"
-            return turns
+        def take(self, request: Request) -> Turn:
+            seen.append(request)
+            turn = super().take(request)
+            turn.uid = request.episode.next_uid()
+            return turn
 
     both = Seeded(protocol, {**BOOK, (): [QUERY.format(str(i)) for i in range(9)]}, SUB.format("so"))
     tree = grown(searcher(protocol, both, both, simulations=20, children=3, depth=4))
@@ -195,9 +194,9 @@ def test_finished_episodes_are_released(protocol: ProRAG) -> None:
             super().__init__(protocol, book)
             self.kept: dict[int, Episode] = {}
 
-        def generate(self, requests: Sequence[Request]) -> list[Turn]:
+        def submit(self, requests: Sequence[Request]) -> None:
             self.kept |= {id(request.episode): request.episode for request in requests}
-            return super().generate(requests)
+            super().submit(requests)
 
         def release(self, episodes: Sequence[Episode]) -> None:
             for episode in episodes:
