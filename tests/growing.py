@@ -11,7 +11,7 @@ from datamodules.tree.node import Node, Tree
 from datamodules.tree.search import SearchSettings, TreeSearcher
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn
+from envs.types import Document, Episode, Hit, Limits, Question, Request
 from tests.tiny import FixedRetriever, Scripted, question
 
 QUERY = "look </step>\n<subquery>\n{} </subquery>"
@@ -37,9 +37,10 @@ class Counted(Scripted):
         self.asked[path] += 1
         return lines[(self.asked[path] - 1) % len(lines)]
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        self.calls.append(len(requests))
-        return super().generate(requests)
+    def submit(self, requests: Sequence[Request]) -> None:
+        if requests:
+            self.calls.append(len(requests))
+        super().submit(requests)
 
 
 class Failing(FixedRetriever):

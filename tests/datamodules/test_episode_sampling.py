@@ -167,15 +167,18 @@ def test_nothing_left_is_one_clear_error(tmp_path: Path) -> None:
         run(tmp_path / "none", count=0)
 
 
-@pytest.mark.parametrize("setting", ["samples", "top_k", "pool", "unit"])
+@pytest.mark.parametrize("setting", ["samples", "pool", "unit"])
 def test_nothing_to_do_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
-        EpisodeSampling(Listed(1), PROTOCOL, Searcher(), **{setting: 0})
+        EpisodeSampling(Listed(1), RetrievalEnvironment(PROTOCOL), Searcher(), **{setting: 0})
 
 
-def test_a_generator_that_cannot_write_the_format_is_refused_before_any_work() -> None:
-    generator = InProcessSampler(tiny_policy(byte_tokenizer(tags=("<other>",))))
+def test_a_sampler_that_cannot_write_the_format_is_refused_before_any_work() -> None:
+    environment, sampler = (
+        RetrievalEnvironment(PROTOCOL),
+        InProcessSampler(tiny_policy(byte_tokenizer(tags=("<other>",)))),
+    )
     with pytest.raises(ConfigError, match="different tokenizers"):
-        EpisodeSampling(Listed(1), PROTOCOL, generator)
+        EpisodeSampling(Listed(1), environment, sampler)
     with pytest.raises(ConfigError, match="different tokenizers"):
-        TreeSearch(Listed(1), PROTOCOL, Searcher(), retriever=FixedRetriever([]), simulator=generator)
+        TreeSearch(Listed(1), environment, Searcher(), simulator=sampler)

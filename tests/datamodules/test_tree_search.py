@@ -64,7 +64,7 @@ def stage(protocol: ProRAG, questions: int = 7, **settings: Any) -> TreeSearch:
 
     sampler = Unequal(protocol.codec.control, line)
     retriever = settings.pop("retriever", FixedRetriever(DOCUMENTS))
-    environment = RetrievalEnvironment(protocol, retriever, limits=Limits(turn_tokens=99))
+    environment = RetrievalEnvironment(protocol, retriever, limits=settings.pop("limits", Limits(turn_tokens=99)))
     arguments: dict[str, Any] = {"simulations": 12, "children": 3, "depth": 4, "chunk": 2} | settings
     return TreeSearch(Questions(questions), environment, sampler, **arguments)
 
@@ -171,7 +171,7 @@ def test_no_questions_is_one_clear_line(protocol: ProRAG, tmp_path: Path) -> Non
         stage(protocol, questions=0).make(tmp_path, seed=0, rank=0, world_size=1)
 
 
-@pytest.mark.parametrize("setting", ["simulations", "children", "depth", "parallel", "chunk", "top_k", "pool"])
+@pytest.mark.parametrize("setting", ["simulations", "children", "depth", "parallel", "chunk", "pool"])
 def test_a_setting_below_one_is_refused_by_name(protocol: ProRAG, setting: str) -> None:
     with pytest.raises(ConfigError, match=f"{setting} is 0"):
         stage(protocol, **{setting: 0})

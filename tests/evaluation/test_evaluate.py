@@ -58,7 +58,8 @@ def evaluation(count: int = 10, **more) -> tuple[Evaluation, Counted]:
     sampler = Counted()
     retriever = more.pop("retriever", FixedRetriever([Document("d", "T", "x")]))
     benchmark = Benchmark(Listed(count), "test", retriever)
-    return Evaluation({"toy": benchmark}, ENVIRONMENT, sampler, unit=4, **more), sampler
+    environment = ENVIRONMENT.variant(limits=more.pop("limits", None))
+    return Evaluation({"toy": benchmark}, environment, sampler, unit=4, **more), sampler
 
 
 def run(folder: Path, world_size: int = 1, **more) -> tuple[dict[str, float], int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules.records import read_rows
+from envs.interfaces import Retriever
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Limits
@@ -56,11 +57,13 @@ def says(episode: Episode) -> str:
     return script[len(episode.turns)]
 
 
-def ranking(protocol: ProRAG, **settings: Any) -> StepRanking:
+def ranking(protocol: ProRAG, retriever: Retriever | None = None, **settings: Any) -> StepRanking:
     return StepRanking(
         **{
             "questions": [question(identity=f"q{number}") for number in range(12)],
-            "environment": RetrievalEnvironment(protocol, FixedRetriever(PASSAGES), limits=Limits(turns=3)),
+            "environment": RetrievalEnvironment(
+                protocol, retriever or FixedRetriever(PASSAGES), limits=Limits(turns=3)
+            ),
             "sampler": Scripted(protocol.codec.control, says),
             "oracle": Truth(),
             "scorers": {"prm": Scorer(1), "contrary": Scorer(-1)},
