@@ -15,7 +15,7 @@ from common.errors import ConfigError
 from envs.sampling import take_turns
 from envs.types import Episode, Question, Request
 from modules.functional.logprobs import token_logprobs
-from modules.functional.sampling import gumbel_noise
+from modules.functional.token_choice import gumbel_noise
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.kv_cache import BatchCache
