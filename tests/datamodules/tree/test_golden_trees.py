@@ -24,7 +24,7 @@ DEEP: Book = {
 SEARCHES: dict[str, dict[str, Any]] = {
     "paper": {"simulations": 24, "children": 5},
     "released_code": {
-        "simulations": 24, "children": 5, "prior": "uniform", "discount_simulation": False, "outcome": "f1",
+        "simulations": 24, "children": 5, "prior": "uniform", "count_rollout": False, "score": "f1",
     },
     "three_at_once": {"simulations": 24, "children": 3, "parallel": 3, "prior": "count", "c_puct": 1.0},
 }  # fmt: skip
