@@ -74,7 +74,7 @@ def test_the_released_codes_discount_leaves_out_what_was_played(protocol: ProRAG
         tree = grown(
             searcher(
                 protocol, Counted(protocol, book), Counted(protocol, book),
-                simulations=1, discount=0.5, discount_simulation=paper,
+                simulations=1, discount=0.5, count_rollout=paper,
             )
         )  # fmt: skip
         values[paper] = tree.root.value, tree.root.children[0].value
@@ -85,14 +85,14 @@ def test_an_outcome_may_be_how_right_an_answer_is(protocol: ProRAG) -> None:
     """Of the answer Ada Lovelace, where Ada is right, half is: F1 2/3; played out and read off a leaf alike."""
     book: Book = {(): [SUB.format("so")], ("so",): [ANSWER.format("Ada Lovelace")]}
     values = {}
-    for outcome in ("exact", "f1"):
+    for score in ("exact", "f1"):
         tree = grown(
             searcher(
                 protocol, Counted(protocol, book), Counted(protocol, book),
-                simulations=3, children=1, discount=0.5, outcome=outcome,
+                simulations=3, children=1, discount=0.5, score=score,
             )
         )  # fmt: skip
-        values[outcome] = tree.root.value, child(tree, "so", "Ada Lovelace").outcome
+        values[score] = tree.root.value, child(tree, "so", "Ada Lovelace").outcome
     assert values == {"exact": (0.0, 0.0), "f1": (pytest.approx(2 / 3 / 4), pytest.approx(2 / 3))}
 
 
