@@ -67,7 +67,7 @@ class Direct:
                 valid=bool(turn.action.text),
                 spans=((index, 0, len(turn.action_ids)),) if turn.action_ids else (),
                 query=turn.action.text if turn.action.kind == "query" else "",
-                claim=turn.action.text if turn.action.kind == "answer" else None,
+                claim=None,  # nothing but the answer is shown: no oracle can judge how it came about
                 said=turn.text,
                 hits=turn.hits,
             )

@@ -91,7 +91,7 @@ class ProRAG:
                 valid=step_kind(turn.text) == turn.action.kind,
                 spans=((index, 0, len(turn.action_ids)),),
                 query=turn.action.text if turn.action.kind == "query" else "",
-                claim=turn.action.text if turn.action.kind != "query" else "",
+                claim={"query": "", "subanswer": turn.action.text, "answer": turn.action.text}.get(turn.action.kind),
                 said=turn.text,
                 hits=turn.hits,
             )
