@@ -11,7 +11,6 @@ from envs.world.facts import Hop, World
 from envs.world.query_reader import Reader, Reading
 from envs.world.questions import is_comparison
 
-
 _NEGATIONS = frozenset(("not", "no", "never", "nor", "neither", "isnt", "wasnt"))
 
 
