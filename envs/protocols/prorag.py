@@ -57,7 +57,7 @@ class ProRAG:
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
-        return sum(self.codec.chat(user, question=question.text), ())
+        return self.codec.encode(self.codec.chat(user, question=question.text))
 
     def next(self, episode: Episode) -> Request | Act | Done:
         scaffold = "\n<step>\n" if episode.turns else "<step>\n"

@@ -17,8 +17,8 @@ from envs.siblings import Candidate, Verdict
 from envs.types import Step
 
 _TAG = re.compile(r"<[^<>\s]{1,40}>")
-INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. In a step \
-it searches, claims something (mostly what it read in the last search), does both, or gives the final answer.
+INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. In a \
+step it searches, claims something (mostly what it read in the last search), does both, or gives the final answer.
 
 You get a JSON object: the question, the steps taken so far, and several candidates for what it does next, in no \
 particular order. Of each step you see all that the agent `said` in it and, where it has them, its `query`, the \
