@@ -101,9 +101,9 @@ class Codec:
 
         def begins(index: int) -> int:
             # A prefix that ends inside a character decodes to a replacement character there.
-            before = os.path.commonprefix([self.decode(ids[:index]), whole])
-            space = whole[len(before) : len(before) + 1] == " "  # the token's own, or one that the decoder adds
-            return len(before) + (space and not self.decode(ids[index : index + 1]).startswith(" "))
+            before = _in_common(self.decode(ids[:index]), whole)
+            space = whole[before : before + 1] == " "  # the token's own, or one that the decoder adds
+            return before + (space and not self.decode(ids[index : index + 1]).startswith(" "))
 
         return [bisect_left(range(len(ids)), position, key=begins) for position in characters]
 
@@ -150,6 +150,11 @@ class Codec:
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=False, date_string=_DATE
         )
         return str(rendered)
+
+
+def _in_common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginnings."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def refuse_absent(model: str, what: str) -> None:

@@ -92,7 +92,7 @@ def test_a_chat_takes_a_system_message() -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}U {{ messages[0].content }}",
+        "{% if messages[0].role == 'system' %}{{ raise_exception('what?') }}{% endif %}U {{ messages[0].content }}",
         "{% for m in messages %}{% if m.role == 'user' %}U {{ m.content }}{% endif %}{% endfor %}",
     ],
 )
