@@ -16,16 +16,14 @@ from torch import Tensor
 
 from common.errors import ConfigError, UserError
 from datamodules.question_data import QuestionData
-from envs.interfaces import Protocol, Retriever, RewardContext
+from envs.interfaces import Retriever, RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Episode, Hit, Limits
+from envs.types import Episode, Hit
 from evaluation.rollout_metrics import measure
 from modules.grpo import GRPO
-from modules.policy import check_policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
-from modules.samplers.in_process import PolicyGenerator
 from modules.sharding import gathered
 from modules.training_rows import step_lengths, step_means, token_advantages, training_rows
 
@@ -51,16 +49,13 @@ class RolloutCallback(Callback):
     several episodes share is trained in the first of them.
 
     Args:
-        protocol: the format.
-        retriever: where queries go.
+        environment: where episodes are sampled.
+        sampler: samples from the policy that is trained, at the module's temperature and with top-p 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         advantage: `(step_rewards_BS, step_mask_BS, outcome_B, *, group_size)`, and `step_lengths_BS` where it asks for
             that, gives `[B, S]`, or `[B, T]` with one a policy token in the order of the steps.
         group_size: episodes a question.
-        top_k: passages a query.
-        limits: budgets of an episode.
         pool: episodes in flight.
-        batch_size: rows of one forward pass while sampling.
 
     Raises:
         ConfigError: a setting is out of range; on setting up, module or data is of another kind, or the policy cannot
@@ -71,25 +66,20 @@ class RolloutCallback(Callback):
 
     def __init__(
         self,
-        protocol: Protocol,
-        retriever: Retriever | None,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
         *,
         rewards: Mapping[str, Term],
         advantage: Callable[..., Tensor],
         group_size: int = 8,
-        top_k: int = 3,
-        limits: Limits | None = None,
         pool: int = 64,
-        batch_size: int = 64,
     ) -> None:
-        if group_size < 2 or min(top_k, pool, batch_size) < 1:
-            settings = f"group_size {group_size}, top_k {top_k}, pool {pool}, batch_size {batch_size}"
-            raise ConfigError(f"{settings}: group_size must be at least 2, the others 1")
-        self.protocol, self.terms, self.advantage = protocol, read_terms(rewards), advantage
-        self.group_size, self.pool, self.batch_size = group_size, pool, batch_size
-        self._retriever = None if retriever is None else _Timed(retriever)
-        self._environment = RetrievalEnvironment(protocol, self._retriever, top_k=top_k, limits=limits)
-        self._generator: PolicyGenerator | None = None
+        if group_size < 2 or pool < 1:
+            raise ConfigError(f"group_size {group_size}, pool {pool}: group_size must be at least 2, pool 1")
+        self.terms, self.advantage, self.sampler = read_terms(rewards), advantage, sampler
+        self.group_size, self.pool = group_size, pool
+        self._retriever = None if environment.retriever is None else _Timed(environment.retriever)
+        self.environment = environment.variant(retriever=self._retriever)
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._since = 0.0
@@ -98,7 +88,13 @@ class RolloutCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if not isinstance(pl_module, GRPO) or not isinstance(_data(trainer), QuestionData):
             raise ConfigError("RolloutCallback goes with modules.grpo:GRPO and datamodules.question_data:QuestionData")
-        check_policy(pl_module.policy, self.protocol, self._environment.limits)
+        if (self.sampler.temperature, self.sampler.top_p) != (pl_module.temperature, 1.0):
+            raise ConfigError(
+                f"the rollout samples at temperature {self.sampler.temperature} and top_p {self.sampler.top_p}: "
+                f"it must sample at the module's temperature, {pl_module.temperature}, and top_p 1"
+            )
+        self.sampler.load(pl_module.policy)
+        self.environment.check(self.sampler)
         _data(trainer).group_size = self.group_size
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -108,13 +104,13 @@ class RolloutCallback(Callback):
             self._retriever.seconds = 0.0
         episodes = self._sample(pl_module, _data(trainer), trainer.current_epoch)
         sampled = time.perf_counter()
-        scores = combine(self.terms, episodes, RewardContext(self.protocol))
+        scores = combine(self.terms, episodes, RewardContext(self.environment.protocol))
         scored = time.perf_counter()
         _refuse_unscored(scores, episodes, trainer.current_epoch)
         advantages_BS, rows = self._rows(episodes, scores, drop=pl_module.zero_variance == "drop")
         self.latest = Iteration(episodes, scores, advantages_BS)
         _data(trainer).fill(rows)
-        values = measure(episodes, scores, advantages_BS, self.protocol, group_size=self.group_size)
+        values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=self.group_size)
         pl_module.log_dict(_means(values, trainer.strategy))
         retrieval = 0.0 if self._retriever is None else self._retriever.seconds
         self._seconds = {"time/rollout": sampled - start, "time/retrieval": retrieval, "time/prm": scored - sampled}
@@ -137,14 +133,13 @@ class RolloutCallback(Callback):
 
     def _sample(self, module: GRPO, data: QuestionData, iteration: int) -> list[Episode]:
         """This rank's episodes, group by group, by the policy as it is now."""
-        if self._generator is None:
-            self._generator = PolicyGenerator(module.policy, temperature=module.temperature, batch_size=self.batch_size)
+        self.sampler.load(module.policy)
         module.model.eval()
         try:
             with gathered(module):
                 return rollout(
-                    self._environment,
-                    self._generator,
+                    self.environment,
+                    self.sampler,
                     data.share(iteration),
                     seed=data.seed,
                     samples=self.group_size,

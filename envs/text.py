@@ -73,15 +73,8 @@ class Codec:
         text = self.neutralise(text).encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens kept."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def encode(self, pieces: Iterable[Piece]) -> tuple[int, ...]:
-        """Ids of a context in pieces."""
-        return tuple(token for piece in pieces for token in self._ids(piece))
-
-    def _ids(self, piece: Piece) -> tuple[int, ...]:
+    def encode_piece(self, piece: Piece) -> tuple[int, ...]:
+        """Ids of a piece of a context."""
         match piece:
             case Control(text):
                 return self.control(text)
@@ -89,6 +82,14 @@ class Codec:
                 return self.data(text)
             case Quoted(ids):
                 return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens kept."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def encode(self, pieces: Iterable[Piece]) -> tuple[int, ...]:
+        """Ids of a context in pieces."""
+        return tuple(token for piece in pieces for token in self.encode_piece(piece))
 
     def token_index(self, ids: Sequence[int], characters: Sequence[int]) -> list[int]:
         """For each position in `decode(ids)` the number of tokens that begin before it.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from common.errors import DataError
 from envs.interfaces import Protocol
+from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.types import Episode, Limits, Move, Question, Request, Turn
 
@@ -40,7 +41,7 @@ class Planner(typing.Protocol):
         ...
 
 
-class PlanTeacher:
+class PlanTeacher(WritesAtOnce):
     """Carries out the plan of an episode's question: search, read, …, answer.
 
     A format without claims is written without reading. Questions without a plan are named beforehand (`unable`), so
@@ -55,6 +56,7 @@ class PlanTeacher:
     """
 
     def __init__(self, protocol: Protocol, planner: Planner) -> None:
+        super().__init__()
         self._protocol, self._planner = protocol, planner
         self._plans: dict[str, Plan | str] = {}
         self._documents: dict[str, tuple[str, ...]] = {}
@@ -73,12 +75,6 @@ class PlanTeacher:
     def documents(self, query: str) -> tuple[str, ...]:
         """Gold passages of a query that was written, by id or title; empty where none is known."""
         return self._documents.get(query, ())
-
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        return [self.take(request) for request in requests]
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        pass
 
     def take(self, request: Request) -> Turn:
         """The next turn of an episode."""

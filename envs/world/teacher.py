@@ -9,6 +9,7 @@ from random import Random
 
 from common.seeds import stable_hash
 from envs.interfaces import Protocol
+from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.types import Episode, Hit, Limits, Move, Request, Step, Turn
 from envs.world.facts import Hop, World
@@ -40,7 +41,7 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Teacher:
+class Teacher(WritesAtOnce):
     """Writes the turns of an agent that knows which hops a question takes and reads every value from what it found.
 
     It looks up hop after hop and never mentions a later one. A passage that was not found is asked for once more in
@@ -61,18 +62,13 @@ class Teacher:
     def __init__(
         self, world: Path, protocol: Protocol, *, paraphrases: int = 3, flaws: Flaws | None = None, seed: int = 0
     ) -> None:
+        super().__init__()
         self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
         self._flaws, self._seed = flaws or Flaws(), seed
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Require a format with searches and answers."""
         require_moves(self, protocol, ("search", "conclude"))
-
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        return [self.take(request) for request in requests]
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        pass
 
     def take(self, request: Request) -> Turn:
         """The next turn of an episode."""
