@@ -113,7 +113,7 @@ def chat(message: str) -> dict[str, Any]:
     """The teacher's two replies, and the judge's."""
     asked = json.loads(message)
     if "candidates" in asked:
-        said = sorted((one["said"], one["id"]) for one in asked["candidates"])
+        said = sorted((one["steps"][-1]["said"], one["id"]) for one in asked["candidates"])
         return {"has_valid_pair": True, "positive_id": said[0][1], "negative_id": said[-1][1], "reason": "in order"}
     if any(">>" in hop["question"] for hop in asked["hops"]):
         return {"hops": [{"question": QUERY, "answer": hop["answer"]} for hop in asked["hops"]]}

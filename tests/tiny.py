@@ -19,10 +19,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_tokenizer(tags: Sequence[str] = TAGS) -> PreTrainedTokenizerFast:
-    """One token a byte, so any text survives; `tags`, `<|im_start|>` and `<|im_end|>` are special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+def byte_tokenizer(tags: Sequence[str] = TAGS, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
+    """One token a byte, so any text survives; `tags`, `<|im_start|>` and `<|im_end|>` are special tokens.
+
+    `merges` adds tokens of several bytes, in the byte-level alphabet: `("Ġ", "b")` is a space and a b.
+    """
+    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|im_end|>")
