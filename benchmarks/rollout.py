@@ -24,14 +24,14 @@ import transformers
 
 from datamodules.sources.world_questions import WorldQuestions
 from datamodules.world_data import WorldData
-from envs.interfaces import Generator
+from envs.interfaces import Sampler
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.rollout import rollout
 from envs.types import Episode, Limits, Request, Turn
 from modules.policy import Policy, random_policy
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 
 LIMITS = Limits(turns=11, turn_tokens=48, observation_tokens=320, total_tokens=1024)
 
@@ -39,18 +39,24 @@ LIMITS = Limits(turns=11, turn_tokens=48, observation_tokens=320, total_tokens=1
 class LibraryGenerate:
     """The peer: `model.generate` over left-padded contexts, greedy, nothing kept between turns."""
 
+    temperature, top_p = 0.0, 1.0
+
     def __init__(self, policy: Policy, batch_size: int) -> None:
         self.policy, self.batch_size = policy, batch_size
+        self._open: list[Request] = []
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        return [
-            turn
-            for start in range(0, len(requests), self.batch_size)
-            for turn in self._batch(requests[start : start + self.batch_size])
-        ]
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._open += requests
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        batch, self._open = self._open[: self.batch_size], self._open[self.batch_size :]
+        return list(zip(batch, self._batch(batch), strict=True))
 
     def release(self, episodes: Sequence[Episode]) -> None:
         """Nothing is kept."""
+
+    def load(self, policy: Policy) -> None:
+        self.policy = policy
 
     def _batch(self, requests: Sequence[Request]) -> list[Turn]:
         tokenizer = self.policy.tokenizer
@@ -70,18 +76,16 @@ class LibraryGenerate:
         for request, row in zip(requests, generated.tolist(), strict=True):
             sampled = tuple(row[: request.max_tokens])
             text = str(tokenizer.decode(list(sampled)))
-            turns.append(Turn("policy", request.opening_ids, sampled, (0.0,) * len(sampled), "length", "u", text=text))
+            turns.append(request.turn(sampled, (0.0,) * len(sampled), "length", text))
         return turns
 
 
-def measure(
-    generator: Generator, environment: RetrievalEnvironment, questions: list, repeats: int
-) -> tuple[float, int]:
+def measure(sampler: Sampler, environment: RetrievalEnvironment, questions: list, repeats: int) -> tuple[float, int]:
     """Median seconds of a rollout over the questions, and the tokens sampled in one."""
     seconds, tokens = [], 0
     for _ in range(repeats):
         start = time.perf_counter()
-        episodes = rollout(environment, generator, questions, seed=0, pool=128)
+        episodes = rollout(environment, sampler, questions, seed=0, pool=128)
         seconds.append(time.perf_counter() - start)
         tokens = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
     return statistics.median(seconds), tokens
@@ -102,7 +106,7 @@ def main() -> None:
         retriever = BM25(world / "data" / "corpus.jsonl")
         environment = RetrievalEnvironment(ProRAG(world / "tokenizer", instruction=""), retriever, limits=LIMITS)
         policy = random_policy(world / "tokenizer", device="cpu")
-        ours, tokens = measure(PolicyGenerator(policy, batch_size=128), environment, questions, options.repeats)
+        ours, tokens = measure(InProcessSampler(policy, batch_size=128), environment, questions, options.repeats)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         peer, _ = measure(LibraryGenerate(policy, 128), environment, questions, 1)
     report = {

@@ -16,14 +16,14 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
 from common.errors import ConfigError, UserError
-from envs.interfaces import RewardContext, Sampler
+from envs.interfaces import Retriever, RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
-from envs.types import Episode, Question
+from envs.types import Episode, Hit, Question
 from evaluation.rollout_metrics import measure
 from modules.functional.credit import Credit, CreditInputs
-from modules.policy import Policy, check_policy
+from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
 from modules.samplers.counting import CountingSampler
 from modules.sharding import gathered
@@ -105,7 +105,9 @@ class RolloutCallback(Callback):
         rewards: Mapping[str, Term],
         sampling: Sampling = independent_groups,
     ) -> None:
-        self.environment, self.sampler, self.terms, self.sampling = environment, sampler, read_terms(rewards), sampling
+        self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
+        self._retriever = None if environment.retriever is None else _Timed(environment.retriever)
+        self.environment = environment.variant(retriever=self._retriever)
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._update_start = 0.0
@@ -117,16 +119,19 @@ class RolloutCallback(Callback):
                 "RolloutCallback needs a module with a credit function, such as modules.grpo:GRPO, and the data of "
                 "iterations, such as datamodules.question_data:QuestionData"
             )
-        check_policy(pl_module.policy, self.environment.protocol, self.environment.limits)
         if (self.sampler.temperature, self.sampler.top_p) != (pl_module.temperature, 1.0):
             raise ConfigError(
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
                 f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
             )
+        self.sampler.load(pl_module.policy)
+        self.environment.check(self.sampler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
-        start, searching = time.perf_counter(), self.environment.seconds
+        start = time.perf_counter()
+        if self._retriever is not None:
+            self._retriever.seconds = 0.0
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
             episodes = self.sampling(
@@ -159,7 +164,7 @@ class RolloutCallback(Callback):
         pl_module.log_dict(_sums(tokens, trainer.strategy))
         self._seconds = {
             "time/rollout": sampled - start,
-            "time/retrieval": self.environment.seconds - searching,
+            "time/retrieval": 0.0 if self._retriever is None else self._retriever.seconds,
             "time/prm": scored - sampled,
         }
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
@@ -177,6 +182,20 @@ class RolloutCallback(Callback):
                 "a checkpoint in the middle of an iteration could not be resumed: give ModelCheckpoint filename: last, "
                 "enable_version_counter: false and no every_n_train_steps or train_time_interval"
             )
+
+
+class _Timed:
+    """A retriever whose seconds are counted."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        self.retriever, self.seconds = retriever, 0.0
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        start = time.perf_counter()
+        try:
+            return self.retriever.search(queries, k)
+        finally:
+            self.seconds += time.perf_counter() - start
 
 
 @contextmanager

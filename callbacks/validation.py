@@ -8,14 +8,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from common.errors import ConfigError
-from envs.interfaces import Protocol
+from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Limits
 from evaluation.evaluate import Benchmark
 from evaluation.scoring import score
-from modules.policy import check_policy
-from modules.samplers.in_process import PolicyGenerator
 from modules.sharding import gathered
 from modules.training import Training
 
@@ -31,12 +28,10 @@ class Validation(Callback):
 
     Args:
         datasets: what to ask, by the name that metrics carry; give dev questions, and few (`sample`).
-        protocol: the format.
+        environment: where they are asked.
+        sampler: asks the policy that is trained; greedy, for a curve without noise.
         every: epochs; in reinforcement learning an epoch is an iteration.
-        top_k: passages a query.
-        limits: budgets of an episode.
         pool: episodes in flight.
-        batch_size: rows of one forward pass.
 
     Raises:
         ConfigError: a setting is out of range; on setting up, there is no policy, or it cannot read the protocol's ids.
@@ -46,25 +41,22 @@ class Validation(Callback):
     def __init__(
         self,
         datasets: dict[str, Benchmark],
-        protocol: Protocol,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
         *,
         every: int = 10,
-        top_k: int = 3,
-        limits: Limits | None = None,
         pool: int = 64,
-        batch_size: int = 64,
     ) -> None:
-        if min(every, top_k, pool, batch_size) < 1:
-            settings = f"every {every}, top_k {top_k}, pool {pool}, batch_size {batch_size}"
-            raise ConfigError(f"{settings}: each must be at least 1")
-        self.datasets, self.protocol, self.every = datasets, protocol, every
-        self.top_k, self.limits, self.pool, self.batch_size = top_k, limits or Limits(), pool, batch_size
-        self._generator: PolicyGenerator | None = None
+        if min(every, pool) < 1:
+            raise ConfigError(f"every {every}, pool {pool}: each must be at least 1")
+        self.datasets, self.environment, self.sampler, self.every = datasets, environment, sampler, every
+        self.pool = pool
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if not isinstance(pl_module, Training):
             raise ConfigError("Validation goes with a module that trains a policy, such as modules.grpo:GRPO")
-        check_policy(pl_module.policy, self.protocol, self.limits)
+        self.sampler.load(pl_module.policy)
+        self.environment.check(self.sampler)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
@@ -82,8 +74,7 @@ class Validation(Callback):
         """
         assert isinstance(pl_module, Training)
         start = time.perf_counter()
-        if self._generator is None:
-            self._generator = PolicyGenerator(pl_module.policy, batch_size=self.batch_size)
+        self.sampler.load(pl_module.policy)
         training = pl_module.model.training
         pl_module.model.eval()
         try:
@@ -105,12 +96,11 @@ class Validation(Callback):
 
     def _ask(self, name: str, dataset: Benchmark, trainer: Trainer) -> dict[str, list[float]]:
         """Each measure of this rank's questions, where it is known."""
-        assert self._generator is not None
-        environment = RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
+        environment = self.environment.variant(retriever=dataset.retriever)
         questions = list(dataset.questions)[trainer.global_rank :: trainer.world_size]
-        episodes = rollout(environment, self._generator, questions, seed=0, pool=self.pool, label=name)
+        episodes = rollout(environment, self.sampler, questions, seed=0, pool=self.pool, label=name)
         rows = [
-            score(episode, valid=self.protocol.valid(episode), match=dataset.match, oracle=dataset.oracle)
+            score(episode, valid=environment.protocol.valid(episode), match=dataset.match, oracle=dataset.oracle)
             for episode in episodes
         ]
         values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}

@@ -17,10 +17,10 @@ from common.files import write_json
 from datamodules.maker import missing, units
 from datamodules.records import EPISODE, episode_to_row, read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import Generator, Protocol, Retriever
+from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Episode, Limits, Question
+from envs.types import Episode, Question
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ Keep = Literal["all", "correct", "grounded"]
 
 @typing.runtime_checkable
 class Selective(typing.Protocol):
-    """A generator that cannot answer every question, and knows beforehand which."""
+    """A sampler that cannot answer every question, and knows beforehand which."""
 
     def unable(self, questions: Sequence[Question]) -> Mapping[str, str]:
         """Why it cannot, by question id."""
@@ -48,17 +48,14 @@ class EpisodeSampling:
 
     Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run goes on
     where it was, and the episodes do not depend on how many processes made them. What is left out is counted by reason:
-    questions that the generator is unable to answer, episodes that ended in an error, wrong and ungrounded ones.
+    questions that the sampler is unable to answer, episodes that ended in an error, wrong and ungrounded ones.
 
     Args:
         questions: what to answer.
-        protocol: the format.
-        generator: a teacher, or the policy.
-        retriever: where queries go.
+        environment: where the questions are answered.
+        sampler: a teacher, or the policy's.
         role: what the questions are for; no question may serve two of them.
         samples: episodes a question.
-        top_k: passages a query.
-        limits: budgets of an episode.
         pool: episodes in flight.
         unit: questions a unit.
         keep: `correct` leaves out episodes whose answer is not exactly right; `grounded` also those that say what the
@@ -71,24 +68,20 @@ class EpisodeSampling:
     def __init__(
         self,
         questions: Source,
-        protocol: Protocol,
-        generator: Generator,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
         *,
-        retriever: Retriever | None = None,
         role: Literal["sft", "search", "refine", "rl"] = "sft",
         samples: int = 1,
-        top_k: int = 3,
-        limits: Limits | None = None,
         pool: int = 64,
         unit: int = 100,
         keep: Keep = "all",
     ) -> None:
-        if min(samples, top_k, pool, unit) < 1:
-            raise ConfigError(f"samples {samples}, top_k {top_k}, pool {pool}, unit {unit}: each must be at least 1")
-        self.questions, self.protocol, self.generator, self.retriever = questions, protocol, generator, retriever
+        if min(samples, pool, unit) < 1:
+            raise ConfigError(f"samples {samples}, pool {pool}, unit {unit}: each must be at least 1")
+        self.questions, self.environment, self.sampler = questions, environment, sampler
         self.role, self.samples, self.pool, self.unit, self.keep = role, samples, pool, unit, keep
-        self.environment = RetrievalEnvironment(protocol, retriever, top_k=top_k, limits=limits)
-        self.environment.check(generator)
+        environment.check(sampler)
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Sample this rank's units; those that are there already stay.
@@ -99,11 +92,11 @@ class EpisodeSampling:
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
             before = self._counted()
-            unable = self.generator.unable(questions) if isinstance(self.generator, Selective) else {}
+            unable = self.sampler.unable(questions) if isinstance(self.sampler, Selective) else {}
             able = [question for question in questions if question.id not in unable]
             episodes = rollout(
                 self.environment,
-                self.generator,
+                self.sampler,
                 able,
                 seed=seed,
                 samples=self.samples,
@@ -154,7 +147,7 @@ class EpisodeSampling:
         return units(folder / "data" / "units", questions, self.unit)
 
     def _counted(self) -> Counter[str]:
-        parts = [part for part in (self.generator, self.retriever) if isinstance(part, Counting)]
+        parts = [part for part in (self.sampler, self.environment.retriever) if isinstance(part, Counting)]
         return sum((part.counts for part in parts), Counter())
 
     def _kept(self, episode: Episode) -> bool:
@@ -174,7 +167,7 @@ class EpisodeSampling:
             if turn.action.kind != "query" and cover_match(found, said) and not cover_match(seen, said):
                 return False
             found += "".join(f" {hit.document.title} {hit.document.text}" for hit in turn.hits)
-            seen += f" {self.protocol.codec.decode(turn.observation_ids)}"
+            seen += f" {self.environment.protocol.codec.decode(turn.observation_ids)}"
         return True
 
     def _summarise(self, episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -191,7 +184,7 @@ class EpisodeSampling:
                 "em": math.fsum(map(_right, scored)),
                 "f1": math.fsum(f1_score(episode.answer, episode.question.answers) for episode in scored),
                 "answered": float(sum(episode.status == "answered" for episode in scored)),
-                "valid_episodes": float(sum(self.protocol.valid(episode) for episode in scored)),
+                "valid_episodes": float(sum(self.environment.protocol.valid(episode) for episode in scored)),
                 "searches": float(sum(turn.action.kind == "query" for e in scored for turn in e.turns)),
                 "steps": float(len(sampled_steps)),
                 "valid_steps": float(sum(step.valid for step in sampled_steps)),

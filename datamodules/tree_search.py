@@ -16,9 +16,9 @@ from datamodules.tree.node import Tree
 from datamodules.tree.puct import Prior
 from datamodules.tree.search import Outcome, SearchSettings, TreeSearcher
 from datamodules.tree.tree_text import tree_text
-from envs.interfaces import Generator, Protocol, Retriever
+from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Limits, Question
+from envs.types import Question
 
 
 class TreeSearch:
@@ -29,9 +29,8 @@ class TreeSearch:
 
     Args:
         questions: what to search on.
-        protocol: the format.
+        environment: where episodes are played; its limit of turns is `depth`.
         expander: samples the children of a node (the paper: at a high temperature; 0.9 with top-p 0.95).
-        retriever: where queries go.
         simulator: plays episodes out (greedily); None takes the expander.
         simulations: outcomes backed up a tree.
         children: samples an expansion (K).
@@ -43,8 +42,6 @@ class TreeSearch:
         outcome: what an answer is worth: `exact`, 1 if it is right and else 0 (the paper), or its `f1` (its code).
         parallel: selections a tree a round, kept apart by virtual losses.
         chunk: trees a unit; the more, the fuller the batches.
-        top_k: passages a query.
-        limits: budgets of an episode.
         pool: episodes in flight when playing out.
 
     Raises:
@@ -56,11 +53,10 @@ class TreeSearch:
     def __init__(
         self,
         questions: Source,
-        protocol: Protocol,
-        expander: Generator,
+        environment: RetrievalEnvironment,
+        expander: Sampler,
         *,
-        retriever: Retriever | None = None,
-        simulator: Generator | None = None,
+        simulator: Sampler | None = None,
         simulations: int = 32,
         children: int = 4,
         depth: int = 10,
@@ -71,20 +67,16 @@ class TreeSearch:
         outcome: Outcome = "exact",
         parallel: int = 1,
         chunk: int = 64,
-        top_k: int = 3,
-        limits: Limits | None = None,
         pool: int = 64,
     ) -> None:
         counts = {"simulations": simulations, "children": children, "depth": depth, "parallel": parallel}
-        for name, count in (counts | {"chunk": chunk, "top_k": top_k, "pool": pool}).items():
+        for name, count in (counts | {"chunk": chunk, "pool": pool}).items():
             if count < 1:
                 raise ConfigError(f"{name} is {count}; it must be at least 1")
         if c_puct < 0 or not 0 < discount <= 1:
             raise ConfigError(f"c_puct {c_puct}, discount {discount}: c_puct must be >= 0, discount in (0, 1]")
         self.questions, self.chunk = questions, chunk
-        self.environment = RetrievalEnvironment(
-            protocol, retriever, top_k=top_k, limits=dataclasses.replace(limits or Limits(), turns=depth)
-        )
+        self.environment = environment.variant(limits=dataclasses.replace(environment.limits, turns=depth))
         self.expander, self.simulator = expander, simulator or expander
         self.environment.check(self.expander, self.simulator)
         self.settings = SearchSettings(

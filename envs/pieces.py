@@ -1,4 +1,4 @@
-"""The pieces of a context that a protocol renders anew: the environment encodes them, cuts passages and counts tokens."""
+"""The pieces of a context that a protocol renders anew; the environment encodes them, and cuts passages."""
 
 from __future__ import annotations
 

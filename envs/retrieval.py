@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from common.errors import ConfigError, RetrievalError
 from common.seeds import stable_hash
-from envs.interfaces import Generator, Particular, Protocol, Retriever
+from envs.interfaces import ChecksCompatibility, Protocol, Retriever, Sampler
+from envs.pieces import Data, Piece
 from envs.types import Act, Done, Episode, Hit, Limits, Question, Request, Status, Turn
 
 log = logging.getLogger(__name__)
@@ -39,15 +40,25 @@ class RetrievalEnvironment:
         self.max_failures = max_failures
         self._failures = 0
 
-    def check(self, *generators: Generator) -> None:
-        """Refuse generators that cannot play here, before any work.
+    def check(self, *samplers: Sampler) -> None:
+        """Check before any work that these samplers can be used here.
 
         Raises:
-            ConfigError: a generator's own reason.
+            ConfigError: a sampler's own reason.
         """
-        for generator in generators:
-            if isinstance(generator, Particular):
-                generator.check(self.protocol, self.limits)
+        for sampler in samplers:
+            if isinstance(sampler, ChecksCompatibility):
+                sampler.check(self.protocol, self.limits)
+
+    def variant(self, *, retriever: Retriever | None = None, limits: Limits | None = None) -> RetrievalEnvironment:
+        """This environment with another retriever or other limits; None keeps what it has."""
+        return RetrievalEnvironment(
+            self.protocol,
+            retriever or self.retriever,
+            top_k=self.top_k,
+            limits=limits or self.limits,
+            max_failures=self.max_failures,
+        )
 
     def start(self, question: Question, *, iteration: int = 0, sample: int = 0) -> Episode:
         """A new attempt at a question."""
@@ -60,21 +71,25 @@ class RetrievalEnvironment:
         """
         if episode.status is not None:  # an error ended it already
             return None
-        coming = self.protocol.next(episode)
-        if isinstance(coming, Done):
-            return self._finish(episode, coming.status)
-        if isinstance(coming, Act):
-            return coming
+        upcoming = self.protocol.next(episode)
+        if isinstance(upcoming, Done):
+            return self._finish(episode, upcoming.status)
+        if isinstance(upcoming, Act):
+            return upcoming
         if sum(turn.finish != "scripted" for turn in episode.turns) >= self.limits.turns:
             return self._finish(episode, "step_budget")
-        room = self.limits.total_tokens - len(coming.prefix())
-        if room < 1:
+        if upcoming.context is not None:
+            room = self.limits.total_tokens - len(upcoming.opening_ids) - 1
+            ids = self._encode(episode, upcoming.context, room)
+            upcoming = dataclasses.replace(upcoming, context_ids=ids)
+        room = self.limits.total_tokens - len(upcoming.prefix())
+        if room < len(upcoming.forced_ids or (0,)):
             sampled = any(turn.finish != "scripted" for turn in episode.turns)
             episode.truncations["total" if sampled else "prompt"] = 1
             return self._finish(episode, "token_budget")
         return dataclasses.replace(
-            coming,
-            max_tokens=min(coming.max_tokens or self.limits.turn_tokens, room),
+            upcoming,
+            max_tokens=min(upcoming.max_tokens or self.limits.turn_tokens, room),
             seed=stable_hash(seed, episode.iteration, episode.question.id, episode.sample, len(episode.turns)),
         )
 
@@ -98,8 +113,8 @@ class RetrievalEnvironment:
             if turn.finish == "length" and len(episode.context()) < self.limits.total_tokens:
                 episode.truncations["turn"] += 1
         searching = [i for i, turn in enumerate(turns) if turn.action.kind == "query"]
-        found = self._search([turns[i].action.text for i in searching])
-        for i, hits in zip(searching, found, strict=True):
+        results = self._search([turns[i].action.text for i in searching])
+        for i, hits in zip(searching, results, strict=True):
             if isinstance(hits, RetrievalError):
                 episodes[i].error = str(hits)
                 self._finish(episodes[i], "error")
@@ -115,7 +130,7 @@ class RetrievalEnvironment:
         if self.retriever is None:
             raise ConfigError("the protocol searches but the environment has no retriever: set `retriever`")
         try:
-            found = self.retriever.search(queries, self.top_k)
+            results = self.retriever.search(queries, self.top_k)
         except RetrievalError as error:
             self._failures += 1
             log.warning("%d queries failed: %s", len(queries), error)
@@ -123,24 +138,52 @@ class RetrievalEnvironment:
                 raise RetrievalError(f"{error} ({self._failures} failed calls in a row: stopping)") from error
             return [error] * len(queries)
         self._failures = 0
-        return found
+        return results
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
-        """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on."""
+        """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on.
+
+        Room is reckoned against the context of the next turn, which a protocol may render anew.
+        """
         codec = self.protocol.codec
         text = self.protocol.observe(episode, turn.action, turn.hits)
         before, data, after = codec.control(text.before), codec.data(text.data), codec.control(text.after)
-        coming = self.protocol.next(episode)
-        opening = coming.opening_ids if isinstance(coming, Request) and coming.context_ids is None else ()
-        rest = len(episode.context()) + len(before) + len(after) + len(opening) + 1
-        room = max(0, self.limits.total_tokens - rest)
-        if len(data) > min(self.limits.observation_tokens, room):
-            if self.limits.observation_tokens <= room:
-                episode.truncations["observation"] += 1
-            else:
-                episode.truncations["total"] = 1
-            data = data[: min(self.limits.observation_tokens, room)]
+        upcoming = self.protocol.next(episode)
+        opening: tuple[int, ...] = ()
+        context = len(episode.context())
+        if isinstance(upcoming, Request):
+            opening = upcoming.opening_ids
+            if upcoming.context is not None:
+                context = sum(map(len, map(codec.encode_piece, upcoming.context)))
+        rest = context + len(before) + len(after) + len(opening) + 1
+        [data] = self._cut(episode, [data], max(0, self.limits.total_tokens - rest))
         return before + data + after
+
+    def _encode(self, episode: Episode, pieces: Sequence[Piece], room: int) -> tuple[int, ...]:
+        """Ids of a context that is rendered anew, its passages cut to the limits: the last ones first."""
+        codec = self.protocol.codec
+        encoded = [codec.encode_piece(piece) for piece in pieces]
+        places = [i for i, piece in enumerate(pieces) if isinstance(piece, Data) and piece.cuttable]
+        fixed = sum(len(ids) for i, ids in enumerate(encoded) if i not in places)
+        cut = self._cut(episode, [encoded[i] for i in places], max(0, room - fixed))
+        for i, ids in zip(places, cut, strict=True):
+            encoded[i] = ids
+        return tuple(id_ for ids in encoded for id_ in ids)
+
+    def _cut(self, episode: Episode, passages: Sequence[tuple[int, ...]], room: int) -> list[tuple[int, ...]]:
+        """Retrieved text, each piece within the limit on observations, all together within `room` tokens."""
+        limit = self.limits.observation_tokens
+        kept: list[tuple[int, ...]] = []
+        for ids in passages:
+            allowed = min(limit, room)
+            if len(ids) > allowed:
+                if limit <= room:
+                    episode.truncations["observation"] += 1
+                else:
+                    episode.truncations["total"] = 1
+            kept.append(ids[:allowed])
+            room -= len(kept[-1])
+        return kept
 
     def _finish(self, episode: Episode, status: Status) -> None:
         episode.status = status

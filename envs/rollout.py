@@ -1,20 +1,21 @@
-"""Many episodes through one environment and one generator, in a fixed order."""
+"""Many episodes through one environment and one sampler, in a fixed order."""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 
 from common.progress import progress_bar
-from envs.interfaces import Generator
+from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Act, Episode, Question, Request
 
 
 def rollout(
     environment: RetrievalEnvironment,
-    generator: Generator,
+    sampler: Sampler,
     questions: Sequence[Question],
     *,
     seed: int,
@@ -25,8 +26,10 @@ def rollout(
 ) -> list[Episode]:
     """Run `samples` episodes a question to their ends, at most `pool` at a time.
 
-    A place in the pool is filled again, in order, as soon as its episode ends, so what runs together depends on the
-    questions and the pool size and never on time. Random numbers come from (seed, iteration, question, sample, turn).
+    An episode goes on as soon as its own turn is done, and its place is filled again, in order, as soon as it ends.
+    What runs together depends on the questions, the pool size and the order in which the sampler finishes requests;
+    for a sampler in this process that order is fixed by token counts. Random numbers come from (seed, iteration,
+    question, sample, turn).
 
     Returns:
         Episodes question by question, samples of a question side by side.
@@ -40,13 +43,53 @@ def rollout(
         for sample in range(samples)
     ]
     with progress_bar(len(episodes), label, unit="ep") as bar:
-        play_out(environment, generator, episodes, seed=seed, pool=pool, tick=bar.update)
+        play_out(environment, sampler, episodes, seed=seed, pool=pool, tick=bar.update)
     return episodes
+
+
+class Sampling(typing.Protocol):
+    """How an iteration of reinforcement learning samples, as a component of the rollout callback."""
+
+    def __call__(
+        self,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
+        questions: Sequence[Question],
+        *,
+        group_size: int,
+        seed: int,
+        iteration: int,
+    ) -> list[Episode]:
+        """`group_size` finished episodes a question, side by side; they may share turns, as paths of a tree do."""
+        ...
+
+
+def independent_groups(
+    environment: RetrievalEnvironment,
+    sampler: Sampler,
+    questions: Sequence[Question],
+    *,
+    group_size: int,
+    seed: int,
+    iteration: int,
+    pool: int = 64,
+) -> list[Episode]:
+    """Independent episodes, at most `pool` at a time; see `Sampling` and `rollout`."""
+    return rollout(
+        environment,
+        sampler,
+        questions,
+        seed=seed,
+        samples=group_size,
+        iteration=iteration,
+        pool=pool,
+        label=f"iteration {iteration}",
+    )
 
 
 def play_out(
     environment: RetrievalEnvironment,
-    generator: Generator,
+    sampler: Sampler,
     episodes: Sequence[Episode],
     *,
     seed: int,
@@ -59,31 +102,35 @@ def play_out(
         RetrievalError: the retriever failed too often in a row.
     """
     waiting = iter(episodes)
-    active: list[Episode] = []
+    ready: list[Episode] = []  # their last turn is done
+    in_flight = 0
     with ExitStack() as leaving:
-        leaving.callback(generator.release, episodes)  # also when a retriever's failure ends the work
+        leaving.callback(sampler.release, episodes)  # also when a retriever's failure ends the work
         while True:
-            running: list[Request | Act] = []
+            requests: list[Request] = []
+            acts: list[Act] = []
             done: list[Episode] = []
-            for episode in chain(active, waiting):
-                coming = environment.next(episode, seed)
-                if coming is None:
-                    done.append(episode)
-                else:
-                    running.append(coming)
-                if len(running) == pool:
+            for episode in chain(ready, waiting):
+                match environment.next(episode, seed):
+                    case Request() as request:
+                        requests.append(request)
+                    case Act() as act:
+                        acts.append(act)
+                    case None:
+                        done.append(episode)
+                if in_flight + len(requests) + len(acts) == pool:
                     break
-            generator.release(done)
+            sampler.release(done)
             tick(len(done))
-            if not running:
+            sampler.submit(requests)
+            in_flight += len(requests)
+            ready = [act.episode for act in acts]
+            environment.apply(ready, [environment.act(act) for act in acts])
+            if acts:
+                continue
+            if not in_flight:
                 return
-            _take_turns(environment, generator, running)
-            active = [coming.episode for coming in running]
-
-
-def _take_turns(environment: RetrievalEnvironment, generator: Generator, running: list[Request | Act]) -> None:
-    """Take every running episode one turn further."""
-    acts = [coming for coming in running if isinstance(coming, Act)]
-    environment.apply([act.episode for act in acts], [environment.act(act) for act in acts])
-    requests = [coming for coming in running if isinstance(coming, Request)]
-    environment.apply([request.episode for request in requests], generator.generate(requests))
+            finished = sampler.collect()
+            in_flight -= len(finished)
+            ready = [request.episode for request, _ in finished]
+            environment.apply(ready, [turn for _, turn in finished])

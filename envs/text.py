@@ -16,6 +16,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from common.errors import ConfigError
+from envs.pieces import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
 _DATE = "26 Jul 2024"  # for templates that write a date; the one Llama's own falls back to
@@ -69,6 +70,16 @@ class Codec:
         """Ids of untrusted text: neutralised, special tokens split, no control id among them."""
         text = self.neutralise(text).encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+
+    def encode_piece(self, piece: Piece) -> tuple[int, ...]:
+        """Ids of a piece of a context."""
+        match piece:
+            case Control(text):
+                return self.control(text)
+            case Data(text):
+                return self.data(text)
+            case Quoted(ids):
+                return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens kept."""

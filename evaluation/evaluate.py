@@ -13,16 +13,16 @@ from common.files import write_json
 from datamodules.maker import missing, units
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import Generator, Oracle, Protocol, Retriever
+from envs.interfaces import Oracle, Retriever, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Episode, Limits, Question
+from envs.types import Episode, Question
 from evaluation.scoring import Match, Row, endings, score, summarise, summarise_groups
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A dataset's questions of one split with the retriever that holds its passages.
+    """A dataset's questions of one split; `retriever` holds its passages where the environment's own does not.
 
     `match` says how retrieved passages are compared with gold ones: by id, or by title where the corpus has other ids.
     `oracle` judges steps where truth is known.
@@ -45,10 +45,8 @@ class Evaluation:
 
     Args:
         datasets: what to evaluate on, by the name that results carry.
-        protocol: the format.
-        generator: the policy, or a teacher.
-        top_k: passages a query.
-        limits: budgets of an episode.
+        environment: where the questions are answered.
+        sampler: the policy's, or a teacher.
         pool: episodes in flight.
         unit: questions a unit.
 
@@ -59,19 +57,17 @@ class Evaluation:
     def __init__(
         self,
         datasets: dict[str, Benchmark],
-        protocol: Protocol,
-        generator: Generator,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
         *,
-        top_k: int = 3,
-        limits: Limits | None = None,
         pool: int = 64,
         unit: int = 500,
     ) -> None:
-        self.datasets, self.protocol, self.generator = datasets, protocol, generator
-        self.top_k, self.limits, self.pool, self.unit = top_k, limits, pool, unit
-        if min(pool, unit, top_k) < 1:
-            raise ConfigError(f"pool {pool}, unit {unit}, top_k {top_k}: each must be at least 1")
-        RetrievalEnvironment(protocol, limits=limits).check(generator)
+        self.datasets, self.environment, self.sampler = datasets, environment, sampler
+        self.pool, self.unit = pool, unit
+        if min(pool, unit) < 1:
+            raise ConfigError(f"pool {pool}, unit {unit}: each must be at least 1")
+        environment.check(sampler)
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Evaluate this rank's units; those that are there already stay.
@@ -82,8 +78,7 @@ class Evaluation:
             DataError: a dataset is empty.
         """
         environments = {
-            name: RetrievalEnvironment(self.protocol, dataset.retriever, top_k=self.top_k, limits=self.limits)
-            for name, dataset in self.datasets.items()
+            name: self.environment.variant(retriever=dataset.retriever) for name, dataset in self.datasets.items()
         }
         everything = (
             (path, (name, questions))
@@ -93,7 +88,7 @@ class Evaluation:
         for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
             start = time.perf_counter()
             episodes = rollout(
-                environments[name], self.generator, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
+                environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
             )
             _refuse_failure(episodes, environments[name])
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
@@ -102,9 +97,9 @@ class Evaluation:
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Join the units, write predictions and results, return `eval/<dataset>/<split>/<measure>`."""
-        results: dict[str, Any] = {"rows": [], "groups": [], "notes": {"generator": _describe(self.generator)}}
-        results["notes"] |= {"protocol": type(self.protocol).__name__, "top_k": self.top_k}
-        results["notes"]["limits"] = _describe(self.limits or Limits())
+        results: dict[str, Any] = {"rows": [], "groups": [], "notes": {"sampler": _describe(self.sampler)}}
+        results["notes"] |= {"protocol": type(self.environment.protocol).__name__, "top_k": self.environment.top_k}
+        results["notes"]["limits"] = _describe(self.environment.limits)
         headline: dict[str, float] = {}
         for name, dataset in self.datasets.items():
             paths = [path for path, _ in self._units(folder, name, dataset)]
@@ -115,7 +110,7 @@ class Evaluation:
             total = where | summarise(rows, seed=seed) | {"seconds": seconds}
             results["rows"].append(total)
             results["groups"] += [where | group for group in summarise_groups(rows, seed=seed)]
-            retriever = getattr(dataset.retriever, "identity", None)
+            retriever = getattr(dataset.retriever or self.environment.retriever, "identity", None)
             results["notes"][f"{name}/{dataset.split}"] = {"retriever": retriever, **endings(rows)}
             headline |= {
                 f"eval/{name}/{dataset.split}/{key}": total[key] for key in ("em", "f1") if total[key] is not None
@@ -126,8 +121,8 @@ class Evaluation:
     def _score(self, episode: Episode, dataset: Benchmark) -> Row:
         return score(
             episode,
-            valid=self.protocol.valid(episode),
-            retrieves=dataset.retriever is not None,
+            valid=self.environment.protocol.valid(episode),
+            retrieves=(dataset.retriever or self.environment.retriever) is not None,
             match=dataset.match,
             oracle=dataset.oracle,
         )

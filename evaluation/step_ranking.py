@@ -18,10 +18,10 @@ from common.files import atomic_write, write_json
 from datamodules.maker import missing, units
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import Generator, Oracle, Protocol, Retriever, StepScorer
+from envs.interfaces import Oracle, Sampler, StepScorer
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Episode, Limits, Question, Step
+from envs.types import Episode, Question, Step
 from evaluation.ranking import auc, auc_resampled, interval
 from evaluation.scoring import Row
 
@@ -45,9 +45,8 @@ class StepRanking:
 
     Args:
         questions: unseen ones.
-        protocol: the format.
-        generator: the policy, with the temperature it is scored at in use.
-        retriever: where queries go.
+        environment: where the questions are answered.
+        sampler: the policy's, with the temperature it is scored at in use.
         oracle: the truth.
         scorers: reward models by name; a headline names them `prm/<name>`, the one called `prm` just `prm`.
         samples: episodes a question.
@@ -62,25 +61,21 @@ class StepRanking:
     def __init__(
         self,
         questions: Source,
-        protocol: Protocol,
-        generator: Generator,
-        retriever: Retriever,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
         oracle: Oracle,
         scorers: dict[str, StepScorer],
         *,
         samples: int = 2,
-        top_k: int = 3,
-        limits: Limits | None = None,
         pool: int = 64,
         unit: int = 100,
     ) -> None:
-        if min(samples, pool, unit, top_k) < 1:
-            raise ConfigError(f"samples {samples}, pool {pool}, unit {unit}, top_k {top_k}: each must be at least 1")
+        if min(samples, pool, unit) < 1:
+            raise ConfigError(f"samples {samples}, pool {pool}, unit {unit}: each must be at least 1")
         if taken := sorted({*scorers} & {*BASELINES}):
             raise ConfigError(f"scorers: {taken[0]} is the name of a baseline; give the scorer another one")
-        self.questions, self.protocol, self.generator, self.oracle = questions, protocol, generator, oracle
-        self.environment = RetrievalEnvironment(protocol, retriever, top_k=top_k, limits=limits)
-        self.environment.check(generator)
+        self.questions, self.environment, self.sampler, self.oracle = questions, environment, sampler, oracle
+        environment.check(sampler)
         self.scorers, self.samples, self.pool, self.unit = scorers, samples, pool, unit
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
@@ -91,7 +86,7 @@ class StepRanking:
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
             episodes = rollout(
-                self.environment, self.generator, questions, seed=seed, samples=self.samples, pool=self.pool,
+                self.environment, self.sampler, questions, seed=seed, samples=self.samples, pool=self.pool,
                 label=f"steps {path.stem}",
             )  # fmt: skip
             if failed := [episode.error for episode in episodes if episode.status == "error"]:

@@ -24,7 +24,6 @@ from common.progress import quiet_without_terminal
 quiet_without_terminal()  # before the libraries that draw bars are imported
 
 from common.errors import ConfigError, DataError, RetrievalError, UserError
-from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from evaluation.evaluate import Evaluation
@@ -92,17 +91,15 @@ def ask(evaluation: Evaluation, options: argparse.Namespace) -> Episode:
         question = next((q for q in dataset.questions if options.id in (None, q.id)), None)
     if question is None:
         raise DataError(f"{name} has no question with id {options.id}")
-    environment = RetrievalEnvironment(
-        evaluation.protocol, dataset.retriever, top_k=evaluation.top_k, limits=evaluation.limits
-    )
-    return rollout(environment, evaluation.generator, [question], seed=options.seed)[0]
+    environment = evaluation.environment.variant(retriever=dataset.retriever)
+    return rollout(environment, evaluation.sampler, [question], seed=options.seed)[0]
 
 
 def transcript(episode: Episode) -> str:
     """The episode for a reader."""
     lines = [f"Question: {episode.question.text}", ""]
     for number, step in enumerate(episode.steps, 1):
-        said = " ".join("".join(episode.turns[turn].text for turn, _, _ in step.spans).split())
+        said = " ".join(step.said.split()) if step.spans else ""
         lines.append(f"Step {number}: {step.kind}{'' if step.valid else ' (not valid)'}")
         lines += [f"  {said}"] if said else []
         for hit in step.hits:

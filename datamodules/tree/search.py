@@ -17,9 +17,10 @@ from common.errors import ConfigError
 from common.seeds import stable_hash
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.puct import Prior, backup, priors, puct_scores
-from envs.interfaces import Generator
+from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
+from envs.sampling import take_turns
 from envs.types import Act, Episode, Question, Request, Turn
 
 Outcome = Literal["exact", "f1"]
@@ -94,8 +95,8 @@ class TreeSearcher:
     def __init__(
         self,
         environment: RetrievalEnvironment,
-        expander: Generator,
-        simulator: Generator,
+        expander: Sampler,
+        simulator: Sampler,
         settings: SearchSettings,
         *,
         seed: int,
@@ -106,7 +107,7 @@ class TreeSearcher:
     def grow(self, questions: Sequence[Question], tick: Callable[[int], object] = int) -> list[Tree]:
         """One tree a question, in order; `tick` is told how many selections were made.
 
-        A tree does not depend on which others grow beside it, within the limits of a generator's own promise.
+        A tree does not depend on which others grow beside it, within the limits of the samplers' own promise.
 
         Raises:
             RetrievalError: the retriever failed too often in a row.
@@ -159,7 +160,7 @@ class TreeSearcher:
                 forks.append(fork)
                 requests.append(coming)
             shares.append(range(first, len(forks)))
-        turns = self.expander.generate(requests) if requests else []
+        turns = take_turns(self.expander, requests)
         distinct = [_distinct(turns, share) for share in shares]
         kept = [index for counts in distinct for index in counts]
         self.environment.apply([forks[index] for index in kept], [turns[index] for index in kept])

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from common.errors import ConfigError, DataError
 from envs.interfaces import Protocol
+from envs.sampling import WritesAtOnce
 from envs.teachers.turns import written_turn
-from envs.types import Action, Episode, Question, Request, Turn
+from envs.types import Action, Question, Request, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Planner(typing.Protocol):
         ...
 
 
-class PlanTeacher:
-    """A `Generator` that plays the plan of an episode's question: search, read, …, answer.
+class PlanTeacher(WritesAtOnce):
+    """A `Sampler` that plays the plan of an episode's question: search, read, …, answer.
 
     Questions without a plan are named beforehand (`unable`), so that they are skipped and counted, not broken off.
 
@@ -54,10 +55,9 @@ class PlanTeacher:
     """
 
     def __init__(self, protocol: Protocol, planner: Planner) -> None:
-        if absent := {"query", "subanswer", "answer"} - set(protocol.kinds):
-            raise ConfigError(
-                f"PlanTeacher: {type(protocol).__name__} has no action {min(absent)!r} to play a plan with"
-            )
+        super().__init__()
+        if absent := {"search", "read", "conclude"} - set(protocol.moves):
+            raise ConfigError(f"PlanTeacher: {type(protocol).__name__} cannot write the move '{min(absent)}'")
         self._protocol, self._planner = protocol, planner
         self._plans: dict[str, Plan | str] = {}
         self._documents: dict[str, tuple[str, ...]] = {}
@@ -73,13 +73,7 @@ class PlanTeacher:
         """Gold passages of a query that was played, by id or title; empty where none is known."""
         return self._documents.get(query, ())
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        return [self._turn(request) for request in requests]
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        pass
-
-    def _turn(self, request: Request) -> Turn:
+    def take(self, request: Request) -> Turn:
         plan = self._plan(request.episode.question)
         number, reads = divmod(len(request.episode.turns), 2)
         if number == len(plan.hops):
@@ -88,7 +82,7 @@ class PlanTeacher:
         if reads:
             return written_turn(self._protocol, request, Action("subanswer", hop.answer), hop.read_thought)
         turn = written_turn(self._protocol, request, Action("query", hop.query), hop.search_thought)
-        query = self._protocol.parse(turn).text  # as the retriever will see it
+        query = self._protocol.parse(request.episode, turn).text  # as the retriever will see it
         self._documents[query] = tuple(dict.fromkeys(self.documents(query) + hop.documents))
         return turn
 

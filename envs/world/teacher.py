@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from common.seeds import stable_hash
 from envs.interfaces import Protocol
+from envs.sampling import WritesAtOnce
 from envs.teachers.turns import written_turn
 from envs.types import Action, Episode, Hit, Request, Turn
 from envs.world.facts import Hop, World
@@ -40,8 +40,8 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Teacher:
-    """A `Generator` that knows which hops a question takes and reads every value from what was retrieved.
+class Teacher(WritesAtOnce):
+    """A `Sampler` that knows which hops a question takes and reads every value from what was retrieved.
 
     It looks up hop after hop and never speaks of a later one. A passage that does not come is asked for once more in
     other words; then it says so and answers "unknown" (or "no", to a comparison), so a world that cannot be solved
@@ -61,16 +61,11 @@ class Teacher:
     def __init__(
         self, world: Path, protocol: Protocol, *, paraphrases: int = 3, flaws: Flaws | None = None, seed: int = 0
     ) -> None:
+        super().__init__()
         self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
         self._flaws, self._seed = flaws or Flaws(), seed
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        return [self._turn(request) for request in requests]
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        pass
-
-    def _turn(self, request: Request) -> Turn:
+    def take(self, request: Request) -> Turn:
         action, thought = self._decide(request.episode, Random(request.seed))
         return written_turn(self._protocol, request, action, thought)
 

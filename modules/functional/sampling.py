@@ -51,7 +51,13 @@ def keep_top_p(logps_BV: Tensor, top_p: float) -> Tensor:
 
 
 def choose_tokens(
-    logits_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, *, temperature: float, top_p: float = 1.0
+    logits_BV: Tensor,
+    seeds_B: Tensor,
+    positions_B: Tensor,
+    *,
+    temperature: float,
+    top_p: float = 1.0,
+    forced_B: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One token a row and its log-probability at the sampling temperature, before top-p.
 
@@ -63,6 +69,7 @@ def choose_tokens(
         positions_B: `[B]` int64.
         temperature: >= 0.
         top_p: in (0, 1].
+        forced_B: `[B]` int64, the token that a row takes in any case, -1 where it is sampled; None where all are.
 
     Returns:
         ids `[B]` int64, log-probabilities `[B]` float32.
@@ -73,4 +80,6 @@ def choose_tokens(
         noise_BV = gumbel_noise(seeds_B, positions_B, logits_BV.shape[-1])
         scores_BV = keep_top_p(logps_BV, top_p) + noise_BV
     ids_B = scores_BV.argmax(dim=-1)
+    if forced_B is not None:
+        ids_B = torch.where(forced_B >= 0, forced_B, ids_B)
     return ids_B, logps_BV.gather(-1, ids_B[:, None]).squeeze(-1)

@@ -6,7 +6,7 @@ so a turn's tokens do not depend on what else is being generated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,8 +19,7 @@ from envs.types import Episode, Finish, Limits, Request, Turn
 from modules.functional.sampling import choose_tokens
 from modules.policy import Policy, check_policy
 from modules.samplers.kv_cache import BatchCache, empty_row
-
-Decode = Callable[[Sequence[int]], str]
+from modules.samplers.stop_tags import Decode, StopTags
 
 
 @dataclass(slots=True)
@@ -33,7 +32,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Row:
-    """A turn being sampled."""
+    """A turn that waits to be sampled, or is being sampled."""
 
     request: Request
     prefix: tuple[int, ...]
@@ -44,10 +43,13 @@ class _Row:
     finish: Finish | None = None
 
     def take(self, token: int, logp: float, eos: frozenset[int]) -> None:
-        """Append a sampled token and notice whether it ends the turn."""
+        """Append a token and notice whether it ends the turn."""
         self.ids.append(token)
         self.logps.append(logp)
-        if token in eos:
+        forced = self.request.forced_ids
+        if forced is not None:
+            self.finish = "stop" if len(self.ids) == len(forced) else None
+        elif token in eos:
             self.finish = "eos"
         elif self.stops.ended(self.ids):
             self.finish = "stop"
@@ -55,32 +57,14 @@ class _Row:
             self.finish = "length"
 
 
-class StopTags:
-    """Notices the end of a turn at a stop string, be it one token or spread over several.
+class InProcessSampler:
+    """A `Sampler` of one policy in this process.
 
-    A stop string can only be completed by a token that contains its last character, so only then is text decoded.
-    """
-
-    def __init__(self, tags: tuple[str, ...], token_texts: Sequence[str], decode: Decode) -> None:
-        self.tags = tags
-        self.decode = decode
-        last = {tag[-1] for tag in tags}
-        self.closing = frozenset(i for i, text in enumerate(token_texts) if any(c in text for c in last))
-        self.window = max((len(tag) for tag in tags), default=0)
-
-    def ended(self, ids: list[int]) -> bool:
-        """Whether a stop string is complete in these sampled ids; they are looked at after every token."""
-        if not ids or ids[-1] not in self.closing:
-            return False
-        tail = self.decode(ids[-self.window :])
-        return any(tag in tail for tag in self.tags)
-
-
-class PolicyGenerator:
-    """A `Generator` that samples turns from one policy.
+    `collect` samples one batch to its end: of the open requests those with the longest prefixes, the first submitted
+    among equals. So what shares a batch is a function of config and token counts.
 
     Args:
-        policy: the model and tokenizer.
+        policy: the model and tokenizer; None where it comes by `load`, as in training.
         temperature: 0 is greedy; stored log-probabilities are at this temperature (at 1 when greedy), before top-p.
         top_p: nucleus sampling mass; reinforcement learning needs 1.
         batch_size: rows of one forward pass.
@@ -89,60 +73,92 @@ class PolicyGenerator:
         ConfigError: a setting is out of range, or the model's layers do not all attend to the whole context.
     """
 
-    def __init__(self, policy: Policy, *, temperature: float = 0.0, top_p: float = 1.0, batch_size: int = 64) -> None:
-        self.policy, self.temperature, self.top_p, self.batch_size = policy, temperature, top_p, batch_size
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        batch_size: int = 64,
+    ) -> None:
         if temperature < 0 or not 0 < top_p <= 1 or batch_size < 1:
             settings = f"temperature {temperature}, top_p {top_p}, batch_size {batch_size}"
             raise ConfigError(f"{settings}: temperature must be >= 0, top_p in (0, 1], batch_size >= 1")
-        _refuse_forgetful(policy.model.config.get_text_config())
-        eos = policy.model.generation_config.eos_token_id if policy.model.generation_config else None
-        ids = [policy.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])]
-        self._eos = frozenset(token for token in ids if token is not None)
-        self._texts = policy.tokenizer.batch_decode([[i] for i in range(len(policy.tokenizer))])
-        self._stops: dict[tuple[str, ...], StopTags] = {}
+        self.temperature, self.top_p, self.batch_size = temperature, top_p, batch_size
+        self._open: list[_Row] = []
         self._kept: dict[int, _Kept] = {}
+        self._policy: Policy | None = None
+        self._stops: dict[tuple[str, ...], StopTags] = {}
+        if policy is not None:
+            self.load(policy)
+
+    def load(self, policy: Policy) -> None:
+        """Sample from this policy from now on; what was kept of the weights before is dropped.
+
+        Raises:
+            ConfigError: the model's layers do not all attend to the whole context.
+        """
+        self._kept.clear()
+        if policy is self._policy:
+            return
+        require_full_attention(policy.model.config.get_text_config())
+        self._policy, tokenizer = policy, policy.tokenizer
+        eos = policy.model.generation_config.eos_token_id if policy.model.generation_config else None
+        ids = [tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])]
+        self._eos = frozenset(token for token in ids if token is not None)
+        self._texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+        # Without a reference to the sampler: a cycle would keep the model alive after its stage.
+        self._decode: Decode = lambda ids: str(
+            tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+        self._stops.clear()
+
+    @property
+    def policy(self) -> Policy:
+        """What is sampled from.
+
+        Raises:
+            ConfigError: no policy was given or loaded.
+        """
+        if self._policy is None:
+            raise ConfigError("the sampler has no policy: give InProcessSampler one, as `policy`")
+        return self._policy
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
-        """Refuse a protocol or limits that the policy cannot read; see `modules.policy.check_policy`."""
+        """Require a protocol and limits that the policy can read; see `modules.policy.check_policy`."""
         check_policy(self.policy, protocol, limits)
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        """Sample one turn a request; turns come back in the order of the requests."""
-        rows = [self._row(request) for request in requests]
-        order = sorted(range(len(rows)), key=lambda i: (-len(rows[i].prefix), i))
-        for start in range(0, len(order), self.batch_size):
-            self._sample([rows[i] for i in order[start : start + self.batch_size]])
-        return [self._turn(row) for row in rows]
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._open += [self._row(request) for request in requests]
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        """Sample one batch: its requests in the order of submission, each with its turn."""
+        order = sorted(range(len(self._open)), key=lambda i: (-len(self._open[i].prefix), i))[: self.batch_size]
+        batch, chosen = [self._open[i] for i in order], set(order)
+        if batch:
+            self._sample(batch)
+        done = [self._open[i] for i in sorted(chosen)]
+        self._open = [row for i, row in enumerate(self._open) if i not in chosen]
+        return [(row.request, self._turn(row)) for row in done]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        """Drop the kept caches of these episodes."""
-        for episode in episodes:
-            self._kept.pop(id(episode), None)
+        """Drop the kept caches and open requests of these episodes."""
+        released = {id(episode) for episode in episodes}
+        for key in released:
+            self._kept.pop(key, None)
+        self._open = [row for row in self._open if id(row.request.episode) not in released]
 
     def _row(self, request: Request) -> _Row:
-        if not request.max_tokens:
-            raise ValueError("a request needs max_tokens >= 1; the environment sets it")
+        limit = request.max_tokens if request.forced_ids is None else len(request.forced_ids)
+        if not limit:
+            raise ValueError("a request needs max_tokens >= 1, which the environment sets, or forced_ids")
         if request.stop not in self._stops:
             self._stops[request.stop] = StopTags(request.stop, self._texts, self._decode)
-        return _Row(request, request.prefix(), request.max_tokens, self._stops[request.stop])
+        return _Row(request, request.prefix(), limit, self._stops[request.stop])
 
     def _turn(self, row: _Row) -> Turn:
         assert row.finish is not None
-        return Turn(
-            agent=row.request.agent,
-            opening_ids=row.request.opening_ids,
-            context_ids=row.request.context_ids,
-            action_ids=tuple(row.ids),
-            action_logps=tuple(row.logps),
-            finish=row.finish,
-            text=self._decode(row.ids),
-            uid=row.request.episode.next_uid(),
-        )
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(
-            self.policy.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
+        return row.request.turn(row.ids, row.logps, row.finish, self._decode(row.ids))
 
     def _reusable(self, row: _Row) -> tuple[int, Tensor]:
         """How many leading ids of the prefix are already cached, and their keys and values."""
@@ -155,7 +171,8 @@ class PolicyGenerator:
     def _prefill(self, rows: list[_Row]) -> tuple[BatchCache, Tensor, Tensor, Tensor]:
         """Read what is new of every prefix, once for all rows that share it.
 
-        Returns the cache of the prefixes, the logits `[B, V]` after them, and mask and positions of what was read.
+        Prefixes end at the same column W, the longest begins at the first. Returns the cache of the prefixes, the
+        logits `[B, V]` after them, the mask of the columns that a row fills `[B, W]` and its last position `[B, 1]`.
         """
         device = self.policy.model.device
         leaders: dict[tuple[int, ...], _Row] = {}
@@ -164,28 +181,33 @@ class PolicyGenerator:
         place = {prefix: number for number, prefix in enumerate(leaders)}
         reuse = [self._reusable(row) for row in leaders.values()]
         new = [prefix[count:] for prefix, (count, _) in zip(leaders, reuse, strict=True)]
-        past, width = max(count for count, _ in reuse), max(map(len, new))
-        counts = [count for count, _ in reuse]
-        batch = BatchCache([cache for _, cache in reuse], room=width + max(row.limit for row in rows))
-        del reuse  # the batch holds a copy
+        W, width = max(map(len, leaders)), max(map(len, new))
         ids = torch.zeros((len(new), width), dtype=torch.long)
-        mask = torch.zeros((len(new), past + width), dtype=torch.long)
-        for index, (fresh, count) in enumerate(zip(new, counts, strict=True)):
+        mask = torch.zeros((len(new), W), dtype=torch.long)
+        for index, (prefix, fresh) in enumerate(zip(leaders, new, strict=True)):
             ids[index, width - len(fresh) :] = torch.tensor(fresh)
-            mask[index, past - count : past] = 1
-            mask[index, past + width - len(fresh) :] = 1
+            mask[index, W - len(prefix) :] = 1
+        unread = torch.arange(width)[None, :] >= torch.tensor([width - len(fresh) for fresh in new])[:, None]
+        columns = max(len(row.prefix) + row.limit for row in rows)
+        batch = BatchCache([cache for _, cache in reuse], [W - len(fresh) for fresh in new], W - width, columns)
+        del reuse  # the batch holds a copy
         ids, mask = ids.to(device), mask.to(device)
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, past:]
-        logits = self._forward(ids, mask, positions, batch)
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, W - width :]
+        with batch.writing(unread.to(device)):
+            logits = self._forward(ids, mask, positions, batch)
         if len(new) < len(rows):
             copies = torch.tensor([place[row.prefix] for row in rows], device=device)
             batch.select(copies)
             logits, mask, positions = logits[copies], mask[copies], positions[copies]
-        return batch, logits, mask, positions
+        return batch, logits, mask, positions[:, -1:]
 
     @torch.inference_mode()
     def _sample(self, rows: list[_Row]) -> None:
-        """Sample these rows to their ends, a token at a time; rows that have ended leave the batch by halves."""
+        """Sample these rows to their ends, a token at a time.
+
+        Rows that have ended leave the batch by halves, or when the buffer of the cache is full: what then remains is
+        shifted to its beginning.
+        """
         batch, logits, mask, positions = self._prefill(rows)
         device = logits.device
         seeds = torch.tensor([row.request.seed for row in rows], device=device)
@@ -193,25 +215,32 @@ class PolicyGenerator:
         step = 0
         while True:
             steps = torch.full((len(live),), step, device=device)
-            tokens, logps = choose_tokens(logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p)
+            forced = _forced([rows[index].request for index in live], step, device)
+            tokens, logps = choose_tokens(
+                logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p, forced_B=forced
+            )
             for index, token, logp in zip(live, tokens.tolist(), logps.tolist(), strict=True):
                 if rows[index].finish is None:
                     rows[index].take(token, logp, self._eos)
             going = [b for b, index in enumerate(live) if rows[index].finish is None]
-            if len(going) <= len(live) // 2:
-                done = [b for b, index in enumerate(live) if rows[index].finish is not None]
-                for b in done:
-                    self._keep(rows[live[b]], batch, b, mask[b])
+            if len(going) <= len(live) // 2 or (len(going) < len(live) and batch.full):
+                for b, index in enumerate(live):
+                    if rows[index].finish is not None:
+                        self._keep(rows[index], batch, b, mask[b])
                 if not going:
                     return
                 kept = torch.tensor(going, device=device)
                 batch.select(kept)
                 mask, tokens, positions = mask[kept], tokens[kept], positions[kept]
                 live = [live[b] for b in going]
+            if batch.full:
+                unused = int((mask.sum(dim=0) == 0).sum())  # at the left, for rows end at one column
+                batch.shift(unused)
+                mask = mask[:, unused:]
             open_rows = torch.tensor([[int(rows[index].finish is None)] for index in live], device=device)
-            ids, positions = tokens[:, None], positions[:, -1:] + 1
+            positions = positions + 1
             mask = torch.cat([mask, open_rows], dim=1)
-            logits = self._forward(ids, mask, positions, batch)
+            logits = self._forward(tokens[:, None], mask, positions, batch)
             step += 1
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: BatchCache) -> Tensor:
@@ -227,12 +256,24 @@ class PolicyGenerator:
         self._kept[id(row.request.episode)] = _Kept(fed, batch.row(index, columns))
 
 
-def _refuse_forgetful(config: PretrainedConfig) -> None:
-    """A kept cache is right only where every layer attends to the whole context."""
+def _forced(requests: Sequence[Request], step: int, device: torch.device) -> Tensor | None:
+    """`[B]` int64: the token that each row is forced to take at this step, -1 where it samples; None where all do."""
+    forced = [request.forced_ids or () for request in requests]
+    if not any(forced):
+        return None
+    return torch.tensor([ids[step] if step < len(ids) else -1 for ids in forced], device=device)
+
+
+def require_full_attention(config: PretrainedConfig) -> None:
+    """A kept cache is right only where every layer attends to the whole context.
+
+    Raises:
+        ConfigError: a layer does not.
+    """
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
-    forgetful = set(kinds or ()) - {"full_attention"}
+    limited = set(kinds or ()) - {"full_attention"}
     if not kinds and window and window < config.max_position_embeddings:
-        forgetful = {f"sliding windows of {window}"}
-    if forgetful:
-        raise ConfigError(f"{config.model_type} has {', '.join(sorted(forgetful))}; use a model with full attention")
+        limited = {f"sliding windows of {window}"}
+    if limited:
+        raise ConfigError(f"{config.model_type} has {', '.join(sorted(limited))}; use a model with full attention")

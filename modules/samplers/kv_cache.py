@@ -1,12 +1,13 @@
 """Key-value caches of single sequences, put together into a batch for one turn and taken apart after it.
 
-Between turns each episode owns exactly its own keys and values, without padding. For a turn they are right-aligned in
-one buffer with room for everything the turn can append, so a decoded token costs a write, not a copy of the cache.
+Between turns each episode owns exactly its own keys and values, without padding. For a turn they lie in one buffer with
+as many columns as the longest sequence can need, so a decoded token costs a write and not a copy of the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ class BufferLayer(DynamicLayer):
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
         super().__init__()
+        self.written_BN: Tensor | None = None  # which of the next columns each row really writes; None: all of them
         self.key_buffer, self.value_buffer, self.filled = keys, values, filled
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._view()
@@ -31,8 +33,11 @@ class BufferLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         end = self.filled + key_states.shape[-2]
-        self.key_buffer[:, :, self.filled : end] = key_states
-        self.value_buffer[:, :, self.filled : end] = value_states
+        for buffer, states in ((self.key_buffer, key_states), (self.value_buffer, value_states)):
+            columns = buffer[:, :, self.filled : end]
+            if self.written_BN is not None:  # elsewhere lies what the row has kept
+                states = torch.where(self.written_BN[:, None, :, None], states, columns)
+            columns.copy_(states)
         self.filled = end
         return self._view()
 
@@ -44,24 +49,52 @@ class BufferLayer(DynamicLayer):
         self.key_buffer, self.value_buffer = self.key_buffer[rows], self.value_buffer[rows]
         self._view()
 
+    def shift(self, columns: int) -> None:
+        """Drop the first columns."""
+        for buffer in (self.key_buffer, self.value_buffer):
+            buffer[:, :, : self.filled - columns] = buffer[:, :, columns : self.filled].clone()
+        self.filled -= columns
+        self._view()
+
 
 class BatchCache(Cache):
-    """The caches of B sequences, right-aligned at column P, with `room` more columns.
+    """The caches of B sequences in one buffer, in which all of them end at the same column.
 
     Args:
         kept: for each row its keys and values `[2 * layers, heads, length, head_dim]`; length may be 0.
-        room: columns that the turn may append.
+        ends: for each row the column before which its kept part ends.
+        filled: the first column that the next forward pass writes; kept parts may lie beyond it (`writing`).
+        columns: of the buffer.
     """
 
     layers: list[BufferLayer]
 
-    def __init__(self, kept: Sequence[Tensor], room: int) -> None:
-        past = max(row.shape[2] for row in kept)
+    def __init__(self, kept: Sequence[Tensor], ends: Sequence[int], filled: int, columns: int) -> None:
         double_layers, heads, _, head_dim = kept[0].shape
-        buffer = kept[0].new_zeros((double_layers, len(kept), heads, past + room, head_dim))
-        for index, row in enumerate(kept):
-            buffer[:, index, :, past - row.shape[2] : past] = row
-        super().__init__(layers=[BufferLayer(buffer[i], buffer[i + 1], past) for i in range(0, double_layers, 2)])
+        self.columns = columns
+        buffer = kept[0].new_zeros((double_layers, len(kept), heads, columns, head_dim))
+        for index, (row, end) in enumerate(zip(kept, ends, strict=True)):
+            buffer[:, index, :, end - row.shape[2] : end] = row
+        super().__init__(layers=[BufferLayer(buffer[i], buffer[i + 1], filled) for i in range(0, double_layers, 2)])
+
+    @property
+    def full(self) -> bool:
+        """Whether no column is left."""
+        return self.layers[0].filled == self.columns
+
+    @contextmanager
+    def writing(self, written_BN: Tensor) -> Iterator[None]:
+        """The next forward pass reads N tokens a row, of which only these are real; other columns stay as they are."""
+        for layer in self.layers:
+            layer.written_BN = written_BN
+        yield
+        for layer in self.layers:
+            layer.written_BN = None
+
+    def shift(self, columns: int) -> None:
+        """Drop the first columns, which no row uses."""
+        for layer in self.layers:
+            layer.shift(columns)
 
     def row(self, index: int, columns_T: Tensor) -> Tensor:
         """Keys and values of one row at these columns: `[2 * layers, heads, T, head_dim]`."""

@@ -1,0 +1,93 @@
+"""What samplers share: writers that answer at once, samplers by agent, and turns in the order of their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.errors import ConfigError
+from envs.interfaces import ChecksCompatibility, Protocol, Sampler
+from envs.types import Episode, Limits, Request, Turn
+
+
+class WritesAtOnce:
+    """Base of a `Sampler` that needs no batch: a teacher, a script. A subclass writes one turn in `take`."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    def __init__(self) -> None:
+        self._open: list[Request] = []
+
+    def take(self, request: Request) -> Turn:
+        """The turn that answers a request."""
+        raise NotImplementedError
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._open += requests
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        requests, self._open = self._open, []
+        return [(request, self.take(request)) for request in requests]
+
+    def release(self, episodes: Sequence[Episode]) -> None:
+        pass
+
+    def load(self, policy: Any) -> None:
+        raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
+
+
+class ByAgent:
+    """A `Sampler` that routes each request to the sampler of its agent.
+
+    `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
+
+    Args:
+        samplers: by the name of the agent that requests carry.
+
+    Raises:
+        ConfigError: there is none; on submitting, a request names an agent that has none.
+    """
+
+    def __init__(self, samplers: Mapping[str, Sampler]) -> None:
+        if not samplers:
+            raise ConfigError("samplers is empty: give each agent of the protocol its sampler")
+        self.samplers = dict(samplers)
+        first = next(iter(self.samplers.values()))
+        self.temperature, self.top_p = first.temperature, first.top_p
+
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Check every agent's sampler; see `ChecksCompatibility`."""
+        for sampler in self.samplers.values():
+            if isinstance(sampler, ChecksCompatibility):
+                sampler.check(protocol, limits)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if unknown := {request.agent for request in requests} - set(self.samplers):
+            known = ", ".join(self.samplers)
+            raise ConfigError(f"the protocol asks for agent '{min(unknown)}', but samplers has only {known}")
+        for agent, sampler in self.samplers.items():
+            sampler.submit([request for request in requests if request.agent == agent])
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        return [pair for sampler in self.samplers.values() for pair in sampler.collect()]
+
+    def release(self, episodes: Sequence[Episode]) -> None:
+        for sampler in self.samplers.values():
+            sampler.release(episodes)
+
+    def load(self, policy: Mapping[str, Any]) -> None:
+        for agent, own in policy.items():
+            self.samplers[agent].load(own)
+
+
+def take_turns(sampler: Sampler, requests: Sequence[Request]) -> list[Turn]:
+    """One turn a request, in the order of the requests, whenever the sampler finishes them.
+
+    The sampler must have no other open requests.
+    """
+    sampler.submit(requests)
+    turns: dict[int, Turn] = {}
+    while len(turns) < len(requests):
+        turns |= {id(request): turn for request, turn in sampler.collect()}
+    return [turns[id(request)] for request in requests]
