@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import Batches
+from datamodules.batches import Batches, accumulate
 from datamodules.records import numbered_rows, pair_from_row
 from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, scored_sequences
 from envs.types import Episode
@@ -25,7 +25,8 @@ class PairData(LightningDataModule):
 
     Args:
         path: a stage folder that holds `data/pairs.jsonl`.
-        batch_size: pairs of one batch of all ranks.
+        batch_size: pairs of an optimiser step, of all ranks together.
+        micro_batch: pairs of one forward pass, of all ranks together; None takes all of a step at once.
         validation: share of the questions, by hash(seed, question id), whose pairs are held out of training: for the
             pair accuracy and for the calibration of the scores.
         max_tokens: pairs with a longer sequence are left out, and counted.
@@ -37,18 +38,26 @@ class PairData(LightningDataModule):
     """
 
     def __init__(
-        self, path: Path, *, batch_size: int = 16, validation: float = 0.1, max_tokens: int = 4096, seed: int = 0
+        self,
+        path: Path,
+        *,
+        batch_size: int = 16,
+        micro_batch: int | None = None,
+        validation: float = 0.1,
+        max_tokens: int = 4096,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         if batch_size < 1 or not 0 <= validation < 1 or max_tokens < 2:
             settings = f"batch_size {batch_size}, validation {validation}, max_tokens {max_tokens}"
             raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
-        self.path, self.batch_size, self.validation = Path(path) / "data" / "pairs.jsonl", batch_size, validation
-        self.max_tokens, self.seed = max_tokens, seed
+        self.path, self.validation, self.max_tokens = Path(path) / "data" / "pairs.jsonl", validation, max_tokens
+        self.batch_size, self.micro_batch, self.seed = batch_size, micro_batch or batch_size, seed
         self.train: list[Item] = []
         self.held_out: list[Item] = []
 
     def setup(self, stage: str) -> None:
+        accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self.train:
             return
         too_long = 0
@@ -76,7 +85,7 @@ class PairData(LightningDataModule):
             self.trainer,
             items,
             collate_pairs,
-            batch_size=self.batch_size,
+            batch_size=self.micro_batch,
             seed=self.seed,
             lengths=[len(chosen.ids) for _, chosen, _ in items],
             shuffle=shuffle,
