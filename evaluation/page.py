@@ -15,7 +15,7 @@ from typing import Any
 
 from common.errors import DataError, UserError
 from common.files import atomic_write
-from evaluation.report import note_list
+from evaluation.details import note_list
 from evaluation.results import read_json
 from evaluation.statistics import across_seeds
 from evaluation.tables import LEGEND, METRICS, figure, metrics_table, table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_manifest(artifact: Path) -> dict[str, Any]:
+    """An artifact's `manifest.json`, empty where there is none.
+
+    Raises:
+        DataError: it is malformed.
+    """
+    path = artifact / "manifest.json"
+    return read_json(path) if path.exists() else {}
+
+
 def read_evaluation(artifact: Path) -> dict[str, Any]:
     """An evaluation's own `results.json`: rows, groups, notes.
 
@@ -63,6 +73,14 @@ def read_evaluation(artifact: Path) -> dict[str, Any]:
             if key not in row:
                 raise DataError(f"{path}: a row lacks {key!r}: {json.dumps(row)}")
     return results
+
+
+def by_dataset(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows by `<dataset>/<split>`, in order of appearance."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        parts.setdefault(f"{row['dataset']}/{row['split']}", []).append(row)
+    return parts
 
 
 def predictions(artifact: Path, dataset: str, split: str) -> Iterator[dict[str, Any]]:
