@@ -39,9 +39,9 @@ Tests = tuple[PairedTest, PairedTest, PairedTest]  # over questions: bootstrap, 
 _TESTS = ("bootstrap", "t-test", "seeds")
 
 _EXPLANATION = (
-    "Brackets: 95 % bootstrap interval over questions, each averaged over seeds first. Difference: to the baseline, on "
-    "the same questions. p: two-sided and paired. `bootstrap` and `t-test` are over questions: they speak of other "
-    "questions under these seeds. `seeds` is a t-test over the means of seeds: it speaks of other seeds. "
+    "Brackets: 95 % bootstrap interval over questions, after averaging each question over seeds. Difference: to the "
+    "baseline, on the same questions. p: two-sided, paired. `bootstrap` and `t-test` sample questions and generalise "
+    "to other questions under these seeds. `seeds` is a t-test over the seeds' means and generalises to other seeds. "
     "Holm: adjusted for all comparisons by one metric."
 )
 
@@ -94,7 +94,7 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
             cells = [arm, *_summary(one, metric), *_difference(tests.get((where, arm)), metric, len(shown))]
             cells += [p_value(p) for p in corrected.get((where, arm), [math.nan] * len(shown))] if several else []
             rows.append(cells)
-        parts += [f"## {'/'.join(where)}", table(header + several, rows)]
+        parts += [f"## {METRICS.get(metric, metric)}, {'/'.join(where)}", table(header + several, rows)]
     return "\n\n".join(parts)
 
 

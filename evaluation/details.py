@@ -44,7 +44,7 @@ def details_page(
         lines = [f"- {stage}: {key} {figure('em', value)}" for stage, key, value in guesses]
         parts += ["## Guessing", "What answers without any search would score, in percent.", "\n".join(lines)]
     if any(notes.values()):
-        parts += ["## Settings and endings", *(f"### {stage}\n\n{note_list(note)}" for stage, note in notes.items())]
+        parts += ["## Settings and endings", *(f"### {stage}\n\n{_note_list(note)}" for stage, note in notes.items())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -87,12 +87,12 @@ def _guesses(artifacts: Mapping[str, Path]) -> Iterator[tuple[str, str, float]]:
                 yield stage, name, score
 
 
-def note_list(notes: Mapping[str, Any], indent: str = "") -> str:
+def _note_list(notes: Mapping[str, Any], indent: str = "") -> str:
     """Notes as a Markdown list: an object of plain values on one line, deeper ones nested."""
     lines: list[str] = []
     for key, value in notes.items():
         if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
-            lines += [f"{indent}- {key}:", note_list(value, indent + "  ")]
+            lines += [f"{indent}- {key}:", _note_list(value, indent + "  ")]
         else:
             lines.append(f"{indent}- {key}: {_plain(value)}")
     return "\n".join(lines)
