@@ -110,7 +110,13 @@ class Validation(Callback):
         questions = list(dataset.questions)[trainer.global_rank :: trainer.world_size]
         episodes = rollout(environment, self._generator, questions, seed=0, pool=self.pool, label=name)
         rows = [
-            score(episode, valid=self.protocol.valid(episode), match=dataset.match, oracle=dataset.oracle)
+            score(
+                episode,
+                valid=self.protocol.valid(episode),
+                retrieves=dataset.retriever is not None,
+                match=dataset.match,
+                oracle=dataset.oracle,
+            )
             for episode in episodes
         ]
         values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}

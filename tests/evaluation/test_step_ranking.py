@@ -132,14 +132,15 @@ def test_how_it_is_cut_and_shared_out_does_not_matter_and_done_units_stay(protoc
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "shared" / name).read_bytes()
 
 
-def test_stored_log_probabilities_are_the_baseline(protocol: ProRAG, tmp_path: Path) -> None:
+def test_stored_log_probabilities_length_and_position_are_baselines(protocol: ProRAG, tmp_path: Path) -> None:
     maker = ranking(protocol)
     maker.make(tmp_path, seed=0, rank=0, world_size=1)
-    row = next(read_rows(tmp_path / "data/units/00000.jsonl", None))
+    row, second, *_ = read_rows(tmp_path / "data/units/00000.jsonl", None)
     tokens = len(protocol.codec.control(says_first()))
     assert row["scores"]["logp_mean"] == pytest.approx(-0.5)
     assert row["scores"]["logp_sum"] == pytest.approx(-0.5 * tokens)
     assert row["scores"]["shorter"] == -tokens
+    assert (row["scores"]["position"], second["scores"]["position"]) == (0, -1), "earlier steps score higher"
 
 
 def says_first() -> str:
