@@ -11,7 +11,6 @@ from pathlib import Path
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
 from pipeline.command_line import parse
-from pipeline.documents import question_of
 from pipeline.launcher import Ranks, joined, leave, leave_at_once, must_start, start
 from pipeline.leaks import Leaks
 from pipeline.loader import load
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
                 ranks.agree(leaks.check)
-            ranks.agree(lambda: write_report(plan, question_of(options.config)))
+            ranks.agree(lambda: write_report(plan, configuration.question))
     except UserError as error:
         if ranks.speaks():
             print(f"error: {error}", file=sys.stderr)

@@ -40,7 +40,7 @@ class StepRanking:
         unit: questions a unit; a unit is written once, whole.
 
     Raises:
-        ConfigError: a setting is out of range, or a scorer bears a baseline's name.
+        ConfigError: a setting is out of range, or a scorer has the name of a baseline.
     """
 
     role = "eval"
@@ -70,10 +70,10 @@ class StepRanking:
         self.scorers, self.samples, self.pool, self.unit = scorers, samples, pool, unit
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Answer and score this rank's units; those that are there already stay.
+        """Answer and score this rank's units; finished ones are kept.
 
         Raises:
-            RetrievalError: the retriever failed for a question; its unit is not written, and made when run again.
+            RetrievalError: the retriever failed for a question; its unit is not written, and is redone by the next run.
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
             episodes = rollout(

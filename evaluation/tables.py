@@ -1,4 +1,4 @@
-"""Markdown tables that read as plain text too, and the one way figures are printed."""
+"""Markdown tables, padded so that they read as plain text too, and the format of figures in them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def metrics_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) 
 
 
 def figure(metric: str, value: float | None, *, signed: bool = False) -> str:
-    """A metric as it is printed: shares in percent, a dash where it is missing."""
+    """A metric as text: shares in percent, a dash where it is missing."""
     if value is None or math.isnan(value):
         return MISSING
     scaled = value * 100 if metric in _PERCENT else value
@@ -83,5 +83,5 @@ def _estimate_of(metric: str, row: Mapping[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that can neither end its cell nor its line."""
+    """Text on one line, `|` escaped."""
     return " ".join(text.split()).replace("|", "\\|")
