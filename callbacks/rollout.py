@@ -1,13 +1,14 @@
-"""An iteration of reinforcement learning: sample with the current policy, score, turn rewards into advantages."""
+"""The clock of reinforcement learning: at the start of an iteration sample, score, assign credit, fill the buffer."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,21 +16,56 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
 from common.errors import ConfigError, UserError
-from datamodules.question_data import QuestionData
 from envs.interfaces import Retriever, RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
-from envs.rollout import rollout
-from envs.types import Episode, Hit
+from envs.rollout import Sampling, independent_groups
+from envs.types import Episode, Hit, Question
 from evaluation.rollout_metrics import measure
-from modules.grpo import GRPO
+from modules.functional.credit import Credit, CreditInputs
+from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
+from modules.samplers.counting import CountingSampler
 from modules.sharding import gathered
-from modules.training_rows import step_lengths, step_means, token_advantages, training_rows
+from modules.training_rows import credit_inputs, step_means, token_advantages, training_rows
 
 
 class ScoringError(UserError):
     """Nothing of an iteration could be scored: there is nothing to learn from."""
+
+
+@typing.runtime_checkable
+class Learner(typing.Protocol):
+    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`)."""
+
+    policy: Policy
+    temperature: float
+    credit: Credit
+
+    def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
+        """Which episodes train, `[B]` bool."""
+        ...
+
+
+@typing.runtime_checkable
+class IterationData(typing.Protocol):
+    """What the callback needs of the datamodule (`datamodules.question_data:QuestionData`)."""
+
+    group_size: int
+    seed: int
+
+    def share(self, iteration: int) -> list[Question]:
+        """This rank's questions of an iteration."""
+        ...
+
+    def fill(self, episodes: Sequence[Sequence[PackedSequence]]) -> None:
+        """Replace the buffer by the training sequences of each episode."""
+        ...
+
+    @property
+    def mid_iteration(self) -> bool:
+        """Whether a part of the buffer was served and a part was not."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +73,27 @@ class Iteration:
     """What a rank sampled in an iteration, group by group: B episodes, their rewards and their advantages `[B, S]`."""
 
     episodes: list[Episode]
+    group_size: int
     scores: Scores
     advantages_BS: Tensor
 
 
 class RolloutCallback(Callback):
-    """Fills the buffer of a `QuestionData` at the start of every epoch, for a `GRPO` module to train on.
+    """Fills the buffer of the datamodule at the start of every epoch, for the module to train on.
 
-    Each rank samples `group_size` episodes for each of its questions and scores them alone: no collective call lies
-    between, for ranks take different numbers of turns. An episode that could not be scored trains nothing; a turn that
-    several episodes share is trained in the first of them.
+    Each rank samples and scores the episodes of its own questions: there is no collective call in between, since ranks
+    take different numbers of turns. An episode that could not be scored is not trained.
 
     Args:
-        environment: where episodes are sampled.
-        sampler: samples from the policy that is trained, at the module's temperature and with top-p 1.
+        environment: protocol, retriever and limits.
+        sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
-        advantage: `(step_rewards_BS, step_mask_BS, outcome_B, *, group_size)`, and `step_lengths_BS` where it asks for
-            that, gives `[B, S]`, or `[B, T]` with one a policy token in the order of the steps.
-        group_size: episodes a question.
-        pool: episodes in flight.
+        sampling: how the episodes of an iteration are sampled; independent groups by default.
 
     Raises:
-        ConfigError: a setting is out of range; on setting up, module or data is of another kind, or the policy cannot
+        ConfigError: rewards or sampler do not fit; on setting up, module or data lack something, or the policy cannot
             read the protocol's ids.
-        ScoringError: in an iteration, a reward could not be had for any episode, or all episodes failed.
+        ScoringError: in an iteration, a reward scored no episode, or all episodes failed.
         RetrievalError: in an iteration, the retriever failed too often in a row.
     """
 
@@ -70,57 +103,76 @@ class RolloutCallback(Callback):
         sampler: Sampler,
         *,
         rewards: Mapping[str, Term],
-        advantage: Callable[..., Tensor],
-        group_size: int = 8,
-        pool: int = 64,
+        sampling: Sampling = independent_groups,
     ) -> None:
-        if group_size < 2 or pool < 1:
-            raise ConfigError(f"group_size {group_size}, pool {pool}: group_size must be at least 2, pool 1")
-        self.terms, self.advantage, self.sampler = read_terms(rewards), advantage, sampler
-        self.group_size, self.pool = group_size, pool
+        self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
         self._retriever = None if environment.retriever is None else _Timed(environment.retriever)
         self.environment = environment.variant(retriever=self._retriever)
         self._seconds: dict[str, float] = {}
         self._sampled = 0
-        self._since = 0.0
+        self._update_start = 0.0
         self.latest: Iteration | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not isinstance(pl_module, GRPO) or not isinstance(_data(trainer), QuestionData):
-            raise ConfigError("RolloutCallback goes with modules.grpo:GRPO and datamodules.question_data:QuestionData")
+        if not isinstance(pl_module, Learner) or not isinstance(_data(trainer), IterationData):
+            raise ConfigError(
+                "RolloutCallback needs a module with a credit function, such as modules.grpo:GRPO, and the data of "
+                "iterations, such as datamodules.question_data:QuestionData"
+            )
         if (self.sampler.temperature, self.sampler.top_p) != (pl_module.temperature, 1.0):
             raise ConfigError(
-                f"the rollout samples at temperature {self.sampler.temperature} and top_p {self.sampler.top_p}: "
-                f"it must sample at the module's temperature, {pl_module.temperature}, and top_p 1"
+                f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
+                f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
             )
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
-        _data(trainer).group_size = self.group_size
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, GRPO)
+        module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
         start = time.perf_counter()
         if self._retriever is not None:
             self._retriever.seconds = 0.0
-        episodes = self._sample(pl_module, _data(trainer), trainer.current_epoch)
-        sampled = time.perf_counter()
-        scores = combine(self.terms, episodes, RewardContext(self.environment.protocol))
+        with _evaluating(pl_module), gathered(pl_module):
+            self.sampler.load(module.policy)
+            episodes = self.sampling(
+                self.environment,
+                self.sampler,
+                data.share(iteration),
+                group_size=data.group_size,
+                seed=data.seed,
+                iteration=iteration,
+            )
+            sampled = time.perf_counter()
+            for_rewards = CountingSampler(self.sampler)
+            scores = combine(self.terms, episodes, RewardContext(self.environment.protocol, for_rewards))
         scored = time.perf_counter()
-        _refuse_unscored(scores, episodes, trainer.current_epoch)
-        advantages_BS, rows = self._rows(episodes, scores, drop=pl_module.zero_variance == "drop")
-        self.latest = Iteration(episodes, scores, advantages_BS)
-        _data(trainer).fill(rows)
-        values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=self.group_size)
-        pl_module.log_dict(_means(values, trainer.strategy))
-        retrieval = 0.0 if self._retriever is None else self._retriever.seconds
-        self._seconds = {"time/rollout": sampled - start, "time/retrieval": retrieval, "time/prm": scored - sampled}
+        _check_scored(scores, episodes, iteration)
+        inputs = credit_inputs(episodes, scores, data.group_size)
+        assert inputs.step_lengths_BS is not None
+        advantages = module.credit(inputs)
+        advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
+        kept_B = module.trained_episodes(inputs, advantages_BT)
+        data.fill(training_rows(episodes, kept_B.tolist(), advantages_BT))
+
+        per_step = advantages.shape == inputs.step_lengths_BS.shape
+        advantages_BS = advantages if per_step else step_means(advantages_BT, inputs.step_lengths_BS)
+        self.latest = Iteration(episodes, data.group_size, scores, advantages_BS)
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
-        self._since = time.perf_counter()  # after the ranks have waited for each other
+        values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
+        pl_module.log_dict(_means(values, trainer.strategy))
+        tokens = {"tokens/rollout": self._sampled, "tokens/rewards": for_rewards.tokens}
+        pl_module.log_dict(_sums(tokens, trainer.strategy))
+        self._seconds = {
+            "time/rollout": sampled - start,
+            "time/retrieval": 0.0 if self._retriever is None else self._retriever.seconds,
+            "time/prm": scored - sampled,
+        }
+        self._update_start = time.perf_counter()  # after the ranks have waited for each other
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Straight to the logger: times are no result of the stage, they differ from run to run.
+        # Straight to the logger: times differ from run to run, so they are no result of the stage.
         speed = {"perf/tokens_per_s": self._sampled / max(self._seconds["time/rollout"], 1e-9)}
-        update = {"time/update": time.perf_counter() - self._since}
+        update = {"time/update": time.perf_counter() - self._update_start}
         if trainer.logger is not None:
             trainer.logger.log_metrics(self._seconds | update | speed, step=trainer.global_step)
 
@@ -130,46 +182,6 @@ class RolloutCallback(Callback):
                 "a checkpoint in the middle of an iteration could not be resumed: give ModelCheckpoint filename: last, "
                 "enable_version_counter: false and no every_n_train_steps or train_time_interval"
             )
-
-    def _sample(self, module: GRPO, data: QuestionData, iteration: int) -> list[Episode]:
-        """This rank's episodes, group by group, by the policy as it is now."""
-        self.sampler.load(module.policy)
-        module.model.eval()
-        try:
-            with gathered(module):
-                return rollout(
-                    self.environment,
-                    self.sampler,
-                    data.share(iteration),
-                    seed=data.seed,
-                    samples=self.group_size,
-                    iteration=iteration,
-                    pool=self.pool,
-                    label=f"iteration {iteration}",
-                )
-        finally:
-            module.model.train()
-
-    def _rows(
-        self, episodes: Sequence[Episode], scores: Scores, *, drop: bool
-    ) -> tuple[Tensor, list[list[PackedSequence]]]:
-        """Advantages, `[B, S]` to be shown, and what each episode trains."""
-        lengths_BS = step_lengths(episodes, scores.step_mask_BS.shape[1])
-        asked = "step_lengths_BS" in inspect.signature(self.advantage).parameters
-        given = self.advantage(
-            scores.step_BS,
-            scores.step_mask_BS,
-            scores.outcome_B,
-            group_size=self.group_size,
-            **({"step_lengths_BS": lengths_BS.float()} if asked else {}),
-        )
-        advantages_BT = token_advantages(given, lengths_BS)
-        kept_B = scores.outcome_B.isfinite()
-        if drop:
-            flat_Q = (advantages_BT == 0).reshape(-1, self.group_size * advantages_BT.shape[1]).all(dim=1)
-            kept_B = kept_B & ~flat_Q.repeat_interleave(self.group_size)
-        shown_BS = given if given.shape == lengths_BS.shape else step_means(advantages_BT, lengths_BS)
-        return shown_BS, training_rows(episodes, kept_B.tolist(), advantages_BT, lengths_BS)
 
 
 class _Timed:
@@ -186,29 +198,45 @@ class _Timed:
             self.seconds += time.perf_counter() - start
 
 
+@contextmanager
+def _evaluating(module: LightningModule) -> Iterator[None]:
+    """In evaluation mode: no dropout, no gradient checkpointing."""
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train()
+
+
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
     """Means over all ranks; NaN for a tag without any value."""
-    known = [one.double()[one.double().isfinite()] for one in values.values()]
-    totals = torch.tensor([[float(one.sum()), float(len(one))] for one in known], device=strategy.root_device)
-    totals = strategy.reduce(totals, reduce_op="sum").tolist()
+    known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
+    totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
+    totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
-def _data(trainer: Trainer) -> QuestionData:
+def _sums(values: Mapping[str, int], strategy: Strategy) -> dict[str, float]:
+    """Sums over all ranks."""
+    totals = torch.tensor([float(value) for value in values.values()], device=strategy.root_device)
+    return dict(zip(values, strategy.reduce(totals, reduce_op="sum").tolist(), strict=True))
+
+
+def _data(trainer: Trainer) -> IterationData:
     return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _refuse_unscored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
-    """End where a reward could not be had at all: to train on the others alone would be another method."""
+def _check_scored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
+    """End the run where a reward scored nothing at all: training on the other rewards would be another method."""
     where = f"iteration {iteration}"
-    known = [episode for episode in episodes if episode.status != "error"]
-    if not known:
+    finished = [episode for episode in episodes if episode.status != "error"]
+    if not finished:
         raise ScoringError(f"{where}: all {len(episodes)} episodes failed; the first: {episodes[0].error}")
     if not bool(scores.step_mask_BS.any()):
         longest = max(len(episode.prompt_ids) for episode in episodes)
         raise ScoringError(f"{where}: no prompt leaves room for a turn (longest {longest} tokens): raise limits")
     for name, values in scores.breakdown.items():
-        looked_at = values[scores.step_mask_BS] if values.dim() == 2 else values
-        if len(looked_at) and bool(looked_at.isnan().all()):
+        values_N = values[scores.step_mask_BS] if values.dim() == 2 else values
+        if len(values_N) and bool(values_N.isnan().all()):
             reason = scores.failures.get(name, "it gave no number")
-            raise ScoringError(f"{where}: reward {name} could not be had for any of {len(known)} episodes: {reason}")
+            raise ScoringError(f"{where}: reward {name} scored none of {len(finished)} episodes: {reason}")

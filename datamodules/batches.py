@@ -15,6 +15,23 @@ Batch = TypeVar("Batch")
 _WINDOW = 16  # batches whose items are sorted by length together: little padding, much mixing
 
 
+def accumulate(trainer: Trainer | None, batch_size: int, micro_batch: int) -> None:
+    """Have a trainer take an optimiser step every `batch_size` items, served in batches of `micro_batch`.
+
+    A datamodule calls it on setting up, before the module counts its optimiser steps.
+
+    Raises:
+        ConfigError: a step is not a whole number of micro-batches, or these do not divide among the ranks.
+    """
+    assert trainer is not None
+    if micro_batch < 1 or batch_size % micro_batch or micro_batch % trainer.world_size:
+        raise ConfigError(
+            f"batch_size {batch_size}, micro_batch {micro_batch}: the micro-batches must divide the batch, and "
+            f"themselves divide among {trainer.world_size} ranks"
+        )
+    trainer.accumulate_grad_batches = batch_size // micro_batch
+
+
 class Batches(Generic[Item, Batch]):
     """A loader for the Trainer: it has a length, reads in-process, and rewinds when it is iterated again.
 

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import Batches
+from datamodules.batches import Batches, accumulate
 from datamodules.records import EPISODE, episode_from_row, numbered_rows
 from envs.packing import PackedSequence, SequenceBatch, collate, pack
 
@@ -21,7 +21,9 @@ class EpisodeData(LightningDataModule):
 
     Args:
         path: a stage folder that holds `data/episodes.jsonl`.
-        batch_size: sequences of one batch of all ranks.
+        batch_size: sequences of an optimiser step, of all ranks together.
+        micro_batch: sequences of one forward pass, of all ranks together; None takes all of a step at once. The
+            Trainer's `accumulate_grad_batches` follows from it.
         validation: share of the questions kept out of training for the validation loss, by hash(seed, question id).
         max_tokens: longer sequences are left out, and counted.
         seed: of the order.
@@ -36,6 +38,7 @@ class EpisodeData(LightningDataModule):
         path: Path,
         *,
         batch_size: int = 16,
+        micro_batch: int | None = None,
         validation: float = 0.0,
         max_tokens: int = 4096,
         seed: int = 0,
@@ -44,12 +47,13 @@ class EpisodeData(LightningDataModule):
         if batch_size < 1 or not 0 <= validation < 1 or max_tokens < 2:
             settings = f"batch_size {batch_size}, validation {validation}, max_tokens {max_tokens}"
             raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
-        self.path, self.batch_size, self.validation = Path(path) / "data" / "episodes.jsonl", batch_size, validation
-        self.max_tokens, self.seed = max_tokens, seed
+        self.path, self.validation, self.max_tokens = Path(path) / "data" / "episodes.jsonl", validation, max_tokens
+        self.batch_size, self.micro_batch, self.seed = batch_size, micro_batch or batch_size, seed
         self.train: list[PackedSequence] = []
         self.held_out: list[PackedSequence] = []
 
     def setup(self, stage: str) -> None:
+        accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self.train:
             return
         too_long = 0
@@ -65,7 +69,7 @@ class EpisodeData(LightningDataModule):
         if too_long:
             log.warning("%s: %d sequences of more than %d tokens left out", self.path, too_long, self.max_tokens)
         if not self.train:
-            raise DataError(f"{self.path}: no sequence of {EPISODE} to train on is left")
+            raise DataError(f"{self.path}: no sequence of {EPISODE} is left to train on")
 
     def train_dataloader(self) -> Batches[PackedSequence, SequenceBatch]:
         return self._batches(self.train, shuffle=True)
@@ -73,7 +77,7 @@ class EpisodeData(LightningDataModule):
     def val_dataloader(self) -> Batches[PackedSequence, SequenceBatch] | list[SequenceBatch]:
         if not self.held_out:
             return []
-        filled = self.held_out + [PackedSequence.untrained()] * (-len(self.held_out) % self.batch_size)
+        filled = self.held_out + [PackedSequence.untrained()] * (-len(self.held_out) % self.micro_batch)
         return self._batches(filled, shuffle=False)
 
     def _batches(self, sequences: list[PackedSequence], *, shuffle: bool) -> Batches[PackedSequence, SequenceBatch]:
@@ -81,7 +85,7 @@ class EpisodeData(LightningDataModule):
             self.trainer,
             sequences,
             collate,
-            batch_size=self.batch_size,
+            batch_size=self.micro_batch,
             seed=self.seed,
             lengths=[len(sequence) for sequence in sequences],
             shuffle=shuffle,

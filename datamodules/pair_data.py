@@ -10,24 +10,25 @@ from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import Batches
+from datamodules.batches import Batches, accumulate
 from datamodules.records import numbered_rows, pair_from_row
-from envs.score_positions import PairBatch, ReadSequence, collate_pairs, read_sequences
+from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, scored_sequences
 from envs.types import Episode
 
 log = logging.getLogger(__name__)
 
-Item = tuple[int, ReadSequence, ReadSequence]  # the pair's number in the file, the better and the worse step
+Item = tuple[int, ScoredSequence, ScoredSequence]  # the pair's number in the file, the better and the worse step
 
 
 class PairData(LightningDataModule):
-    """The pairs of a stage, each the last steps of two episodes of a question.
+    """The pairs of a stage: in each, the last steps of two episodes of one question are compared.
 
     Args:
         path: a stage folder that holds `data/pairs.jsonl`.
-        batch_size: pairs of one batch of all ranks.
-        validation: share of the questions, by hash(seed, question id), whose pairs are kept out of training: the pair
-            accuracy is measured on them and the scores are calibrated with them.
+        batch_size: pairs of an optimiser step, of all ranks together.
+        micro_batch: pairs of one forward pass, of all ranks together; None takes all of a step at once.
+        validation: share of the questions, by hash(seed, question id), whose pairs are held out of training: for the
+            pair accuracy and for the calibration of the scores.
         max_tokens: pairs with a longer sequence are left out, and counted.
         seed: of the order and of what is held out.
 
@@ -37,24 +38,32 @@ class PairData(LightningDataModule):
     """
 
     def __init__(
-        self, path: Path, *, batch_size: int = 16, validation: float = 0.1, max_tokens: int = 4096, seed: int = 0
+        self,
+        path: Path,
+        *,
+        batch_size: int = 16,
+        micro_batch: int | None = None,
+        validation: float = 0.1,
+        max_tokens: int = 4096,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         if batch_size < 1 or not 0 <= validation < 1 or max_tokens < 2:
             settings = f"batch_size {batch_size}, validation {validation}, max_tokens {max_tokens}"
             raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
-        self.path, self.batch_size, self.validation = Path(path) / "data" / "pairs.jsonl", batch_size, validation
-        self.max_tokens, self.seed = max_tokens, seed
+        self.path, self.validation, self.max_tokens = Path(path) / "data" / "pairs.jsonl", validation, max_tokens
+        self.batch_size, self.micro_batch, self.seed = batch_size, micro_batch or batch_size, seed
         self.train: list[Item] = []
         self.held_out: list[Item] = []
 
     def setup(self, stage: str) -> None:
+        accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self.train:
             return
         too_long = 0
         for number, (where, row) in enumerate(numbered_rows(self.path)):
             pair = pair_from_row(row, where)
-            item = (number, last_reading(pair.chosen, where), last_reading(pair.rejected, where))
+            item = (number, last_score_position(pair.chosen, where), last_score_position(pair.rejected, where))
             if max(len(item[1].ids), len(item[2].ids)) > self.max_tokens:
                 too_long += 1
                 continue
@@ -76,22 +85,22 @@ class PairData(LightningDataModule):
             self.trainer,
             items,
             collate_pairs,
-            batch_size=self.batch_size,
+            batch_size=self.micro_batch,
             seed=self.seed,
             lengths=[len(chosen.ids) for _, chosen, _ in items],
             shuffle=shuffle,
         )
 
 
-def last_reading(episode: Episode, where: str) -> ReadSequence:
-    """The sequence in which the last step is read, with that reading alone.
+def last_score_position(episode: Episode, where: str) -> ScoredSequence:
+    """The sequence that holds the score position of the last step, with that score position alone.
 
     Raises:
         DataError: the episode has no last step that the policy wrote.
     """
     last = len(episode.steps) - 1
-    for sequence in read_sequences(episode):
-        for reading in sequence.readings:
-            if reading.step == last:
-                return replace(sequence, readings=(reading,))
+    for sequence in scored_sequences(episode):
+        for position in sequence.positions:
+            if position.step == last:
+                return replace(sequence, positions=(position,))
     raise DataError(f"{where}: the episode does not end in a step with sampled tokens")

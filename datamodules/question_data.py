@@ -8,6 +8,7 @@ from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
+from datamodules.batches import accumulate
 from datamodules.sources import Source
 from envs.packing import PackedSequence, SequenceBatch, collate
 from envs.types import Question
@@ -16,16 +17,17 @@ from envs.types import Question
 class QuestionData(LightningDataModule):
     """One Lightning epoch is one iteration: a rollout fills the buffer, the loader serves it in micro-batches.
 
-    Every question comes once before any comes twice, each time round in another order. Ranks own whole groups, the
+    Every question is used once before any is used again, each round in another order. A rank owns whole groups, the
     episodes of one question. Episodes of an update share batches by length. Neither buffer nor position is ever
-    saved: checkpoints belong at the ends of iterations, and an iteration that was broken off is done again.
+    saved: checkpoints are written at the ends of iterations, and an interrupted iteration is repeated.
 
     Args:
-        questions: what is trained on.
+        questions: the questions to train on.
         questions_per_iteration: of all ranks together.
+        group_size: episodes a question.
         updates: optimiser steps an iteration, each on an equal share of the questions.
         micro_batch: episodes of one forward pass, of all ranks together; None takes all of an update at once. The
-            Trainer's `accumulate_grad_batches` must be the number of micro-batches of an update.
+            Trainer's `accumulate_grad_batches` follows from it.
         seed: of the order, and of the rollouts.
 
     Raises:
@@ -40,6 +42,7 @@ class QuestionData(LightningDataModule):
         questions: Source,
         *,
         questions_per_iteration: int = 8,
+        group_size: int = 8,
         updates: int = 1,
         micro_batch: int | None = None,
         seed: int = 0,
@@ -48,16 +51,26 @@ class QuestionData(LightningDataModule):
         if min(questions_per_iteration, updates, micro_batch or 1) < 1 or questions_per_iteration % updates:
             raise ConfigError(
                 f"questions_per_iteration {questions_per_iteration}, updates {updates}, micro_batch {micro_batch}: "
-                "each must be at least 1, and the updates must share out the questions evenly"
+                "each must be at least 1, and the updates must divide the questions evenly"
             )
+        if group_size < 2:
+            raise ConfigError(f"group_size {group_size}: an advantage compares at least 2 episodes of a question")
         self.questions, self.questions_per_iteration, self.updates = questions, questions_per_iteration, updates
-        self.micro_batch, self.seed = micro_batch, seed
-        self.group_size: int | None = None  # set by whoever fills the buffer, before the loader is asked for
+        self.group_size, self.seed = group_size, seed
+        self.batch_size = questions_per_iteration // updates * group_size  # episodes of an update
+        self.micro_batch = micro_batch or self.batch_size
         self._pool: list[Question] = []
         self._orders: list[list[Question]] = []
         self._buffer: IterationBuffer | None = None
 
     def setup(self, stage: str) -> None:
+        assert self.trainer is not None
+        questions, ranks = self.questions_per_iteration // self.updates, self.trainer.world_size
+        if questions % ranks:
+            raise ConfigError(
+                f"{questions} questions an update do not divide among {ranks} ranks, which own whole groups"
+            )
+        accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self._pool:
             return
         self._pool = list(self.questions)
@@ -77,24 +90,24 @@ class QuestionData(LightningDataModule):
         return self.chosen(iteration)[self.trainer.global_rank :: self.trainer.world_size]
 
     def chosen(self, iteration: int) -> list[Question]:
-        """All ranks' questions of an iteration, no two the same."""
+        """All ranks' questions of an iteration, all different."""
         size, count = len(self._pool), self.questions_per_iteration
         start, stop = iteration * count, (iteration + 1) * count
         rounds = range(start // size, (stop - 1) // size + 1)
         return [q for r in rounds for q in self._order(r)[max(0, start - r * size) : stop - r * size]]
 
     def _order(self, number: int) -> list[Question]:
-        """The questions in the order of one time round; the last ones of the round before do not come first."""
+        """The questions in the order of one round; an iteration across two rounds gets no question twice."""
         while len(self._orders) <= number:
             r, size = len(self._orders), len(self._pool)
-            begun = r * size % self.questions_per_iteration  # of an iteration that the round before began
+            begun = r * size % self.questions_per_iteration  # questions of its first iteration from the round before
             recent = {question.id for question in self._orders[-1][size - begun :]} if begun else set()
             order = sorted(self._pool, key=lambda q: (q.id in recent, stable_hash(self.seed, "questions", r, q.id)))
             self._orders.append(order)
         return self._orders[number]
 
     def fill(self, episodes: Sequence[Sequence[PackedSequence]]) -> None:
-        """Put an iteration's episodes of this rank, group by group, in place of the last one's.
+        """Replace the buffer by the training sequences of an iteration's episodes of this rank, group by group.
 
         An episode may have any number of sequences, none where it trains nothing.
         """
@@ -103,32 +116,14 @@ class QuestionData(LightningDataModule):
 
     @property
     def mid_iteration(self) -> bool:
-        """Whether some of the buffer was served and some was not."""
+        """Whether a part of the buffer was served and a part was not."""
         return self._buffer is not None and 0 < self._buffer.served < len(self._buffer)
 
     def train_dataloader(self) -> IterationBuffer:
         assert self.trainer is not None
-        if self.group_size is None:
-            raise ConfigError("QuestionData needs callbacks.rollout:RolloutCallback among the stage's callbacks")
-        ranks, accumulated = self.trainer.world_size, self.trainer.accumulate_grad_batches
-        questions = self.questions_per_iteration // self.updates
-        if questions % ranks:
-            raise ConfigError(
-                f"{questions} questions an update do not divide among {ranks} ranks, which own whole groups"
-            )
-        episodes = questions * self.group_size
-        micro_batch = self.micro_batch or episodes
-        if episodes % micro_batch or micro_batch % ranks:
-            raise ConfigError(
-                f"micro_batch {micro_batch} must divide the {episodes} episodes of an update, and itself divide among "
-                f"{ranks} ranks"
-            )
-        if episodes // micro_batch != accumulated:
-            raise ConfigError(
-                f"an update of {questions} x {self.group_size} episodes in micro-batches of {micro_batch} needs "
-                f"trainer.accumulate_grad_batches: {episodes // micro_batch}, not {accumulated}"
-            )
-        self._buffer = IterationBuffer(self.updates, accumulated, micro_batch // ranks)
+        self._buffer = IterationBuffer(
+            self.updates, self.batch_size // self.micro_batch, self.micro_batch // self.trainer.world_size
+        )
         return self._buffer
 
 
@@ -157,7 +152,7 @@ class IterationBuffer:
 
     def __iter__(self) -> Iterator[SequenceBatch]:
         if not self._episodes:
-            raise RuntimeError("the buffer is read before a rollout filled it")
+            raise RuntimeError("the buffer is empty: QuestionData needs a callbacks.rollout:RolloutCallback")
         share = self.batches * self.size
         for start in range(0, len(self._episodes), share):
             update = sorted(self._episodes[start : start + share], key=lambda rows: sum(map(len, rows)), reverse=True)

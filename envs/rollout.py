@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -44,6 +45,46 @@ def rollout(
     with progress_bar(len(episodes), label, unit="ep") as bar:
         play_out(environment, sampler, episodes, seed=seed, pool=pool, tick=bar.update)
     return episodes
+
+
+class Sampling(typing.Protocol):
+    """How an iteration of reinforcement learning samples, as a component of the rollout callback."""
+
+    def __call__(
+        self,
+        environment: RetrievalEnvironment,
+        sampler: Sampler,
+        questions: Sequence[Question],
+        *,
+        group_size: int,
+        seed: int,
+        iteration: int,
+    ) -> list[Episode]:
+        """`group_size` finished episodes a question, side by side; they may share turns, as paths of a tree do."""
+        ...
+
+
+def independent_groups(
+    environment: RetrievalEnvironment,
+    sampler: Sampler,
+    questions: Sequence[Question],
+    *,
+    group_size: int,
+    seed: int,
+    iteration: int,
+    pool: int = 64,
+) -> list[Episode]:
+    """Independent episodes, at most `pool` at a time; see `Sampling` and `rollout`."""
+    return rollout(
+        environment,
+        sampler,
+        questions,
+        seed=seed,
+        samples=group_size,
+        iteration=iteration,
+        pool=pool,
+        label=f"iteration {iteration}",
+    )
 
 
 def play_out(

@@ -39,8 +39,8 @@ def measure(
         values[f"rewards/{name}/mean"] = given_N
         values[f"rewards/{name}/std"] = _std(given_N[None])
         values[f"rewards/{name}/unscored"] = given_N.isnan()
-    if "prm" in scores.breakdown:
-        values |= _prm(episodes, scores.breakdown["prm"], mask_BS)
+        if given.dim() == 2:
+            values |= _by_answer(name, given, mask_BS, episodes)
     advantages_N = advantages_BS[mask_BS]
     values["adv/mean"], values["adv/abs"] = advantages_N, advantages_N.abs()
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])
@@ -58,20 +58,19 @@ def measure(
     return values
 
 
-def _prm(episodes: Sequence[Episode], given_BS: Tensor, mask_BS: Tensor) -> dict[str, Tensor]:
-    """Whether a process reward model still tells right answers from wrong ones while it is trained against.
+def _by_answer(name: str, given_BS: Tensor, mask_BS: Tensor, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+    """A step reward in episodes with right and with wrong answers: does it still tell them apart while it is optimised?
 
-    Of the steps in format alone: the others get 0 by rule, and stand mostly in wrong episodes.
+    Of valid steps alone: a process reward model gives the others 0 by rule, and most of them are in wrong episodes.
     """
-    read_BS = mask_BS.clone()
+    valid_BS = mask_BS.clone()
     for row, episode in enumerate(episodes):
         for number, step in enumerate(episode.steps):
-            read_BS[row, number] &= step.valid
+            valid_BS[row, number] &= step.valid
     right_B = _floats(exact_match(episode.answer, episode.question.answers) for episode in episodes).bool()
     return {
-        "prm/mean": given_BS[read_BS],
-        "prm/right": given_BS[read_BS & right_B[:, None]],
-        "prm/wrong": given_BS[read_BS & ~right_B[:, None]],
+        f"rewards/{name}/right": given_BS[valid_BS & right_B[:, None]],
+        f"rewards/{name}/wrong": given_BS[valid_BS & ~right_B[:, None]],
     }
 
 

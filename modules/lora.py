@@ -1,10 +1,11 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train, and how they are saved, alone or merged."""
+"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train, and how they are disabled, merged, saved."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,8 +13,9 @@ from typing import cast
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.constants import SAFETENSORS_WEIGHTS_NAME
-from peft.utils.other import TrainableTokensWrapper
+from peft.utils.other import AuxiliaryTrainingWrapper, TrainableTokensWrapper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -30,10 +32,10 @@ class LoRA:
     Args:
         r: rank.
         alpha: an addition counts `alpha / r` times.
-        dropout: of what enters an adapter.
+        dropout: on the input of an adapter.
         targets: names of the linear layers, such as q_proj; None takes all but the head.
-        trainable_tokens: the embeddings of the tokenizer's special tokens, a format's tags among them, train too: as
-            input and, where the head has rows of its own, as output. Tags that a model has just got need it.
+        trainable_tokens: train the embeddings of the tokenizer's special tokens too, a format's tags among them: as
+            input and, where the head has weights of its own, as output. Newly added tags need it.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -47,11 +49,11 @@ class LoRA:
 
     def __post_init__(self) -> None:
         if self.r < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
-            given = f"lora: r {self.r}, alpha {self.alpha}, dropout {self.dropout}"
-            raise ConfigError(f"{given}: r must be at least 1, alpha above 0, dropout in [0, 1)")
+            settings = f"lora: r {self.r}, alpha {self.alpha}, dropout {self.dropout}"
+            raise ConfigError(f"{settings}: r must be at least 1, alpha above 0, dropout in [0, 1)")
 
     def apply(self, policy: Policy) -> None:
-        """Put the adapters into the policy's model, in place; they begin as no change at all.
+        """Add the adapters to the policy's model, in place; before training they change no output.
 
         Raises:
             ConfigError: no layer of the model has one of the names.
@@ -70,7 +72,7 @@ class LoRA:
             raise ConfigError(f"lora.targets {self.targets}: {str(error).splitlines()[0]}") from error
 
     def _tokens(self, policy: Policy) -> dict[str, list[int]]:
-        """The rows that train, by the name of the table; a tied head follows the embedding."""
+        """Ids of the rows that train, by the name of their table; a tied head follows the embedding."""
         tables = [policy.model.get_input_embeddings()]
         if not policy.model.config.get_text_config().tie_word_embeddings:
             tables.append(cast(nn.Module, policy.model.get_output_embeddings()))
@@ -79,15 +81,35 @@ class LoRA:
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Whether a model was given adapters."""
+    """Whether a model has adapters."""
     return any(_is_adapter(name) for name, _ in model.named_parameters())
 
 
-def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a model with its adapters added to its weights, in float32: that of the same model without any.
+@contextmanager
+def adapters_disabled(model: nn.Module) -> Iterator[None]:
+    """Compute with the base weights alone, in evaluation mode: a frozen reference that takes no memory of its own.
 
-    Bfloat16 would round away what is less than half a step of its grid, most of what an adapter adds to a weight.
-    Works on names and whole tensors alone, so `model` may be sharded and `state` gathered from it.
+    PEFT's own switch also changes which parameters require a gradient, which DDP and FSDP2 rely on: here only the
+    flags that the layers read are set. Run it under `no_grad`.
+    """
+    layers = [one for one in model.modules() if isinstance(one, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
+    training = model.training
+    model.eval()
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+        model.train(training)
+
+
+def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of the model with its adapters merged into the weights, in float32, under the names of a plain model.
+
+    In bfloat16 most of what an adapter adds to a weight would be rounded away. Only names and whole tensors are used,
+    so `model` may be sharded and `state` gathered from it.
     """
     plain = {name: value.float() for name, value in state.items()}
     for name, module in model.named_modules():
@@ -106,13 +128,13 @@ def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_adapters(model: nn.Module, state: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the adapters of a model in PEFT's format, for the base they were trained on; `state` as in `merged`."""
+    """Write the adapters of a model to `folder` in PEFT's format; `state` as in `merged`."""
     config = copy.copy(cast(dict[str, LoraConfig], model.peft_config)[_ADAPTER])
     config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs from run to run
-    found = get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=_ADAPTER)
+    adapters = get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=_ADAPTER)
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(folder))
-    tensors = {f"base_model.model.{name}": value.contiguous() for name, value in found.items()}
+    tensors = {f"base_model.model.{name}": value.contiguous() for name, value in adapters.items()}
     save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
 
 

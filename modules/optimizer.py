@@ -1,23 +1,26 @@
-"""Optimisers with their learning-rate schedule, as components: another one is another class with `configure`."""
+"""Optimisers with their learning-rate schedule, as components. A new optimiser is a class with `configure`."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import Parameter
 
 from common.errors import ConfigError
 
 
 class Optimizer(typing.Protocol):
-    """What a training module asks for its optimiser."""
+    """Makes the optimiser of a training module."""
 
-    def configure(self, parameters: Iterable[Parameter], steps: int) -> Any:
-        """What `LightningModule.configure_optimizers` returns, for a run of `steps` optimiser steps."""
+    def configure(self, groups: Sequence[dict[str, Any]], steps: int) -> Any:
+        """What `LightningModule.configure_optimizers` returns, for a run of `steps` optimiser steps.
+
+        Args:
+            groups: parameter groups as torch optimisers take them; one may have an `lr` of its own.
+        """
         ...
 
 
@@ -36,12 +39,12 @@ class AdamW:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        inside = all(0 <= one < 1 for one in self.betas) and 0 <= self.floor <= 1
+        inside = all(0 <= beta < 1 for beta in self.betas) and 0 <= self.floor <= 1
         if min(self.lr, self.weight_decay, self.warmup_steps) < 0 or not inside:
             raise ConfigError(f"{self}: lr, weight_decay and warmup_steps must be >= 0, betas and floor in [0, 1]")
 
-    def configure(self, parameters: Iterable[Parameter], steps: int) -> Any:
-        optimizer = torch.optim.AdamW(parameters, self.lr, self.betas, weight_decay=self.weight_decay)
+    def configure(self, groups: Sequence[dict[str, Any]], steps: int) -> Any:
+        optimizer = torch.optim.AdamW([*groups], self.lr, self.betas, weight_decay=self.weight_decay)
 
         def factor(step: int) -> float:
             if step < self.warmup_steps:

@@ -13,8 +13,8 @@ from modules.functional.logprobs import token_logprobs
 def trained_logits(model: PreTrainedModel, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Logits `[B, K, V]` that predict the K positions trained in any row, and those positions `[K]`.
 
-    The vocabulary is large and most of an agent's context is not trained: nothing is computed for the rest. Padding is
-    on the right, where a causal model never looks back to it: no mask, so attention takes its causal short cut.
+    The vocabulary is large and most of an agent's context is not trained: no logits are computed for the rest. Padding
+    is on the right, where a causal model never reads it, so no mask is needed and attention may use its causal kernel.
     """
     trained_T = batch.loss_mask_BT.any(dim=0)
     trained_T[0] = False  # nothing predicts the first token
@@ -27,10 +27,10 @@ def sequence_logprobs(model: PreTrainedModel, batch: SequenceBatch, temperature:
     """Log-probability of every trained token, `[B, T]` float32 with 0 elsewhere."""
     logits_BKV, positions_K = trained_logits(model, batch)
     logps_BK = token_logprobs(logits_BKV, batch.ids_BT[:, positions_K], temperature)
-    return spread(logps_BK, positions_K, batch)
+    return scatter_to_tokens(logps_BK, positions_K, batch)
 
 
-def spread(values_BK: Tensor, positions_K: Tensor, batch: SequenceBatch) -> Tensor:
-    """Values at K positions put in their places: `[B, K]` -> `[B, T]`, 0 where nothing is trained."""
+def scatter_to_tokens(values_BK: Tensor, positions_K: Tensor, batch: SequenceBatch) -> Tensor:
+    """Put the values of K positions at their places: `[B, K]` -> `[B, T]`, 0 where nothing is trained."""
     values_BT = torch.zeros(batch.ids_BT.shape, dtype=values_BK.dtype, device=values_BK.device)
     return values_BT.index_copy(1, positions_K, values_BK).masked_fill(~batch.loss_mask_BT, 0.0)

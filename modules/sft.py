@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on episodes, with control tokens weighted (ProRAG Eq 1); with weight 1 also ProRAG's RFT."""
+"""Supervised fine-tuning on episodes with weighted control tokens (ProRAG Eq 1); with weight 1 it is ProRAG's RFT."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SFT(Training):
     """Trains a policy on the policy's tokens of episodes.
 
     Args:
-        control_weight: weight of control tokens, the tokenizer's special ones; everything else has 1.
-        tag_weights: in its place, a weight for each tag named.
+        control_weight: weight of control tokens, the tokenizer's special tokens; all others have weight 1.
+        tag_weights: replaces `control_weight` by a weight for each of these tags.
 
     Raises:
-        ConfigError: a tag of `tag_weights` is no token.
+        ConfigError: a weight is negative, or a tag of `tag_weights` is not in the tokenizer.
     """
 
     def __init__(
@@ -78,6 +78,6 @@ def _weights(policy: Policy, control_weight: float, tag_weights: dict[str, float
     vocabulary = policy.tokenizer.get_vocab()
     for tag, weight in tag_weights.items():
         if tag not in vocabulary:
-            raise ConfigError(f"tag_weights names {tag!r}, which is no token of the policy's tokenizer")
+            raise ConfigError(f"tag_weights names {tag!r}, which is not in the policy's tokenizer")
         weight_V[vocabulary[tag]] = weight
     return weight_V

@@ -1,7 +1,7 @@
-"""Fully sharded data parallelism (FSDP2): who holds what, and how the whole is had where it is needed.
+"""Fully sharded data parallelism (FSDP2): sharding a model, and gathering its parameters for sampling and for export.
 
-Every rank keeps a share of each parameter, its gradient and its optimiser state; a layer's parameters are gathered
-when it runs. That is a collective call: where ranks run the model different numbers of times, `gathered` comes first.
+Every rank keeps a shard of each parameter, its gradient and its optimiser state; a layer's parameters are gathered
+when it runs. That is a collective call: where ranks run the model different numbers of times, use `gathered`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from modules.lora import has_adapters, merged
 
 
 class FSDP2(ModelParallelStrategy):
-    """Shards parameters over all processes, however many there are; a `Training` module lets itself be sharded.
+    """Shards the parameters of a `Training` module over all processes.
 
-    A checkpoint is one file with the whole state, put together on rank 0: it is written atomically and can be read by
-    any number of processes. Lightning's folders of shards are neither.
+    A checkpoint is one file with the full state, gathered on rank 0: it is written atomically and any number of
+    processes can read it. Neither holds for Lightning's folders of shards.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class FSDP2(ModelParallelStrategy):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, *, mixed: bool = False) -> None:
-    """Shard a model in place: its decoder layers one by one, then the rest; a model that is sharded stays as it is.
+    """Shard a model in place: its decoder layers one by one, then the rest. A sharded model is left as it is.
 
     Args:
         mesh: the processes.
@@ -46,38 +46,38 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, mixed: bool = False) -> None:
         return
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if mixed else MixedPrecisionPolicy()
     kinds = set(getattr(model, "_no_split_modules", None) or ())
-    for module in [*(one for one in model.modules() if type(one).__name__ in kinds), model]:
+    for module in [*(layer for layer in model.modules() if type(layer).__name__ in kinds), model]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
 @contextmanager
 def gathered(module: LightningModule) -> Iterator[None]:
-    """Run the model of a module that is being fitted as often as this rank likes, in the precision of its training.
+    """Hold the whole parameters of a module during a fit, in its training precision, so that ranks may differ in calls.
 
-    Sharded parameters are gathered once, by all ranks together, and given back at the end, so between the two no
-    forward pass is a collective call. Where nothing is sharded, there is nothing to gather.
+    Sharded parameters are gathered once, by all ranks together, and resharded at the end: no forward pass in between
+    is a collective call. Without sharding only the precision is set.
     """
-    sharded = [one for one in module.modules() if isinstance(one, FSDPModule)]
+    sharded = [layer for layer in module.modules() if isinstance(layer, FSDPModule)]
     try:
-        for one in sharded:
-            one.unshard()
-            one.set_reshard_after_forward(False, recurse=False)
+        for layer in sharded:
+            layer.unshard()
+            layer.set_reshard_after_forward(False, recurse=False)
         with module.trainer.precision_plugin.forward_context():
             yield
     finally:
-        for one in sharded:
-            one.set_reshard_after_forward(True, recurse=False)
-            one.reshard()
+        for layer in sharded:
+            layer.set_reshard_after_forward(True, recurse=False)
+            layer.reshard()
 
 
 def full_state(module: nn.Module) -> dict[str, Tensor]:
-    """Whole parameters and buffers by name, on the CPU. All ranks call it, the first gets them, the others none."""
+    """Full parameters and buffers by name, on the CPU. All ranks call it; rank 0 gets them, the others get none."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     return cast(dict[str, Tensor], get_model_state_dict(module, options=options))
 
 
 def whole(model: PreTrainedModel, state: Mapping[str, Tensor]) -> PreTrainedModel:
-    """A copy to be saved, of what `full_state` gathered: on the CPU, adapters merged into weights of float32."""
+    """An unsharded copy of the model from what `full_state` gathered: on the CPU, adapters merged in float32."""
     kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.device("meta"):
         copy = kind(model.config)

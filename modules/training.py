@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from common.errors import ConfigError, UserError
@@ -21,14 +23,33 @@ from modules.sharding import FSDP2, full_state, shard, whole
 
 
 class TrainingError(UserError):
-    """Training cannot go on: a loss that is no number."""
+    """Training cannot go on: a loss or a gradient that is not finite, advantages of a wrong shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One loss of a training module; no other loss trains its parameters.
+
+    Attributes:
+        modules: their trainable parameters are its own.
+        lr: their learning rate, on the optimiser's schedule; None is the optimiser's.
+        clip: the largest norm of their gradient; None is the Trainer's `gradient_clip_val`.
+    """
+
+    modules: tuple[nn.Module, ...]
+    lr: float | None = None
+    clip: float | None = None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What it trains."""
+        return [one for module in self.modules for one in module.parameters() if one.requires_grad]
 
 
 class Training(LightningModule):
-    """Trains a policy. A subclass computes sums in `training_step` and hands them to `mean_loss`.
+    """Trains a policy. A subclass computes sums in `training_step` and passes them to `mean_loss`.
 
-    Sums are divided by what they count only when the optimiser steps, over all ranks and accumulated batches, so a
-    step is the same however its rows were shared out.
+    Sums are divided by their counts only when the optimiser steps, over all ranks and accumulated batches, so a step
+    is the same however its rows were shared out.
 
     Args:
         policy: what is trained.
@@ -49,13 +70,20 @@ class Training(LightningModule):
         if gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.train()  # models are loaded in evaluation mode, and Lightning leaves modes as they are
-        self._sums: Tensor | None = None  # of the losses of an optimiser step, and of what they count
+        self._sums: Tensor | None = None  # [losses, 2], totals and counts of an optimiser step so far
+
+    def losses(self) -> dict[str, Loss]:
+        """The losses by name. A module with several overrides this and calls `mean_losses`.
+
+        The first is logged as `loss`, `grad_norm` and `lr`, the others as `loss/<name>` and so on.
+        """
+        return {"loss": Loss((self,))}
 
     def configure_model(self) -> None:
-        """Let a strategy that shards have its way with what trains.
+        """Shard the trainable modules under FSDP2.
 
         Raises:
-            ConfigError: the strategy's checkpoints cannot be trusted.
+            ConfigError: the strategy shards, but its checkpoints are not atomic.
         """
         strategy = self.trainer.strategy
         if not isinstance(strategy, ModelParallelStrategy):
@@ -71,26 +99,37 @@ class Training(LightningModule):
                 shard(module, strategy.device_mesh["data_parallel"], mixed=mixed and module is self.model)
 
     def configure_optimizers(self) -> Any:
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return self.optimizer.configure(parameters, int(self.trainer.estimated_stepping_batches))
+        groups = [
+            {"params": loss.parameters()} | ({} if loss.lr is None else {"lr": loss.lr})
+            for loss in self.losses().values()
+        ]
+        return self.optimizer.configure(groups, int(self.trainer.estimated_stepping_batches))
 
     def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
-        """What `training_step` returns: its share of a mean over all ranks and batches of the optimiser step.
+        """`mean_losses` of a module with one loss."""
+        return self.mean_losses({"loss": (total, count)})
+
+    def mean_losses(self, sums: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
+        """What `training_step` returns: its share of the means over all ranks and batches of the optimiser step.
 
         Args:
-            total: scalar, the sum of the losses of this batch.
-            count: scalar, what the sum is to be divided by (tokens, weights, rows, pairs).
+            sums: for each of `losses()`, in their order, two scalars: the sum of the losses of this batch, and what it
+                is to be divided by (tokens, weights, rows, pairs).
 
         Raises:
-            TrainingError: the loss is not finite.
+            TrainingError: a loss is not finite.
         """
-        self._refuse_lost("loss", float(total.detach()))
-        sums = torch.stack([total.detach().float(), count.detach().float()])
-        self._sums = sums if self._sums is None else self._sums + sums
+        if list(sums) != list(self.losses()):
+            raise ValueError(f"sums of {list(sums)} for the losses {list(self.losses())}")
+        for name, (total, _) in sums.items():
+            self._check_finite(f"{name} loss" if len(sums) > 1 else name, float(total.detach()))
+        batch = torch.stack([torch.stack([total.detach().float(), count.float()]) for total, count in sums.values()])
+        self._sums = batch if self._sums is None else self._sums + batch
         # Lightning divides by the accumulated batches and DDP by the ranks: undone here.
-        return total * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return torch.stack([total for total, _ in sums.values()]).sum() * scale
 
-    def _refuse_lost(self, what: str, value: float) -> None:
+    def _check_finite(self, what: str, value: float) -> None:
         """Before it reaches a weight: a loss that is finite may still have a gradient that is not."""
         if not math.isfinite(value):
             raise TrainingError(
@@ -99,34 +138,53 @@ class Training(LightningModule):
             )
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Dropout, where a model has any: no state of a generator is saved, so a resumed run has to come by it anew.
+        # For dropout: no generator state is saved, so that of a resumed run must follow from its position.
         torch.manual_seed(stable_hash(self._seed, "batch", self.current_epoch, batch_idx, self.global_rank))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        frozen = {name for name, one in self.named_parameters(remove_duplicate=False) if not one.requires_grad}
+        parameters = self.named_parameters(remove_duplicate=False)
+        frozen = {name for name, parameter in parameters if not parameter.requires_grad}
         state = checkpoint["state_dict"]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name not in frozen}
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         assert self._sums is not None
-        total, count = cast(Tensor, self.trainer.strategy.reduce(self._sums, reduce_op="sum")).tolist()
+        sums = cast(Tensor, self.trainer.strategy.reduce(self._sums, reduce_op="sum")).tolist()
         self._sums = None
-        scale = 1.0 / max(count, 1e-8)
-        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-        for gradient in gradients:
-            gradient.mul_(scale)
-        norm = torch.nn.utils.get_total_norm(gradients)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        self._refuse_lost("gradient's norm", float(norm))
-        self.log("loss", total * scale)
-        self.log("grad_norm", norm)
-        self.log("lr", optimizer.param_groups[0]["lr"])
+        for number, (name, loss) in enumerate(self.losses().items()):
+            total, count = sums[number]
+            scale = 1.0 / max(count, 1e-8)
+            gradients = [parameter.grad for parameter in loss.parameters() if parameter.grad is not None]
+            for gradient in gradients:
+                gradient.mul_(scale)
+            norm = torch.nn.utils.get_total_norm(gradients)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            self._check_finite(f"norm of the {name}'s gradient", float(norm))
+            suffix = f"/{name}" if number else ""
+            self.log(f"loss{suffix}", total * scale)
+            self.log(f"grad_norm{suffix}", norm)
+            self.log(f"lr{suffix}", optimizer.param_groups[number]["lr"])
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        losses = self.losses().values()
+        if len(losses) == 1:
+            return super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        if gradient_clip_algorithm == "value":
+            raise ConfigError("several losses are clipped by norm: leave trainer.gradient_clip_algorithm out")
+        for loss in losses:
+            if clip := gradient_clip_val if loss.clip is None else loss.clip:
+                torch.nn.utils.clip_grad_norm_(loss.parameters(), clip)
 
     def export(self, folder: Path) -> None:
-        """Write the trained policy to `folder/model`; called on every rank, written by the first.
+        """Write the trained policy to `folder/model`; called on every rank, rank 0 writes.
 
-        Adapters are merged there, in float32, and stand alone in `folder/adapter` too: on the base they were trained
-        on, in its precision, they are the very policy that was trained.
+        Adapters are merged into it in float32. They are also written alone, to `folder/adapter`: loaded on the base
+        that they were trained on, in its precision, they give exactly the policy that was trained.
         """
         state = full_state(self.model)
         if not state:

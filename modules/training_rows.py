@@ -1,18 +1,40 @@
-"""From finished episodes and their advantages to the sequences that train, with an advantage for every token."""
+"""From finished episodes and their rewards to the inputs of a credit function, and from advantages to training rows."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import PackedSequence, pack
 from envs.types import Episode
-from modules.functional.advantages import per_token
+from modules.functional.credit import CreditInputs
+from modules.rewards.terms import Scores
 from modules.training import TrainingError
+
+
+def credit_inputs(episodes: Sequence[Episode], scores: Scores, group_size: int) -> CreditInputs:
+    """What a credit function reads of scored episodes; they come group by group."""
+    S = scores.step_mask_BS.shape[1]
+    kinds = [tuple(step.kind for step in episode.steps) for episode in episodes]
+    return CreditInputs(
+        step_rewards_BS=scores.step_BS,
+        step_mask_BS=scores.step_mask_BS,
+        outcome_B=scores.outcome_B,
+        group_size=group_size,
+        step_lengths_BS=step_lengths(episodes, S),
+        step_kinds_BS=tuple(row + ("",) * (S - len(row)) for row in kinds),
+        old_logps_BT=pad_sequence([_sampled_logps(episode) for episode in episodes], batch_first=True),
+    )
+
+
+def _sampled_logps(episode: Episode) -> Tensor:
+    """`[T]`: log-probs of an episode's sampled tokens, in the order of its steps."""
+    spans = [span for step in episode.steps for span in step.spans]
+    return torch.tensor([logp for turn, start, end in spans for logp in episode.turns[turn].action_logps[start:end]])
 
 
 def step_lengths(episodes: Sequence[Episode], steps: int) -> Tensor:
@@ -32,16 +54,14 @@ def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
         lengths_BS: `[B, S]` policy tokens of each step.
 
     Raises:
-        TrainingError: it is neither, or not finite.
+        TrainingError: the shape is another, or a number is not finite.
     """
     (B, S), T = lengths_BS.shape, int(lengths_BS.sum(dim=1).max()) if lengths_BS.numel() else 0
     if advantages.shape not in ((B, S), (B, T)):
         shape = tuple(advantages.shape)
-        raise TrainingError(f"the advantage gave {shape} numbers, not one a step {(B, S)} or one a token {(B, T)}")
+        raise TrainingError(f"credit gave advantages {shape}, not one a step {(B, S)} or one a token {(B, T)}")
     if lost := int((~advantages.isfinite()).sum()):
-        raise TrainingError(
-            f"{lost} of the advantage's {advantages.numel()} numbers are not finite: 0 is for the unknown"
-        )
+        raise TrainingError(f"{lost} of {advantages.numel()} advantages are not finite: give 0 where a reward is NaN")
     if advantages.shape == (B, T) and T != S:
         return advantages
     rows = [values_S.repeat_interleave(count_S) for values_S, count_S in zip(advantages, lengths_BS, strict=True)]
@@ -49,7 +69,7 @@ def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
 
 
 def step_means(advantages_BT: Tensor, lengths_BS: Tensor) -> Tensor:
-    """The mean advantage of each step's tokens, `[B, T]` -> `[B, S]`, 0 for a step without any: to be shown."""
+    """The mean advantage of each step's tokens, `[B, T]` -> `[B, S]`, for metrics; 0 for a step without tokens."""
     sums_BS = torch.zeros(lengths_BS.shape)
     for sums_S, values_T, lengths_S in zip(sums_BS, advantages_BT, lengths_BS, strict=True):
         step_N = torch.arange(len(lengths_S)).repeat_interleave(lengths_S)
@@ -58,33 +78,59 @@ def step_means(advantages_BT: Tensor, lengths_BS: Tensor) -> Tensor:
 
 
 def training_rows(
-    episodes: Sequence[Episode], kept: Sequence[bool], advantages_BT: Tensor, lengths_BS: Tensor
+    episodes: Sequence[Episode], kept: Sequence[bool], advantages_BT: Tensor
 ) -> list[list[PackedSequence]]:
-    """The sequences of each episode, none of one that is not kept; a turn that several share trains in the first."""
-    rows: list[list[PackedSequence]] = []
-    seen: set[str] = set()
-    for episode, keep, advantages_T, lengths_S in zip(episodes, kept, advantages_BT, lengths_BS, strict=True):
-        rows.append([])
-        if not keep:
-            continue
-        starts = (lengths_S.cumsum(dim=0) - lengths_S).tolist()
-        taken: Counter[int] = Counter()  # tokens of each step so far; a step may go on in the next sequence
-        for sequence in _untrained_twice(episode, seen).sequences():
-            places = []
-            for step in sequence.step_index:
-                places.append(-1 if step < 0 else starts[step] + taken[step])
-                taken[step] += 1
-            packed = pack(sequence)
-            packed.advantages_T = per_token(advantages_T[None], torch.tensor([places]))[0]
-            rows[-1].append(packed)
+    """The training sequences of each episode with an advantage for every token; none where an episode is not kept.
+
+    A turn that several kept episodes share is trained once, in the first of them, with the mean of the advantages that
+    it has in all of them.
+
+    Args:
+        episodes: B finished episodes.
+        kept: whether each of them trains.
+        advantages_BT: `[B, T]`, as `token_advantages` gives them.
+    """
+    shared: dict[str, list[Tensor]] = {}  # by uid of a turn: its tokens' advantages in each episode that holds it
+    for episode, keep, advantages_T in zip(episodes, kept, advantages_BT, strict=True):
+        if keep:
+            for turn, values_T in zip(episode.turns, _turn_advantages(episode, advantages_T), strict=True):
+                shared.setdefault(turn.uid, []).append(values_T)
+    means = {uid: torch.stack(values).mean(dim=0) for uid, values in shared.items()}
+    trained: set[str] = set()
+    return [
+        _rows(mask_already_trained_turns(episode, trained), means) if keep else []
+        for episode, keep in zip(episodes, kept, strict=True)
+    ]
+
+
+def mask_already_trained_turns(episode: Episode, trained: set[str]) -> Episode:
+    """The episode with the turns whose uid is in `trained` masked; adds the uids of the others to `trained`."""
+    known = trained & {turn.uid for turn in episode.turns}
+    trained.update(turn.uid for turn in episode.turns)
+    if not known:
+        return episode
+    turns = [dataclasses.replace(turn, trainable=turn.trainable and turn.uid not in known) for turn in episode.turns]
+    return dataclasses.replace(episode, turns=turns)
+
+
+def _turn_advantages(episode: Episode, advantages_T: Tensor) -> list[Tensor]:
+    """The advantages of each turn's tokens; those of an episode come in the order of its steps."""
+    rows = [torch.zeros(len(turn.action_ids)) for turn in episode.turns]
+    place = 0
+    for step in episode.steps:
+        for turn, start, end in step.spans:
+            rows[turn][start:end] = advantages_T[place : place + end - start]
+            place += end - start
     return rows
 
 
-def _untrained_twice(episode: Episode, seen: set[str]) -> Episode:
-    """The episode with turns that were seen before untrained; remembers those that are seen now."""
-    shared = seen & {turn.uid for turn in episode.turns}
-    seen.update(turn.uid for turn in episode.turns)
-    if not shared:
-        return episode
-    turns = [dataclasses.replace(turn, trainable=turn.trainable and turn.uid not in shared) for turn in episode.turns]
-    return dataclasses.replace(episode, turns=turns)
+def _rows(episode: Episode, means: dict[str, Tensor]) -> list[PackedSequence]:
+    """The packed sequences of an episode, with the advantages of its turns by uid."""
+    rows: list[PackedSequence] = []
+    for sequence in episode.sequences():
+        packed = pack(sequence)
+        turns = [episode.turns[number] for number in sequence.turns]
+        packed.advantages_T = torch.zeros(len(packed))
+        packed.advantages_T[packed.loss_mask_T] = torch.cat([means[turn.uid] for turn in turns if turn.trainable])
+        rows.append(packed)
+    return rows

@@ -16,7 +16,6 @@ class TrainerSettings:
     strategy: Any = "auto"  # a Lightning name, or a component such as FSDP2
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: Literal["norm", "value"] | None = None
-    accumulate_grad_batches: int = 1
     log_every_n_steps: int = 1  # an optimiser step of ours is long
     val_check_interval: int | float | None = None
     check_val_every_n_epoch: int | None = 1

@@ -147,7 +147,7 @@ def overrides(folder: Path, url: str) -> list[str]:
         *(f"parts.{who}_api.base_url={url}" for who in ("teacher", "judge")),
         *(f"parts.{who}_api.cache={folder / 'runs' / who}" for who in ("teacher", "judge")),
         *("parts.limits.turns=6", "parts.limits.turn_tokens=16", "parts.limits.observation_tokens=48"),
-        *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.children=3"),
+        *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.width.children=3"),
         *("stages.search.data.depth=6", "stages.search.data.chunk=4"),
         *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2"),
         "stages.sft.trainer.accumulate_grad_batches=1",

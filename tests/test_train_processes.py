@@ -116,7 +116,7 @@ def test_two_machines_with_a_launcher_each_fit_as_one(tmp_path: Path) -> None:
     """They share the output folder; a step is over all the data, for Lightning deals it out in an order of its own."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    batches = "stages.fit.trainer.accumulate_grad_batches={}".format
+    batches = "stages.fit.data.accumulate={}".format
     assert run(fitting(whole), batches(4)) == 0
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

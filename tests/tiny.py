@@ -58,7 +58,7 @@ def tiny_policy(tokenizer: PreTrainedTokenizerFast, seed: int = 0, scale: float 
 
 
 class Scripted(WritesAtOnce):
-    """A sampler that writes what `script(episode)` returns, ending with the stop tag it contains."""
+    """A sampler that says what `script(episode)` returns, ending with the stop tag it contains."""
 
     def __init__(self, codec_ids: Callable[[str], Sequence[int]], script: Callable[[Episode], str]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Scripted(WritesAtOnce):
 
     def take(self, request: Request) -> Turn:
         text = self.script(request.episode)
-        ids = tuple(self.codec_ids(text))[: request.max_tokens]
+        ids = request.forced_ids or tuple(self.codec_ids(text))[: request.max_tokens]
         turn = request.turn(ids, [-0.5] * len(ids), "stop" if len(ids) < (request.max_tokens or 0) else "length", text)
         turn.uid = f"{request.episode.question.id}/{len(request.episode.turns)}"
         return turn

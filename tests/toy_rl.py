@@ -28,7 +28,7 @@ from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
 from modules.rewards.terms import Term
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 from tests.tiny import CHAT_TEMPLATE, FixedRetriever, tiny_policy
 
 LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)
@@ -206,7 +206,7 @@ class WatchedRollout(RolloutCallback):
         self.killer = killer
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        generate, calls = PolicyGenerator.generate, 0
+        generate, calls = InProcessSampler.generate, 0
 
         def counted(*arguments: Any) -> Any:
             nonlocal calls
@@ -215,7 +215,7 @@ class WatchedRollout(RolloutCallback):
                 self.killer.at("rollout", trainer.current_epoch)
             return generate(*arguments)
 
-        with patch.object(PolicyGenerator, "generate", counted):
+        with patch.object(InProcessSampler, "generate", counted):
             super().on_train_epoch_start(trainer, pl_module)
         with open(f"{self.killer.flag}.calls-{trainer.global_rank}", "a") as f:
             f.write(f"{calls} ")

@@ -1,4 +1,4 @@
-"""A module that learns the slope of a line, for tests of fitting; a callback that breaks a run."""
+"""Modules that learn the slope of a line, one with two losses, for tests of fitting; callbacks that break a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from torch.utils.data import DataLoader, TensorDataset
 
 from common.errors import DataError
+from datamodules.batches import Batches, accumulate
+from modules.optimizer import AdamW
+from modules.policy import Policy
+from modules.training import Loss, Training
 
 
 class Line(LightningDataModule):
-    """Eight points on y = 2x, always in one order."""
+    """Eight points on y = 2x, always in one order; an optimiser step takes `accumulate` batches of two."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, accumulate: int = 1) -> None:
         super().__init__()
-        self.seed = seed
+        self.seed, self.accumulate = seed, accumulate
+
+    def setup(self, stage: str) -> None:
+        assert self.trainer is not None
+        self.trainer.accumulate_grad_batches = self.accumulate
 
     def train_dataloader(self) -> DataLoader[Any]:
         x = torch.arange(8, dtype=torch.float32).unsqueeze(1) / 8
@@ -40,6 +48,53 @@ class Slope(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.lr)
+
+    def export(self, folder: Path) -> None:
+        (folder / "model").mkdir(exist_ok=True)
+        torch.save(self.state_dict(), folder / "model" / "weights.pt")
+
+
+class Rows(LightningDataModule):
+    """Eight rows `(x, tokens)` of an optimiser step each epoch, in batches of `micro_batch` of all ranks."""
+
+    def __init__(self, micro_batch: int = 8) -> None:
+        super().__init__()
+        self.micro_batch = micro_batch
+
+    def setup(self, stage: str) -> None:
+        accumulate(self.trainer, 8, self.micro_batch)
+
+    def train_dataloader(self) -> Batches[tuple[float, int], torch.Tensor]:
+        rows = [(0.1 + i / 8, 1 + i % 4) for i in range(8)]
+        return Batches.of(self.trainer, rows, torch.tensor, batch_size=self.micro_batch, seed=0)
+
+
+class ActorCritic(Training):
+    """Two losses: the actor's is a mean over tokens, the critic's a mean over rows.
+
+    `folder` gets the gradients of every optimiser step as the optimiser has them: divided by their counts, clipped.
+    """
+
+    def __init__(self, folder: str, *, critic_lr: float | None = None, critic_clip: float | None = None) -> None:
+        torch.manual_seed(0)
+        actor: Any = torch.nn.Linear(1, 2)
+        super().__init__(Policy(actor, tokenizer=None), AdamW(1e-2, floor=1.0))  # pyright: ignore[reportArgumentType]
+        self.folder, self.critic = Path(folder), torch.nn.Linear(1, 1)
+        self.critic_lr, self.critic_clip = critic_lr, critic_clip
+
+    def losses(self) -> dict[str, Loss]:
+        return {"policy": Loss((self.model,)), "value": Loss((self.critic,), self.critic_lr, self.critic_clip)}
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        x_B1, tokens_B = batch[:, :1], batch[:, 1]
+        actor = -(tokens_B * torch.log_softmax(self.model(x_B1), dim=-1)[:, 0]).sum()
+        critic = ((self.critic(x_B1) - 2 * x_B1) ** 2).sum()
+        return self.mean_losses({"policy": (actor, tokens_B.sum()), "value": (critic, torch.tensor(len(batch)))})
+
+    def configure_gradient_clipping(self, *arguments: Any, **settings: Any) -> None:
+        super().configure_gradient_clipping(*arguments, **settings)
+        gradients = {name: parameter.grad for name, parameter in self.named_parameters()}
+        torch.save(gradients, self.folder / f"{self.global_step}-{self.global_rank}.pt")
 
     def export(self, folder: Path) -> None:
         (folder / "model").mkdir(exist_ok=True)

@@ -17,8 +17,8 @@ def candidate_groups(
     """Groups of at least two siblings, from the root down, depth first.
 
     A child is a candidate if it was visited `min_visits` times and its last step follows the format; a step that
-    searches needs hits too. Below a child only what was visited `descend_visits` times is looked at. Both as in ProRAG's released
-    code (1 and 3).
+    searches needs hits too. Below a child only what was visited `descend_visits` times is looked at. Both as in
+    ProRAG's released code (1 and 3).
     """
     for path in tree.paths():
         if any(node.visits < descend_visits for node in path[1:]):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.protocols.rendering import render_hits
 from envs.pieces import Data
+from envs.protocols.rendering import render_hits
 from envs.text import Codec
 from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
 

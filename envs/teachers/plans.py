@@ -10,7 +10,7 @@ from common.errors import DataError
 from envs.interfaces import Protocol
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
-from envs.types import Episode, Limits, Move, Question, Request, Turn
+from envs.types import Limits, Move, Question, Request, Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Credit assignment: from rewards of steps and outcomes to advantages, within the group of one question.
+"""Advantages from rewards of steps and outcomes, normalised within the group of one question.
 
-Rows come group by group: the G episodes of a question side by side. NaN is a reward that could not be had: it is left
-out of every statistic and gives advantage 0. A group without spread gives 0 too: it prefers nothing.
+Rows come group by group: the G episodes of a question side by side. NaN is a reward that is not known: it is left out
+of every statistic and its advantage is 0. A group without spread has advantage 0 too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def dual_granularity(
     """Outcome advantage plus `beta` times process advantage, one a step. Source: ProRAG Eqs 7 and 8.
 
     Process rewards are normalised by mean and population std over all steps of a question's G episodes: each step
-    counted once (`step`), by its policy tokens (`token`, as the released code does), or apart for each position in
-    the episode (`step_index`).
+    counted once (`step`), by its policy tokens (`token`, as the released code does), or separately for each position
+    in the episode (`step_index`).
 
     Args:
         step_rewards_BS: `[B, S]`; NaN is left out.
@@ -76,12 +76,6 @@ def dual_granularity(
     return advantages_BS.masked_fill(~(step_mask_BS.bool() & outcome_B.isfinite()[:, None]), 0.0)
 
 
-def per_token(advantages_BS: Tensor, step_index_BT: Tensor) -> Tensor:
-    """Give every token its step's advantage: `[B, S]` and `[B, T]` -> `[B, T]`, 0 where the index is -1."""
-    advantages_BT = advantages_BS.gather(1, step_index_BT.clamp(min=0))
-    return advantages_BT.masked_fill(step_index_BT < 0, 0.0)
-
-
 def _normalize(values: Tensor, weights: Tensor, *, correction: int, eps: float) -> Tensor:
     """Normalise each row `[N, M]` by its weighted mean and std; 0 where a weight is 0 or there is no spread."""
     known = weights > 0
@@ -94,7 +88,7 @@ def _normalize(values: Tensor, weights: Tensor, *, correction: int, eps: float) 
 
 
 def no_spread(values: Tensor, known: Tensor) -> Tensor:
-    """Whether the known values of each row `[N, M]` lie together, so that they prefer nothing, `[N]` bool."""
+    """Whether the known values of each row `[N, M]` lie within 1e-6 or are fewer than two, `[N]` bool."""
     low = values.masked_fill(~known, float("inf")).amin(dim=1)
     high = values.masked_fill(~known, float("-inf")).amax(dim=1)
     return (high - low <= _NO_SPREAD) | (known.sum(dim=1) < 2)

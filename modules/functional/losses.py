@@ -86,8 +86,23 @@ def clipped_policy_loss(
     return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
 
 
+def clipped_tokens(
+    logps_BT: Tensor, old_logps_BT: Tensor, advantages_BT: Tensor, *, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """Where `clipped_policy_loss` has no gradient: two bool tensors of the inputs' shape.
+
+    Returns:
+        Clipped from below: rho < 1 - `clip_low` with a negative advantage. Clipped from above: rho > 1 + `clip_high`
+        with a positive one.
+    """
+    ratio_BT = (logps_BT - old_logps_BT).exp()
+    low_BT = (ratio_BT < 1 - clip_low) & (advantages_BT < 0)
+    high_BT = (ratio_BT > 1 + clip_high) & (advantages_BT > 0)
+    return low_BT, high_BT
+
+
 def masked_total(terms_BT: Tensor, mask_BT: Tensor, aggregate: Aggregate) -> Tensor:
-    """The sum over trained tokens, or for `sequence_mean` over the rows' means: what a denominator is to divide."""
+    """The numerator of an aggregate: the sum over trained tokens, for `sequence_mean` the sum of the rows' means."""
     mask_BT = mask_BT.bool()
     terms_BT = terms_BT.masked_fill(~mask_BT, 0.0)
     if aggregate == "sequence_mean":

@@ -22,7 +22,7 @@ from envs.types import Episode, Hit, Limits
 from modules.functional.advantages import dual_granularity
 from modules.rewards.format import step_format
 from modules.rewards.terms import Term
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
 from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import LIMITS, TERMS, Asked, learn, letters, prorag, retriever, small_policy
@@ -215,7 +215,7 @@ def test_it_samples_in_evaluation_mode_and_forgets_what_it_kept(tmp_path: Path) 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
             modes.append(pl_module.model.training)
             (callback,) = (one for one in trainer.callbacks if isinstance(one, RolloutCallback))
-            assert isinstance(callback._generator, PolicyGenerator)
+            assert isinstance(callback._generator, InProcessSampler)
             kept.append(len(callback._generator._kept))
 
     def looked(episodes: Sequence[Episode], context: Any) -> Tensor:

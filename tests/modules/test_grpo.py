@@ -18,7 +18,7 @@ from modules.functional.advantages import per_token
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
 from tests.toy_rl import LIMITS, Asked, prorag, retriever, small_policy
 
@@ -29,7 +29,7 @@ def sampled() -> list[Episode]:
     """Eight episodes, of one to three turns; three with passages."""
     policy = small_policy()
     environment = RetrievalEnvironment(prorag(policy), retriever(), limits=LIMITS)
-    generator = PolicyGenerator(policy, temperature=TEMPERATURE)
+    generator = InProcessSampler(policy, temperature=TEMPERATURE)
     episodes = rollout(environment, generator, list(Asked(8)), seed=3, samples=16)
     searching = [one for one in episodes if any(turn.observation_ids for turn in one.turns)]
     chosen = searching[:3] + [one for one in episodes if one not in searching][:5]

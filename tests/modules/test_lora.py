@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from peft.tuners.lora import LoraLayer
 from transformers import Qwen3ForCausalLM
 
 from common.errors import ConfigError
 from datamodules.batches import Batches
 from envs.packing import PackedSequence, SequenceBatch, collate
-from modules.lora import LoRA
+from modules.lora import LoRA, adapters_disabled
 from modules.optimizer import AdamW
 from modules.policy import Policy, load_policy
 from modules.sft import SFT
@@ -156,3 +158,36 @@ def test_activations_computed_again_change_nothing(tmp_path: Path) -> None:
     trained(tmp_path / "b", LoRA(r=4), gradient_checkpointing=True)
     one, two = (load_policy(str(tmp_path / name / "model"), device="cpu").model(input_ids=IDS).logits for name in "ab")
     assert (one - two).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_with_its_adapters_disabled_a_model_is_its_base_to_the_bit(tied: bool, dtype: torch.dtype) -> None:
+    began = policy(tied=tied)
+    began.model.to(dtype)  # pyright: ignore[reportArgumentType]
+    base = copy.deepcopy(began.model)
+    LoRA(r=4, dropout=0.5).apply(began)
+    with torch.no_grad():
+        for name, parameter in began.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.ones_like(parameter) if "tokens_delta" in name else 0.1)
+    began.model.train()
+    trains = [name for name, parameter in began.model.named_parameters() if parameter.requires_grad]
+    with torch.no_grad():
+        with adapters_disabled(began.model):
+            disabled = began.model(input_ids=IDS).logits
+        assert torch.equal(disabled, base(input_ids=IDS).logits)
+        assert not torch.equal(began.model(input_ids=IDS).logits, disabled), "they are enabled again"
+    assert began.model.training
+    assert trains == [name for name, parameter in began.model.named_parameters() if parameter.requires_grad]
+
+
+def test_adapters_are_enabled_again_after_an_error() -> None:
+    began = policy(tied=False)
+    LoRA(r=4).apply(began)
+    layers = [module for module in began.model.modules() if isinstance(module, LoraLayer)]
+    with pytest.raises(RuntimeError), adapters_disabled(began.model):
+        assert all(layer.disable_adapters for layer in layers)
+        raise RuntimeError
+    assert layers
+    assert not any(layer.disable_adapters for layer in layers)

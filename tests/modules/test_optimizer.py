@@ -11,20 +11,24 @@ from common.errors import ConfigError
 from modules.optimizer import AdamW
 
 
-def rates(made: AdamW, steps: int) -> list[float]:
-    configured = made.configure([torch.nn.Parameter(torch.zeros(1))], steps)
+def rates(made: AdamW, steps: int, **group: float) -> list[float]:
+    configured = made.configure([{"params": [torch.nn.Parameter(torch.zeros(1))]} | group], steps)
     optimizer, scheduler = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
-    found = []
+    rates = []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return found
+    return rates
 
 
 def test_it_warms_up_and_falls_towards_the_floor() -> None:
     assert rates(AdamW(1.0, warmup_steps=2, floor=0.2), 6) == pytest.approx([0.5, 1.0, 1.0, 0.8, 0.6, 0.4])
     assert rates(AdamW(0.3, floor=1.0), 3) == pytest.approx([0.3, 0.3, 0.3])
+
+
+def test_a_group_with_a_learning_rate_of_its_own_follows_the_same_schedule() -> None:
+    assert rates(AdamW(1.0, warmup_steps=2, floor=0.2), 4, lr=10.0) == pytest.approx([5.0, 10.0, 10.0, 6.0])
 
 
 @pytest.mark.parametrize(

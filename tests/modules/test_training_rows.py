@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from callbacks.rollout import RolloutCallback
 from envs.packing import PackedSequence
 from envs.types import Episode, Step, Turn
-from modules.functional.advantages import dual_granularity
+from modules.functional.credit import dual_granularity
 from modules.rewards.terms import Scores
 from modules.training import TrainingError
-from modules.training_rows import step_lengths, step_means, token_advantages, training_rows
+from modules.training_rows import credit_inputs, step_lengths, step_means, token_advantages, training_rows
 from tests.tiny import question
-from tests.toy_rl import TERMS, prorag, retriever, small_policy
 
 
 def turn(uid: str, ids: tuple[int, ...], **more: Any) -> Turn:
@@ -25,13 +22,13 @@ def turn(uid: str, ids: tuple[int, ...], **more: Any) -> Turn:
 
 
 def episode(*turns: Turn) -> Episode:
-    steps = tuple(Step("query", "", True, ((i, 0, len(one.action_ids)),)) for i, one in enumerate(turns))
+    steps = tuple(Step("query", True, ((i, 0, len(one.action_ids)),)) for i, one in enumerate(turns))
     return Episode(question(), (1, 2), list(turns), status="answered", steps=steps)
 
 
 def rows(advantages: Tensor, *episodes: Episode) -> list[list[PackedSequence]]:
     lengths = step_lengths(episodes, max(len(one.steps) for one in episodes))
-    return training_rows(episodes, [True] * len(episodes), token_advantages(advantages, lengths), lengths)
+    return training_rows(episodes, [True] * len(episodes), token_advantages(advantages, lengths))
 
 
 def given(one: PackedSequence) -> list[float]:
@@ -56,7 +53,7 @@ def test_an_episode_of_several_sequences_keeps_its_advantages_apart() -> None:
 
 def test_a_step_over_two_turns_has_its_tokens_in_order() -> None:
     one = episode(turn("a", (3, 4)), turn("b", (5, 6), context_ids=(1,)))
-    one.steps = (Step("x", "", True, ((0, 0, 1),)), Step("y", "", True, ((0, 1, 2), (1, 0, 2))))
+    one.steps = (Step("x", True, ((0, 0, 1),)), Step("y", True, ((0, 1, 2), (1, 0, 2))))
     ((first, second),) = rows(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), one)
     assert (given(first), given(second)) == ([0, 0, 0, 1, 2], [0, 0, 3, 4])
     lengths = step_lengths([one], 2)
@@ -64,17 +61,51 @@ def test_a_step_over_two_turns_has_its_tokens_in_order() -> None:
     assert step_means(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), lengths).tolist() == [[1, 3]]
 
 
-def test_a_turn_that_episodes_share_is_trained_once() -> None:
+def test_a_turn_that_episodes_share_is_trained_once_with_its_mean_advantage() -> None:
     shared = turn("root", (3, 4))
-    one, other = episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,)))
-    (first,), (second,) = rows(torch.ones(2, 2), one, other)
+    tree = [episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,))), episode(shared, turn("d", (7,)))]
+    per_step = torch.tensor([[1.0, 10.0], [3.0, 20.0], [8.0, 30.0]])
+    (first,), (second,), (third,) = rows(per_step, *tree)
     assert first.loss_mask_T.int().tolist() == [0, 0, 0, 1, 1, 0, 1]
-    assert second.loss_mask_T.int().tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert second.loss_mask_T.int().tolist() == third.loss_mask_T.int().tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert [given(row) for row in (first, second, third)] == [
+        [0, 0, 0, 4, 4, 0, 10],
+        [0, 0, 0, 0, 0, 0, 20],
+        [0, 0, 0, 0, 0, 0, 30],
+    ]
     assert shared.trainable, "the episode itself stays as it is"
 
 
-def test_token_statistics_get_the_lengths_of_steps() -> None:
-    """The numbers of the released code, from episodes: two steps of 2 and 4 tokens, one of 3."""
+def test_the_mean_of_a_shared_turn_is_taken_token_by_token() -> None:
+    shared = turn("root", (3, 4))
+    tree = [episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,)))]
+    (first,), (second,) = rows(torch.tensor([[1.0, 2.0, 10.0], [5.0, 0.0, 20.0]]), *tree)
+    assert given(first) == [0, 0, 0, 3, 1, 0, 10]
+    assert given(second) == [0, 0, 0, 0, 0, 0, 20]
+
+
+def test_an_episode_that_is_not_kept_gives_a_shared_turn_no_advantage() -> None:
+    shared = turn("root", (3, 4))
+    tree = [episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,))), episode(shared, turn("d", (7,)))]
+    advantages = token_advantages(torch.tensor([[100.0, 0.0], [3.0, 20.0], [5.0, 30.0]]), step_lengths(tree, 2))
+    none, (second,), (third,) = training_rows(tree, [False, True, True], advantages)
+    assert none == []
+    assert given(second) == [0, 0, 0, 4, 4, 0, 20]
+    assert given(third) == [0, 0, 0, 0, 0, 0, 30]
+
+
+def test_a_step_over_a_shared_turn_keeps_the_advantages_of_its_own_tokens() -> None:
+    """One step over both turns, with an advantage a token: the second half of it is not shared."""
+    shared = turn("root", (3, 4))
+    tree = [episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,)))]
+    for one in tree:
+        one.steps = (Step("x", True, ((0, 0, 2), (1, 0, 1))),)
+    _, (second,) = rows(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), *tree)
+    assert given(second) == [0, 0, 0, 0, 0, 0, 6]
+
+
+def test_a_credit_function_reads_rewards_lengths_kinds_and_log_probs() -> None:
+    """Token statistics give the numbers of the released code: two steps of 2 and 4 tokens, one of 3."""
     both = [episode(turn("a", (3, 4)), turn("b", (5, 5, 5, 5))), episode(turn("c", (6, 6, 6)))]
     scored = Scores(
         torch.tensor([[0.9, 0.5], [0.1, 0.0]]),
@@ -82,13 +113,16 @@ def test_token_statistics_get_the_lengths_of_steps() -> None:
         torch.tensor([1.2, 0.2]),
         {},
     )
-    advantages, _ = RolloutCallback(
-        prorag(small_policy()),
-        retriever(),
-        rewards=TERMS,
-        advantage=partial(dual_granularity, statistics="token"),
-        group_size=2,
-    )._rows(both, scored, drop=False)
+    inputs = credit_inputs(both, scored, group_size=2)
+    assert inputs.group_size == 2
+    assert inputs.step_lengths_BS is not None
+    assert inputs.step_lengths_BS.tolist() == [[2, 4], [3, 0]]
+    assert inputs.step_kinds_BS == (("query", "query"), ("query", ""))
+    assert inputs.old_logps_BT is not None
+    assert inputs.old_logps_BT.tolist() == [[-1.0] * 6, [-1.0] * 3 + [0.0] * 3]
+    assert inputs.values_BT is None
+    assert inputs.reference_logps_BT is None
+    advantages = dual_granularity(inputs, beta=0.3, statistics="token")
     assert advantages[0].tolist() == pytest.approx([1.159274, 0.752233], abs=1e-6)
     assert advantages[1].tolist() == pytest.approx([-1.068820, 0.0], abs=1e-6)
 
@@ -96,12 +130,12 @@ def test_token_statistics_get_the_lengths_of_steps() -> None:
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        (torch.zeros(2), r"gave \(2,\) numbers, not one a step \(2, 2\) or one a token \(2, 3\)"),
-        (torch.zeros(2, 5), r"gave \(2, 5\) numbers, not one a step"),
-        (torch.tensor([[float("nan"), 0.0], [1.0, float("inf")]]), "2 of the advantage's 4 numbers are not finite"),
+        (torch.zeros(2), r"advantages \(2,\), not one a step \(2, 2\) or one a token \(2, 3\)"),
+        (torch.zeros(2, 5), r"advantages \(2, 5\), not one a step"),
+        (torch.tensor([[float("nan"), 0.0], [1.0, float("inf")]]), "2 of 4 advantages are not finite"),
     ],
 )
-def test_an_advantage_that_is_none_is_refused(wrong: Tensor, complaint: str) -> None:
+def test_advantages_of_a_wrong_shape_or_not_finite_are_an_error(wrong: Tensor, complaint: str) -> None:
     both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)))]
     with pytest.raises(TrainingError, match=complaint):
         rows(wrong, *both)

@@ -65,8 +65,8 @@ def asker(questions: dict[str, Any], role: str = "sft", kind: str = "Asker") -> 
 
 def evaluation(questions: dict[str, Any], split: str = "test") -> dict[str, Any]:
     benchmark = {"target": "evaluation.evaluate:Benchmark", "questions": questions, "split": split}
-    data = {"target": "evaluation.evaluate:Evaluation", "datasets": {"toy": benchmark}, "protocol": None}
-    return {"data": {**data, "generator": None}}
+    data = {"target": "evaluation.evaluate:Evaluation", "datasets": {"toy": benchmark}, "environment": None}
+    return {"data": {**data, "sampler": None}}
 
 
 def leaks(folder: Path, stages: dict[str, Any]) -> Leaks:

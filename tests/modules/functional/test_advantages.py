@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.functional.advantages import dual_granularity, group_normalize, per_token
+from modules.functional.advantages import dual_granularity, group_normalize
 
 NAN = float("nan")
 REWARDS = torch.tensor([[0.9, 0.5], [0.1, 0.0]])
@@ -126,9 +126,3 @@ def test_only_the_order_and_the_relative_distances_of_rewards_count(
     assert torch.allclose(before, after, atol=1e-6)
     assert before.mean() == pytest.approx(0, abs=1e-9)
     assert (before**2).mean() == pytest.approx(1)
-
-
-def test_every_token_has_the_advantage_of_its_step() -> None:
-    advantages = torch.tensor([[0.5, -1.0], [2.0, 0.0]])
-    index = torch.tensor([[-1, 0, 0, 1, -1], [0, -1, 0, 0, 0]])
-    assert per_token(advantages, index).tolist() == [[0, 0.5, 0.5, -1, 0], [2, 0, 2, 2, 2]]

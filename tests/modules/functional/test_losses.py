@@ -10,6 +10,7 @@ from torch import Tensor
 
 from modules.functional.losses import (
     clipped_policy_loss,
+    clipped_tokens,
     dpo_loss,
     format_weighted_nll,
     k3_divergence,
@@ -82,6 +83,17 @@ def clipped(ratios: list[list[float]], advantages: list[list[float]], mask: list
 )
 def test_eq_9_clips_what_would_gain(ratio: float, advantage: float, loss: float) -> None:
     assert clipped([[ratio]], [[advantage]], [[1]]) == pytest.approx(loss)
+
+
+def test_a_token_is_clipped_from_below_or_from_above_where_its_gradient_is_0() -> None:
+    ratios, advantages = torch.tensor([0.5, 0.5, 1.5, 1.5, 1.0, 0.5]), torch.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 0.0])
+    logps = ratios.log().requires_grad_()
+    low, high = clipped_tokens(logps, torch.zeros(6), advantages, clip_low=0.2, clip_high=0.2)
+    assert low.tolist() == [True, False, False, False, False, False]
+    assert high.tolist() == [False, False, True, False, False, False]
+    clipped_policy_loss(logps[None], torch.zeros(1, 6), advantages[None], torch.ones(1, 6)).backward()
+    assert logps.grad is not None
+    assert (logps.grad == 0).tolist() == [True, False, True, False, False, True], "the last has no advantage"
 
 
 def test_the_clips_are_two() -> None:
