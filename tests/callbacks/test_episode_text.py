@@ -29,8 +29,8 @@ def episode(sample: int) -> Episode:
         Turn("policy", (), (2,), (0.0,), "stop", "b", text="``` </pre> x", action=Action("answer", "Jane")),
     ]
     steps = (
-        Step("query", "Who wrote Emma?", True, ((0, 0, 1),), hits),
-        Step("answer", "Jane", False, ((1, 0, 1),)),
+        Step("query", True, ((0, 0, 1),), query="Who wrote Emma?", said=turns[0].text, hits=hits),
+        Step("answer", False, ((1, 0, 1),), claim="Jane", said=turns[1].text),
     )
     question = Question("q", "Who wrote Emma?", ("Jane Austen", "J. Austen"))
     return Episode(question, (0,), turns, "answered", "Jane", steps, sample=sample)

@@ -17,7 +17,10 @@ def episode(answer: str = "Paris", status="answered", gold: Gold | None = GOLD) 
     query = Turn("policy", (), (1, 2), (0.0, 0.0), "stop", "u", text="asks", action=Action("query", "q"), hits=HITS)
     final = Turn("policy", (), (3,), (0.0,), "stop", "v", text="says", action=Action("answer", answer))
     done = Episode(Question("q1", "Where?", ("Paris", "City of Light"), gold), (), [query, final], status, answer)
-    done.steps = (Step("query", "q", True, ((0, 0, 2),), HITS), Step("answer", answer, False, ((1, 0, 1),)))
+    done.steps = (
+        Step("query", True, ((0, 0, 2),), query="q", said="asks", hits=HITS),
+        Step("answer", False, ((1, 0, 1),), claim=answer, said="says"),
+    )
     return done
 
 
