@@ -31,7 +31,7 @@ CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-COUNTS = {"max_epochs", "accumulate_grad_batches", "batch_size", "questions_per_iteration"} | {
+COUNTS = {"max_epochs", "batch_size", "micro_batch", "questions_per_iteration"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
@@ -149,13 +149,12 @@ def overrides(folder: Path, url: str) -> list[str]:
         *("parts.limits.turns=6", "parts.limits.turn_tokens=16", "parts.limits.observation_tokens=48"),
         *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.children=3"),
         *("stages.search.data.depth=6", "stages.search.data.chunk=4"),
-        *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2"),
-        "stages.sft.trainer.accumulate_grad_batches=1",
-        *("stages.prm.trainer.accumulate_grad_batches=1", "stages.rft.trainer.accumulate_grad_batches=1"),
-        *("stages.prm.data.batch_size=4", "stages.rft.data.batch_size=4"),
+        *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2", "stages.sft.data.micro_batch=2"),
+        *("stages.prm.data.batch_size=4", "stages.prm.data.micro_batch=4"),
+        *("stages.rft.data.batch_size=4", "stages.rft.data.micro_batch=4"),
         *("parts.rl_questions.sample=4", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),
         *("stages.rl.callbacks.rollout.limits.turns=5", "stages.rl.callbacks.rollout.limits.turn_tokens=16"),
-        *("stages.rl.callbacks.rollout.limits.observation_tokens=48", "stages.rl.trainer.accumulate_grad_batches=4"),
+        *("stages.rl.callbacks.rollout.limits.observation_tokens=48",),
     ]
 
 
