@@ -101,6 +101,7 @@ def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, An
         name: {"weight": 1.0, "level": level, "reward": {"target": f"tests.toy_rl:{name}"}}
         for name, level in {"letters": "outcome", "step_letters": "step"}.items()
     }
+    rewards["asks"] = {"weight": 0.0, "level": "outcome", "reward": {"target": "tests.toy_rl:ask_again"}}
     rollout = {
         "target": "callbacks.rollout:RolloutCallback",
         "environment": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections import Counter
@@ -23,7 +24,7 @@ from datamodules.question_data import QuestionData
 from envs.interfaces import Retriever, RewardContext, Sampler
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Limits, Question
+from envs.types import Document, Episode, Limits, Question, Request
 from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
@@ -85,6 +86,20 @@ def letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
 def step_letters(episodes: Sequence[Episode], context: RewardContext) -> list[Tensor]:
     """The same for each step."""
     return [torch.tensor([_share(turn.action_ids) for turn in episode.turns]) for episode in episodes]
+
+
+def ask_again(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+    """The length of one more first turn by the current policy, for the episodes of one question alone; else 0.
+
+    So one rank runs the model and the other does not.
+    """
+    assert context.sampler is not None
+    asked = [dataclasses.replace(one, turns=[], status=None) for one in episodes if one.question.id == "q0"]
+    context.sampler.submit([Request(one, (), stop=(), max_tokens=4, seed=one.sample) for one in asked])
+    finished = [pair for _ in asked for pair in context.sampler.collect()]
+    context.sampler.release(asked)
+    lengths = iter([float(len(turn.action_ids)) for _, turn in finished])
+    return torch.tensor([next(lengths) if one.question.id == "q0" else 0.0 for one in episodes])
 
 
 def _share(ids: Sequence[int]) -> float:
