@@ -12,23 +12,23 @@ from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate
 from datamodules.records import numbered_rows, pair_from_row
-from envs.score_positions import PairBatch, ReadSequence, collate_pairs, read_sequences
+from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, scored_sequences
 from envs.types import Episode
 
 log = logging.getLogger(__name__)
 
-Item = tuple[int, ReadSequence, ReadSequence]  # the pair's number in the file, the better and the worse step
+Item = tuple[int, ScoredSequence, ScoredSequence]  # the pair's number in the file, the better and the worse step
 
 
 class PairData(LightningDataModule):
-    """The pairs of a stage, each the last steps of two episodes of a question.
+    """The pairs of a stage: in each, the last steps of two episodes of one question are compared.
 
     Args:
         path: a stage folder that holds `data/pairs.jsonl`.
         batch_size: pairs of an optimiser step, of all ranks together.
         micro_batch: pairs of one forward pass, of all ranks together; None takes all of a step at once.
-        validation: share of the questions, by hash(seed, question id), whose pairs are kept out of training: the pair
-            accuracy is measured on them and the scores are calibrated with them.
+        validation: share of the questions, by hash(seed, question id), whose pairs are held out of training: for the
+            pair accuracy and for the calibration of the scores.
         max_tokens: pairs with a longer sequence are left out, and counted.
         seed: of the order and of what is held out.
 
@@ -63,7 +63,7 @@ class PairData(LightningDataModule):
         too_long = 0
         for number, (where, row) in enumerate(numbered_rows(self.path)):
             pair = pair_from_row(row, where)
-            item = (number, last_reading(pair.chosen, where), last_reading(pair.rejected, where))
+            item = (number, last_score_position(pair.chosen, where), last_score_position(pair.rejected, where))
             if max(len(item[1].ids), len(item[2].ids)) > self.max_tokens:
                 too_long += 1
                 continue
@@ -92,15 +92,15 @@ class PairData(LightningDataModule):
         )
 
 
-def last_reading(episode: Episode, where: str) -> ReadSequence:
-    """The sequence in which the last step is read, with that reading alone.
+def last_score_position(episode: Episode, where: str) -> ScoredSequence:
+    """The sequence that holds the score position of the last step, with that score position alone.
 
     Raises:
         DataError: the episode has no last step that the policy wrote.
     """
     last = len(episode.steps) - 1
-    for sequence in read_sequences(episode):
-        for reading in sequence.readings:
-            if reading.step == last:
-                return replace(sequence, readings=(reading,))
+    for sequence in scored_sequences(episode):
+        for position in sequence.positions:
+            if position.step == last:
+                return replace(sequence, positions=(position,))
     raise DataError(f"{where}: the episode does not end in a step with sampled tokens")

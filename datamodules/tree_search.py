@@ -14,8 +14,10 @@ from datamodules.records import TREE, numbered_rows, read_rows, tree_from_row, t
 from datamodules.sources import Source
 from datamodules.tree.node import Tree
 from datamodules.tree.puct import Prior
-from datamodules.tree.search import Outcome, SearchSettings, TreeSearcher
+from datamodules.tree.search import SearchSettings, TreeSearcher
+from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
 from datamodules.tree.tree_text import tree_text
+from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, LeafValue
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Question
@@ -24,24 +26,24 @@ from envs.types import Question
 class TreeSearch:
     """A `Maker` of search trees: `data/trees.jsonl` in the order of the questions, `data/search.json`, `report.md`.
 
-    Trees of a chunk grow together and are written together, chunks are shared out over ranks: a killed search goes on
-    with the chunk it was in, and the trees do not depend on how many processes grew them.
+    The trees of a chunk grow together and are written together; chunks are shared out over ranks. A killed search
+    continues with the first chunk that is missing, and the trees do not depend on the number of ranks. The defaults
+    are ProRAG's (arXiv 2601.21912).
 
     Args:
         questions: what to search on.
         environment: where episodes are played; its limit of turns is `depth`.
         expander: samples the children of a node (the paper: at a high temperature; 0.9 with top-p 0.95).
         simulator: plays episodes out (greedily); None takes the expander.
-        simulations: outcomes backed up a tree.
-        children: samples an expansion (K).
-        depth: steps after which an episode is over; takes the place of `limits.turns`.
-        c_puct: weight of exploring (Eq 2).
-        discount: of an outcome, for every step to the end (Eq 3).
+        simulations: selections a tree, each of which backs up one value.
+        selection: scores the children of a node; default `datamodules.tree.selection.Puct`.
+        width: how many children a node gets, and when; default `datamodules.tree.selection.AllAtOnce`.
+        leaf_value: values leaves and ends of episodes; default `datamodules.tree.values.AnswerScore`.
+        backup: what a value changes on its path; default `datamodules.tree.values.DiscountedMean`.
         prior: a child's probability among its siblings, see `datamodules.tree.puct.priors`.
-        discount_simulation: whether the steps played out count (the paper), or only those of the tree (its code).
-        outcome: what an answer is worth: `exact`, 1 if it is right and else 0 (the paper), or its `f1` (its code).
+        depth: steps after which an episode is over; replaces `limits.turns`.
         parallel: selections a tree a round, kept apart by virtual losses.
-        chunk: trees a unit; the more, the fuller the batches.
+        chunk: trees a unit of work; larger chunks fill batches better.
         pool: episodes in flight when playing out.
 
     Raises:
@@ -58,37 +60,41 @@ class TreeSearch:
         *,
         simulator: Sampler | None = None,
         simulations: int = 32,
-        children: int = 4,
-        depth: int = 10,
-        c_puct: float = 2.5,
-        discount: float = 0.99,
+        selection: Selection | None = None,
+        width: Width | None = None,
+        leaf_value: LeafValue | None = None,
+        backup: Backup | None = None,
         prior: Prior = "logp_mean",
-        discount_simulation: bool = True,
-        outcome: Outcome = "exact",
+        depth: int = 10,
         parallel: int = 1,
         chunk: int = 64,
         pool: int = 64,
     ) -> None:
-        counts = {"simulations": simulations, "children": children, "depth": depth, "parallel": parallel}
+        counts = {"simulations": simulations, "depth": depth, "parallel": parallel}
         for name, count in (counts | {"chunk": chunk, "pool": pool}).items():
             if count < 1:
                 raise ConfigError(f"{name} is {count}; it must be at least 1")
-        if c_puct < 0 or not 0 < discount <= 1:
-            raise ConfigError(f"c_puct {c_puct}, discount {discount}: c_puct must be >= 0, discount in (0, 1]")
         self.questions, self.chunk = questions, chunk
         self.environment = environment.variant(limits=dataclasses.replace(environment.limits, turns=depth))
         self.expander, self.simulator = expander, simulator or expander
         self.environment.check(self.expander, self.simulator)
         self.settings = SearchSettings(
-            simulations, children, c_puct, discount, prior, discount_simulation, outcome, parallel, pool
+            simulations,
+            selection or Puct(),
+            width or AllAtOnce(),
+            leaf_value or AnswerScore(),
+            backup or DiscountedMean(),
+            prior,
+            parallel,
+            pool,
         )
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Grow this rank's chunks; those that are there already stay.
+        """Grow this rank's chunks that are not written yet.
 
         Raises:
             DataError: there are no questions.
-            RetrievalError: nothing came of a whole chunk, or the retriever failed too often in a row.
+            RetrievalError: every tree of a chunk failed, or the retriever failed too often in a row.
         """
         searcher = TreeSearcher(self.environment, self.expander, self.simulator, self.settings, seed=seed)
         for path, questions in missing(self._chunks(folder), rank=rank, world_size=world_size):
@@ -96,7 +102,7 @@ class TreeSearch:
             with progress_bar(total, f"search {path.stem}", unit="sim") as bar:
                 trees = searcher.grow(questions, bar.update)
             if all(tree.root.dead for tree in trees):
-                raise RetrievalError(f"every retrieval failed for all {len(trees)} trees, run again to go on")
+                raise RetrievalError(f"every retrieval failed for all {len(trees)} trees of {path.stem}: run again")
             write_rows(path, map(tree_to_row, trees))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
@@ -108,15 +114,13 @@ class TreeSearch:
         for tree in read_trees(folder):
             for name, count in _summary(tree).items():
                 sums[name] = sums.get(name, 0) + count
-            # The one to look at is the one whose outcomes differ most.
+            # The report shows the tree whose outcomes differ most.
             if shown is None or abs(tree.root.value - 0.5) < abs(shown.root.value - 0.5):
                 shown = tree
         assert shown is not None
         for name in ("depth", "value", "success"):
             sums[name] /= sums["trees"]
-        write_json(
-            folder / "data" / "search.json", {"role": self.role, "settings": dataclasses.asdict(self.settings), **sums}
-        )
+        write_json(folder / "data" / "search.json", {"role": self.role, **sums})
         with atomic_write(folder / "report.md") as file:
             file.write(f"# Search\n\n{_TREE}\n\n```\n{tree_text(shown)}\n```\n")
         return {f"search/{name}": float(value) for name, value in sums.items()}
@@ -128,9 +132,7 @@ class TreeSearch:
         return units(folder / "data" / "units", questions, self.chunk)
 
 
-_TREE = (
-    "One tree: N visits, Q mean discounted outcome, P prior; in brackets how an episode ended and what it was worth."
-)
+_TREE = "One tree: N visits, Q mean backed-up value, P prior; in brackets how an episode ended, and its value."
 
 
 def read_trees(folder: Path) -> Iterator[Tree]:

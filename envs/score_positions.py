@@ -1,7 +1,7 @@
-"""Where a reward model reads the steps of an episode: in the episode's own token ids, once a step.
+"""Score positions: where in an episode's own token ids a reward model scores its steps.
 
-A causal model has seen nothing but a step's own past at its reading position, so one pass over an episode reads all its
-steps, and of two sequences that begin alike only the longer one need be read.
+A causal model has seen only a step's past at its score position. So one forward pass over an episode scores all its
+steps, and where one sequence begins another, a pass over the longer one is enough.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from envs.types import Episode
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A step in a token sequence: `spans` of its policy tokens, `observed` the last token of its observation.
+class ScorePosition:
+    """A step in a token sequence.
 
-    Ends of spans are exclusive; `observed` is the last policy token where nothing was observed.
+    Attributes:
+        step: its index in the episode.
+        spans: its policy tokens, as half-open ranges.
+        observed: the last token of its observation; its last policy token where nothing was observed.
     """
 
     step: int
@@ -30,37 +33,43 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSequence:
-    """Token ids, and the steps that are read in them."""
+class ScoredSequence:
+    """Token ids, and the score positions in them."""
 
     ids: array[int]
-    readings: tuple[Reading, ...]
+    positions: tuple[ScorePosition, ...]
 
 
 @dataclass(slots=True)
-class ReadBatch:
-    """B sequences, padded on the right to T, with R readings.
+class ScoreBatch:
+    """B sequences, padded on the right to T tokens, with P score positions.
 
     Attributes:
         ids_BT: `[B, T]` int64.
-        reading_BT: `[B, T]` int64, the reading that a policy token belongs to, -1 elsewhere.
-        row_R: `[R]` int64, the row of each reading.
-        action_R: `[R]` int64, its last policy token.
-        observed_R: `[R]` int64, the last token of its observation.
+        position_index_BT: `[B, T]` int64, the score position that a policy token belongs to, -1 elsewhere.
+        row_P: `[P]` int64, the row of each score position.
+        action_P: `[P]` int64, the last policy token of its step.
+        observed_P: `[P]` int64, the last token of its step's observation.
     """
 
     ids_BT: Tensor
-    reading_BT: Tensor
-    row_R: Tensor
-    action_R: Tensor
-    observed_R: Tensor
+    position_index_BT: Tensor
+    row_P: Tensor
+    action_P: Tensor
+    observed_P: Tensor
 
 
 @dataclass(slots=True)
 class PairBatch:
-    """N pairs of readings of one batch; `number_N` are the numbers of the pairs in their file."""
+    """N pairs of score positions in one batch.
 
-    reads: ReadBatch
+    Attributes:
+        sequences: the batch.
+        chosen_N, rejected_N: `[N]` int64, the score positions of the better and of the worse step.
+        number_N: `[N]` int64, the numbers of the pairs in their file.
+    """
+
+    sequences: ScoreBatch
     chosen_N: Tensor
     rejected_N: Tensor
     number_N: Tensor
@@ -69,31 +78,31 @@ class PairBatch:
         return len(self.chosen_N)
 
 
-def read_sequences(episode: Episode) -> list[ReadSequence]:
-    """The sequences of an episode with the readings of its steps, whether its turns are trained on or not.
+def scored_sequences(episode: Episode) -> list[ScoredSequence]:
+    """The sequences of an episode with the score positions of its steps, those of untrained turns included.
 
-    A step is read in the sequence that holds its last turn, and only its policy tokens in that one count; at the end
-    of the observation if it is the last step of that turn. A step without policy tokens is not read.
+    A step is scored in the sequence of its last turn, and only its policy tokens in that sequence count. The last step
+    of a turn is scored after the turn's observation. A step without policy tokens has no score position.
     """
-    shown = replace(episode, turns=[replace(turn, trainable=True) for turn in episode.turns])
+    trainable = replace(episode, turns=[replace(turn, trainable=True) for turn in episode.turns])
     last_of_turn = {step.spans[-1][0]: index for index, step in enumerate(episode.steps) if step.spans}
-    found: list[ReadSequence] = []
-    for sequence in shown.sequences():
-        begins, ends = _places(episode, sequence.turns)
-        readings = []
+    scored: list[ScoredSequence] = []
+    for sequence in trainable.sequences():
+        begins, ends = _turn_bounds(episode, sequence.turns)
+        positions = []
         for index, step in enumerate(episode.steps):
             if not step.spans or (turn := step.spans[-1][0]) not in begins:
                 continue
             spans = tuple((begins[t] + a, begins[t] + b) for t, a, b in step.spans if t in begins and a < b)
             if spans:
                 observed = ends[turn] - 1 if last_of_turn[turn] == index else spans[-1][1] - 1
-                readings.append(Reading(index, spans, observed))
-        found.append(ReadSequence(array("i", sequence.ids), tuple(readings)))
-    return found
+                positions.append(ScorePosition(index, spans, observed))
+        scored.append(ScoredSequence(array("i", sequence.ids), tuple(positions)))
+    return scored
 
 
-def _places(episode: Episode, turns: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Where the action of each turn begins in the sequence of these turns, and where its observation has ended."""
+def _turn_bounds(episode: Episode, turns: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Where in the sequence of these turns each turn's action begins, and where its observation ends (exclusive)."""
     begins, ends = {}, {}
     context = episode.turns[turns[0]].context_ids
     place = len(episode.prompt_ids if context is None else context)
@@ -104,52 +113,52 @@ def _places(episode: Episode, turns: Sequence[int]) -> tuple[dict[int, int], dic
     return begins, ends
 
 
-def collate_reads(sequences: Sequence[ReadSequence], pad_id: int = 0) -> ReadBatch:
-    """Pad sequences into one batch; readings are numbered row by row."""
+def collate_scored(sequences: Sequence[ScoredSequence], pad_id: int = 0) -> ScoreBatch:
+    """Pad sequences into one batch; score positions are numbered row by row."""
     ids = [torch.tensor(sequence.ids, dtype=torch.long) for sequence in sequences]
-    reading_BT = torch.full((len(ids), max(map(len, ids))), -1)
+    position_index_BT = torch.full((len(ids), max(map(len, ids))), -1)
     places = []
     for row, sequence in enumerate(sequences):
-        for reading in sequence.readings:
-            for start, end in reading.spans:
-                reading_BT[row, start:end] = len(places)
-            places.append((row, reading.spans[-1][1] - 1, reading.observed))
-    row_R, action_R, observed_R = torch.tensor(places, dtype=torch.long).reshape(-1, 3).T.contiguous()
+        for position in sequence.positions:
+            for start, end in position.spans:
+                position_index_BT[row, start:end] = len(places)
+            places.append((row, position.spans[-1][1] - 1, position.observed))
+    row_P, action_P, observed_P = torch.tensor(places, dtype=torch.long).reshape(-1, 3).T.contiguous()
     ids_BT = pad_sequence(ids, batch_first=True, padding_value=pad_id)
-    return ReadBatch(ids_BT, reading_BT, row_R, action_R, observed_R)
+    return ScoreBatch(ids_BT, position_index_BT, row_P, action_P, observed_P)
 
 
-def merge_prefixes(sequences: Sequence[ReadSequence]) -> tuple[list[ReadSequence], list[int]]:
-    """Put readings of sequences that begin another one, or equal it, into that one.
+def merge_prefixes(sequences: Sequence[ScoredSequence]) -> tuple[list[ScoredSequence], list[int]]:
+    """Move the score positions of a sequence that begins another one, or equals it, to that one.
 
     Returns:
-        The sequences that are left, and for every reading of `sequences`, one after another, its number when
-        `collate_reads` numbers those that are left. Readings at the same places are one.
+        The remaining sequences, and for every score position of `sequences`, in order, its number in `collate_scored`
+        of the remaining ones. Score positions at the same place become one.
     """
     order = sorted(range(len(sequences)), key=lambda index: sequences[index].ids, reverse=True)
     kept: list[array[int]] = []
-    home = [0] * len(sequences)
-    for index in order:  # a sequence comes right after those that it begins
+    row_of = [0] * len(sequences)
+    for index in order:  # in this order a sequence follows those that it begins
         ids = sequences[index].ids
         if not kept or kept[-1][: len(ids)] != ids:
             kept.append(ids)
-        home[index] = len(kept) - 1
-    held: list[dict[tuple[tuple[tuple[int, int], ...], int], Reading]] = [{} for _ in kept]
+        row_of[index] = len(kept) - 1
+    rows: list[dict[tuple[object, int], ScorePosition]] = [{} for _ in kept]
     for index, sequence in enumerate(sequences):
-        for reading in sequence.readings:
-            held[home[index]].setdefault((reading.spans, reading.observed), reading)
-    number = {(row, key): n for n, (row, key) in enumerate((row, key) for row, keys in enumerate(held) for key in keys)}
-    merged = [ReadSequence(ids, tuple(readings.values())) for ids, readings in zip(kept, held, strict=True)]
+        for position in sequence.positions:
+            rows[row_of[index]].setdefault((position.spans, position.observed), position)
+    number = {(row, place): n for n, (row, place) in enumerate((r, p) for r, places in enumerate(rows) for p in places)}
+    merged = [ScoredSequence(ids, tuple(row.values())) for ids, row in zip(kept, rows, strict=True)]
     numbers = [
-        number[home[index], (reading.spans, reading.observed)]
+        number[row_of[index], (position.spans, position.observed)]
         for index, sequence in enumerate(sequences)
-        for reading in sequence.readings
+        for position in sequence.positions
     ]
     return merged, numbers
 
 
-def collate_pairs(pairs: Sequence[tuple[int, ReadSequence, ReadSequence]], pad_id: int = 0) -> PairBatch:
-    """Pairs (number, chosen, rejected) of sequences with one reading each as a batch; what they share is read once."""
+def collate_pairs(pairs: Sequence[tuple[int, ScoredSequence, ScoredSequence]], pad_id: int = 0) -> PairBatch:
+    """Pairs (number, chosen, rejected) as a batch, each side with one score position; shared tokens are run once."""
     merged, numbers = merge_prefixes([sequence for _, *both in pairs for sequence in both])
     chosen_N, rejected_N = torch.tensor(numbers).reshape(-1, 2).T
-    return PairBatch(collate_reads(merged, pad_id), chosen_N, rejected_N, torch.tensor([n for n, *_ in pairs]))
+    return PairBatch(collate_scored(merged, pad_id), chosen_N, rejected_N, torch.tensor([n for n, *_ in pairs]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envs.types import Episode
+from envs.types import Episode, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,11 @@ class Candidate:
     episode: Episode
     value: float = 0.0
     visits: int = 0
+
+    def written(self) -> tuple[Step, ...]:
+        """The steps that the last turn wrote in, and so what is compared: one where a turn is a step."""
+        last = len(self.episode.turns) - 1
+        return tuple(step for step in self.episode.steps if any(turn == last for turn, _, _ in step.spans))
 
 
 @dataclass(frozen=True, slots=True)

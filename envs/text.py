@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from common.errors import ConfigError
@@ -85,32 +87,75 @@ class Codec:
         """Text of ids, special tokens kept."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def chat(self, user: str, **data: str) -> list[tuple[int, ...]]:
-        """Ids of the chat template around one user message, up to where the assistant writes, thinking off.
+    def encode(self, pieces: Iterable[Piece]) -> tuple[int, ...]:
+        """Ids of a context in pieces."""
+        return tuple(token for piece in pieces for token in self.encode_piece(piece))
 
-        `{name}` in `user` marks where the untrusted text `data[name]` goes. Returns the ids in pieces, one for each
-        stretch of trusted text and one for each piece of data, in order; most callers join them.
+    def token_index(self, ids: Sequence[int], characters: Sequence[int]) -> list[int]:
+        """For each position in `decode(ids)` the number of tokens that begin before it.
+
+        So the tokens of the text from position a to b are `ids[i:j]` with `[i, j] = token_index(ids, [a, b])`. A token
+        that straddles a border belongs to the text that it begins in; of a character that several tokens spell, all
+        but the first begin inside it.
+        """
+        whole = self.decode(ids)
+
+        def begins(index: int) -> int:
+            # A prefix that ends inside a character decodes to a replacement character there.
+            before = _in_common(self.decode(ids[:index]), whole)
+            space = whole[before : before + 1] == " "  # the token's own, or one that the decoder adds
+            return before + (space and not self.decode(ids[index : index + 1]).startswith(" "))
+
+        return [bisect_left(range(len(ids)), position, key=begins) for position in characters]
+
+    def chat(self, user: str, *, system: str = "", **slots: str | Piece | Sequence[Piece]) -> tuple[Piece, ...]:
+        """The chat template around a user message, up to where the assistant writes, with thinking switched off.
+
+        `{name}` in `user` or `system` marks where `slots[name]` goes; a slot that is a plain string is untrusted data
+        that may not be cut. A template without a system role gets the system text at the head of the user message.
 
         Raises:
             ConfigError: the tokenizer has no chat template, or one that writes today's date.
         """
-        template, name = str(self.tokenizer.chat_template or ""), self.tokenizer.name_or_path or "given"
+        template, name = str(self.tokenizer.chat_template or ""), self.tokenizer.name_or_path or "(no name)"
         if not template:
             raise ConfigError(f"tokenizer {name} has no chat template: set tokenizer.chat_template and save it again")
         if "strftime_now" in template and "date_string" not in template:
             raise ConfigError(f"the chat template of {name} writes today's date: replace strftime_now in it by a date")
-        content = user
-        for name in data:
-            content = content.replace(f"{{{name}}}", _SLOT.format(name))
+        for slot in slots:
+            mark = _SLOT.format(slot)
+            user, system = user.replace(f"{{{slot}}}", mark), system.replace(f"{{{slot}}}", mark)
+        pieces: list[Piece] = []
+        for number, text in enumerate(re.split("\ue000(\\w+)\ue001", self._rendered(user, system))):
+            if number % 2 == 0:
+                pieces += [Control(text)] if text else []
+            else:
+                slot = slots[text]
+                pieces += [Data(slot)] if isinstance(slot, str) else slot if isinstance(slot, Sequence) else [slot]
+        return tuple(pieces)
+
+    def _rendered(self, user: str, system: str) -> str:
+        """The template around both messages; around one of both texts where it knows no system role."""
+        if system:
+            try:
+                text = self._render([{"role": "system", "content": system}, {"role": "user", "content": user}])
+            except TemplateError:  # how templates say that they know no such role
+                text = ""
+            if system.strip() in text:
+                return text
+            user = f"{system}\n\n{user}"
+        return self._render([{"role": "user", "content": user}])
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
         rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=False,
-            date_string=_DATE,
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False, date_string=_DATE
         )
-        pieces = re.split("\ue000(\\w+)\ue001", str(rendered))
-        return [self.data(data[piece]) if i % 2 else self.control(piece) for i, piece in enumerate(pieces)]
+        return str(rendered)
+
+
+def _in_common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginnings."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def refuse_absent(model: str, what: str) -> None:

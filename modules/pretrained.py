@@ -136,7 +136,7 @@ def check_smollm2(folder: Path) -> None:
     """Greedy decoding in float32 must name the capital of France: each token of the answer is the likeliest there."""
     codec = Codec(folder)
     model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
-    prompt = [token for piece in codec.chat("What is the capital of France?") for token in piece]
+    prompt = codec.encode(codec.chat("What is the capital of France?"))
     answer = codec.control("The capital of France is Paris.<|im_end|>")
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]

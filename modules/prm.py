@@ -28,19 +28,22 @@ log = logging.getLogger(__name__)
 class PRM(Training):
     """Trains a policy with a scalar head to score the better of two steps higher.
 
-    At the end the scores are calibrated on the held-out pairs (on the training pairs where none are held out): a loss
-    that only orders steps leaves their zero and scale free.
+    After fitting, the scores are calibrated on the held-out pairs (on the training pairs where none are held out): a
+    ranking loss leaves zero and scale of the scores free.
 
     Args:
         policy: the backbone, an SFT checkpoint.
         optimizer: how it is trained.
-        read_at: where a step is read: the last token of its observation, or its last policy token.
+        read_at: the score position of a step: the last token of its observation, or its last policy token (`action`).
         logp_weight: initial weight of the mean log-probability that the backbone gives to the step's tokens; 0 leaves
             it out, as the paper does.
-        pointwise: weight of a logistic loss of either side alone, the better step being right and the worse one wrong;
-            0 leaves it out, as the paper does. Siblings share their history, so what a score owes to the history alone
-            cancels in a pair; this loss is there to make scores of different histories comparable. It asks for a
-            judge that pairs sound steps with unsound ones, not merely better with worse.
+        pointwise: weight of a logistic loss of each side alone, with the better step as positive and the worse one as
+            negative; 0 leaves it out, as the paper does. Siblings share their history, so the part of a score that
+            depends on the history alone cancels in a pair. This loss makes scores of different histories comparable.
+            It needs a judge that pairs valid steps with invalid ones, not just better with worse.
+
+    Raises:
+        ConfigError: `pointwise` is negative or not finite.
     """
 
     def __init__(
@@ -60,16 +63,16 @@ class PRM(Training):
         self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
         self.head, self.pointwise = self.reward_model.head, pointwise
         self.head.zero.requires_grad_(pointwise != 0)
-        if not self.head.reads_logps:
-            _freeze_unread(policy)
+        if not self.head.uses_logps:
+            _freeze_unused_output(policy)
         self._held_out: list[Tensor] = []
 
     def training_step(self, batch: PairBatch, index: int) -> Tensor:
         chosen_N, rejected_N = self._scores(batch)
         mean = pairwise_ranking_loss(chosen_N, rejected_N)
         if self.pointwise:
-            nothing = torch.zeros_like(chosen_N)
-            alone = pairwise_ranking_loss(chosen_N, nothing) + pairwise_ranking_loss(nothing, rejected_N)
+            zero_N = torch.zeros_like(chosen_N)
+            alone = pairwise_ranking_loss(chosen_N, zero_N) + pairwise_ranking_loss(zero_N, rejected_N)
             mean = mean + self.pointwise * alone / 2
         right = (chosen_N > rejected_N).float().mean()
         self.log("accuracy", right, batch_size=len(batch), on_step=False, on_epoch=True, sync_dist=True)
@@ -85,7 +88,7 @@ class PRM(Training):
         self.log("prm/pair_accuracy", (chosen_N > rejected_N).float().mean())
 
     def export(self, folder: Path) -> None:
-        """Calibrate, then write the reward model to `folder/model`; called on every rank, written by the first."""
+        """Calibrate and write the reward model to `folder/model`; called on every rank, written by rank 0."""
         self._calibrate()
         state, head = full_state(self.model), full_state(self.head)
         if state:
@@ -95,9 +98,7 @@ class PRM(Training):
         data = cast(Any, self.trainer).datamodule
         batches = data.val_dataloader() if data.held_out else data.train_dataloader()
         if not data.held_out:
-            log.warning(
-                "no pairs are held out: the scores are calibrated on training pairs, and too sure of themselves"
-            )
+            log.warning("no pairs are held out: the scores are calibrated on training pairs and will be overconfident")
         device = self.trainer.strategy.root_device
         self.to(device).eval()
         with torch.inference_mode():
@@ -106,23 +107,23 @@ class PRM(Training):
         self.reward_model.scale, self.reward_model.offset = platt(chosen_N.cpu(), rejected_N.cpu())
 
     def _scores(self, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        raw_R = self.reward_model.read(batch.reads)
-        return raw_R[batch.chosen_N], raw_R[batch.rejected_N]
+        raw_P = self.reward_model.raw_scores(batch.sequences)
+        return raw_P[batch.chosen_N], raw_P[batch.rejected_N]
 
     def _compared(self, batch: PairBatch) -> Tensor:
-        """`[N, 3]`: numbers of the pairs, scores of the better and the worse steps."""
+        """`[N, 3]`: number of each pair, score of its better and of its worse step."""
         return torch.stack([batch.number_N.double(), *(scores.double() for scores in self._scores(batch))], dim=-1)
 
     def _gathered(self, compared: list[Tensor]) -> tuple[Tensor, ...]:
-        """The columns of all ranks' rows, by number, each pair once (the last batch is filled up)."""
+        """The columns of all ranks' rows by number of the pair, each pair once (the last batch repeats some)."""
         rows = cast(Tensor, self.all_gather(torch.cat(compared))).reshape(-1, 3)
         numbers = rows[:, 0].tolist()
         first = {number: row for row, number in reversed(list(enumerate(numbers)))}
         return tuple(rows[[first[number] for number in sorted(first)]].float().T)
 
 
-def _freeze_unread(policy: Policy) -> None:
-    """An output layer of its own is read by log-probabilities alone; DDP waits for the gradient of what is trained."""
+def _freeze_unused_output(policy: Policy) -> None:
+    """Freeze an untied output layer: only log-probabilities use it, and DDP waits for every trainable gradient."""
     output, table = policy.model.get_output_embeddings(), policy.model.get_input_embeddings()
     if output is not None and output.weight is not table.weight:
         output.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""A process reward model: a language model with a scalar head, read once a step (ProRAG §3.2; read in one pass)."""
+"""A process reward model: a language model with a scalar head that scores every step in one pass (ProRAG §3.2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from common.errors import ConfigError
 from common.files import write_json
-from envs.score_positions import ReadBatch, ReadSequence, collate_reads, read_sequences
+from envs.score_positions import ScoreBatch, ScoredSequence, collate_scored, scored_sequences
 from envs.types import Episode
 from modules.functional.logprobs import token_logprobs
 from modules.policy import Dtype, Policy, load_policy
@@ -39,13 +39,13 @@ class StepHead(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(hidden, 1, bias=False)
         torch.nn.init.zeros_(self.linear.weight)
-        self.reads_logps = logp_weight != 0
-        self.logp_weight = torch.nn.Parameter(torch.tensor([float(logp_weight)]), requires_grad=self.reads_logps)
+        self.uses_logps = logp_weight != 0
+        self.logp_weight = torch.nn.Parameter(torch.tensor([float(logp_weight)]), requires_grad=self.uses_logps)
         self.zero = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
 
-    def forward(self, hidden_RD: Tensor, logp_R: Tensor) -> Tensor:
-        linear_R = self.linear(hidden_RD.to(self.linear.weight.dtype)).squeeze(-1)
-        return linear_R + self.logp_weight * logp_R + self.zero
+    def forward(self, hidden_PD: Tensor, logp_P: Tensor) -> Tensor:
+        linear_P = self.linear(hidden_PD.to(self.linear.weight.dtype)).squeeze(-1)
+        return linear_P + self.logp_weight * logp_P + self.zero
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class RewardModel:
 
     Attributes:
         policy: the backbone.
-        head: what reads it.
-        read_at: a step is read at the last token of its observation, or at its last policy token.
+        head: maps its hidden states to scores.
+        read_at: the score position of a step: the last token of its observation, or its last policy token (`action`).
         scale, offset: the calibration: `scale * raw + offset` is the log-odds that a step is the better one.
     """
 
@@ -65,28 +65,28 @@ class RewardModel:
     scale: float = 1.0
     offset: float = 0.0
 
-    def read(self, batch: ReadBatch) -> Tensor:
-        """Raw scores of all readings of a batch, `[R]` float32; with gradients where they are on."""
-        hidden_RD, logp_R = read_states(self.policy, batch, self.read_at, logps=self.head.reads_logps)
-        return self.head(hidden_RD, logp_R).float()
+    def raw_scores(self, batch: ScoreBatch) -> Tensor:
+        """Scores before calibration at all score positions of a batch, `[P]` float32; gradients flow where enabled."""
+        hidden_PD, logp_P = position_states(self.policy, batch, self.read_at, logps=self.head.uses_logps)
+        return self.head(hidden_PD, logp_P).float()
 
     @torch.inference_mode()
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
-        """Calibrated scores of the steps of each episode, `[S]` float32; NaN for a step that the policy did not write.
+        """Calibrated scores of the steps of each episode, `[S]` float32; NaN for a step without policy tokens.
 
-        Sequences of like length share a batch; what else is scored does not matter beyond rounding.
+        Sequences of similar length share a batch. Scores depend on the other episodes by rounding alone.
         """
         model = self.policy.model
         device, training = model.device, model.training
         scores = [torch.full((len(episode.steps),), float("nan")) for episode in episodes]
-        held = [(number, s) for number, e in enumerate(episodes) for s in read_sequences(e) if s.readings]
+        sequences = [(number, s) for number, e in enumerate(episodes) for s in scored_sequences(e) if s.positions]
         model.eval()
-        for part in _batches(held):
-            batch = collate_reads([sequence for _, sequence in part])
-            raw = iter(self.read(to_device(batch, device)).cpu() * self.scale + self.offset)
+        for part in _batches(sequences):
+            batch = collate_scored([sequence for _, sequence in part])
+            raw = iter(self.raw_scores(to_device(batch, device)).cpu() * self.scale + self.offset)
             for number, sequence in part:
-                for reading in sequence.readings:
-                    scores[number][reading.step] = next(raw)
+                for position in sequence.positions:
+                    scores[number][position.step] = next(raw)
         model.train(training)
         return scores
 
@@ -131,49 +131,50 @@ def _head(weights: Mapping[str, Tensor]) -> StepHead:
 
 
 def untrained_reward_model(policy: Policy, *, read_at: ReadAt = "observation", logp_weight: float = 0.0) -> RewardModel:
-    """A policy with a head that has learnt nothing."""
+    """A policy with an untrained head."""
     hidden = policy.model.config.get_text_config().hidden_size
     return RewardModel(policy, StepHead(hidden, logp_weight).to(policy.model.device), read_at)
 
 
-def read_states(policy: Policy, batch: ReadBatch, read_at: ReadAt, *, logps: bool) -> tuple[Tensor, Tensor]:
-    """Hidden states `[R, D]` at the reading positions, and mean log-probabilities of the steps' tokens `[R]`.
+def position_states(policy: Policy, batch: ScoreBatch, read_at: ReadAt, *, logps: bool) -> tuple[Tensor, Tensor]:
+    """Hidden states `[P, D]` at the score positions, and mean log-probabilities of the steps' policy tokens `[P]`.
 
-    The latter are 0 where they are not asked for.
+    Without `logps` the latter are 0.
     """
-    places_R = batch.observed_R if read_at == "observation" else batch.action_R
-    until = int(places_R.max()) + 1  # what comes after the last reading, an unread observation for one, is not run
-    ids_BT, reading_BT = batch.ids_BT[:, :until], batch.reading_BT[:, :until]
-    written_T = (reading_BT >= 0).any(dim=0)
+    places_P = batch.observed_P if read_at == "observation" else batch.action_P
+    until = int(places_P.max()) + 1  # no token after the last score position is run
+    ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
+    written_T = (position_index_BT >= 0).any(dim=0)
     written_T[0] = False
-    columns_K = written_T.nonzero().squeeze(-1) if logps else places_R[:1] + 1  # not none: that would be all
-    # Through the model itself and not its backbone: a sharded model gathers its weights when it is called.
+    # Without log-probabilities one column is kept: an empty selection would keep all.
+    columns_K = written_T.nonzero().squeeze(-1) if logps else places_P[:1] + 1
+    # The whole model is called, not its backbone: a sharded model gathers its parameters when it is called.
     output = policy.model(
         input_ids=ids_BT,
         logits_to_keep=columns_K - 1,
         output_hidden_states=True,
     )
-    hidden_RD = cast(Tensor, output.hidden_states[-1][batch.row_R, places_R])
-    logp_R = torch.zeros(len(places_R), device=hidden_RD.device)
+    hidden_PD = cast(Tensor, output.hidden_states[-1][batch.row_P, places_P])
+    logp_P = torch.zeros(len(places_P), device=hidden_PD.device)
     if not logps:
-        return hidden_RD, logp_R
+        return hidden_PD, logp_P
     logps_BK = token_logprobs(output.logits, ids_BT[:, columns_K])
-    reading_BK = reading_BT[:, columns_K]
-    mine = reading_BK >= 0
-    total_R = logp_R.index_add(0, reading_BK[mine], logps_BK[mine])
-    count_R = torch.zeros_like(logp_R).index_add(0, reading_BK[mine], torch.ones_like(logps_BK[mine]))
-    return hidden_RD, total_R / count_R.clamp(min=1)
+    position_index_BK = position_index_BT[:, columns_K]
+    mine = position_index_BK >= 0
+    total_P = logp_P.index_add(0, position_index_BK[mine], logps_BK[mine])
+    count_P = torch.zeros_like(logp_P).index_add(0, position_index_BK[mine], torch.ones_like(logps_BK[mine]))
+    return hidden_PD, total_P / count_P.clamp(min=1)
 
 
-def to_device(batch: ReadBatch, device: torch.device) -> ReadBatch:
+def to_device(batch: ScoreBatch, device: torch.device) -> ScoreBatch:
     """The batch with all its tensors on a device."""
-    names = ("ids_BT", "reading_BT", "row_R", "action_R", "observed_R")
-    return ReadBatch(*(getattr(batch, name).to(device) for name in names))
+    names = ("ids_BT", "position_index_BT", "row_P", "action_P", "observed_P")
+    return ScoreBatch(*(getattr(batch, name).to(device) for name in names))
 
 
-def _batches(held: list[tuple[int, ReadSequence]]) -> Iterator[list[tuple[int, ReadSequence]]]:
-    """Longest first, so that little is padded; a batch has as many rows as its longest allows."""
-    order = sorted(held, key=lambda item: -len(item[1].ids))
+def _batches(sequences: list[tuple[int, ScoredSequence]]) -> Iterator[list[tuple[int, ScoredSequence]]]:
+    """Batches of at most `_TOKENS` padded tokens, or of one sequence; longest first, which pads least."""
+    order = sorted(sequences, key=lambda item: -len(item[1].ids))
     while order:
         rows = max(1, _TOKENS // len(order[0][1].ids))
         yield order[:rows]

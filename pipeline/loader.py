@@ -21,7 +21,8 @@ from omegaconf.errors import (
 )
 
 from common.errors import ConfigError
-from pipeline.documents import Document, from_overrides, lay_over, read_chain
+from pipeline.documents import Document, from_overrides, read_chain
+from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.schema import Experiment
 
@@ -51,7 +52,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
         ConfigError: a file, key, type or quotation is wrong; names the file and line.
     """
     documents = [*read_chain(Path(path)), from_overrides(overrides)]
-    merged = lay_over(documents)
+    merged = merge(documents)
     origins = Origins.of(merged.value, merged.marks)
     _check_stages(merged, documents, origins)
     _check_maps(merged.value, origins)

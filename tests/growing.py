@@ -1,17 +1,19 @@
-"""Trees grown by books of lines: what an expander and a simulator say after each path of actions."""
+"""Trees grown by books of lines: what an expander and a simulator write after each path of actions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from common.errors import RetrievalError
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.search import SearchSettings, TreeSearcher
+from datamodules.tree.selection import AllAtOnce, Puct
+from datamodules.tree.values import AnswerScore, DiscountedMean
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn
+from envs.types import Document, Episode, Hit, Limits, Question, Request
 from tests.tiny import FixedRetriever, Scripted, question
 
 QUERY = "look </step>\n<subquery>\n{} </subquery>"
@@ -37,9 +39,10 @@ class Counted(Scripted):
         self.asked[path] += 1
         return lines[(self.asked[path] - 1) % len(lines)]
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        self.calls.append(len(requests))
-        return super().generate(requests)
+    def submit(self, requests: Sequence[Request]) -> None:
+        if requests:
+            self.calls.append(len(requests))
+        super().submit(requests)
 
 
 class Failing(FixedRetriever):
@@ -64,14 +67,22 @@ def searcher(
     depth: int = 10,
     seed: int = 0,
     total_tokens: int = 8192,
+    children: int = 4,
+    c_puct: float = 2.5,
+    discount: float = 0.99,
+    count_rollout: bool = True,
+    score: Literal["exact", "f1"] = "exact",
     **settings: Any,
 ) -> TreeSearcher:
+    """A searcher by ProRAG's rules with these numbers; `settings` may replace a rule."""
+    rules: dict[str, Any] = {"selection": Puct(c_puct), "width": AllAtOnce(children)}
+    rules |= {"leaf_value": AnswerScore(score), "backup": DiscountedMean(discount, count_rollout)}
     environment = RetrievalEnvironment(
         protocol,
         retriever or FixedRetriever(DOCUMENTS),
         limits=Limits(turns=depth, turn_tokens=200, total_tokens=total_tokens),
     )
-    return TreeSearcher(environment, expander, simulator, SearchSettings(**settings), seed=seed)
+    return TreeSearcher(environment, expander, simulator, SearchSettings(**rules | settings), seed=seed)
 
 
 def grown(search: TreeSearcher, *questions: Question) -> Tree:
@@ -85,7 +96,7 @@ def said(node: Node) -> str:
 def child(tree: Tree, *path: str) -> Node:
     node = tree.root
     for text in path:
-        [node] = [one for one in node.children if said(one) == text]
+        [node] = [below for below in node.children if said(below) == text]
     return node
 
 

@@ -22,10 +22,10 @@ SMALL = (
     "stages.world.data.splits={sft: 60, dev: 20, test: 40}",
     *("parts.limits.turns=3", "parts.limits.turn_tokens=12"),
     *(
-        "stages.eval_untrained.data.generator.policy.hidden_size=32",
-        "stages.eval_untrained.data.generator.policy.layers=1",
+        "stages.eval_untrained.data.sampler.policy.hidden_size=32",
+        "stages.eval_untrained.data.sampler.policy.layers=1",
     ),
-    "stages.eval_untrained.data.generator.policy.feed_forward=32",
+    "stages.eval_untrained.data.sampler.policy.feed_forward=32",
 )
 
 
@@ -60,7 +60,7 @@ CHAIN = (
     *(f"stages.{arm}.data.questions={questions(0.5, 0.7)}" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.data.questions_per_iteration=2" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.data.micro_batch=2" for arm in ("rl", "rl_outcome")),
-    *(f"stages.{arm}.module.temperature=1.2" for arm in ("rl", "rl_outcome")),
+    "parts.temperature=1.2",
     *(f"stages.{arm}.data.group_size=4" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.trainer.max_epochs=2" for arm in ("rl", "rl_outcome")),
 )
@@ -78,7 +78,9 @@ def run(*arguments: str, config: Path = WORLD) -> int:
 
 def small_world(output: Path, *arguments: str) -> int:
     """The small world into `output`; eleven turns for the teacher, three for the untrained model."""
-    teacher = "stages.eval_teacher.data.limits={target: 'envs.types:Limits', turn_tokens: 64}"
+    limits = "limits: {target: 'envs.types:Limits', turn_tokens: 64}"
+    environment = 'target: "envs.retrieval:RetrievalEnvironment", protocol: "${parts.protocol}"'
+    teacher = f'stages.eval_teacher.data.environment={{{environment}, retriever: "${{parts.retriever}}", {limits}}}'
     return run(*SMALL, teacher, f"output={output}", *arguments)
 
 

@@ -113,7 +113,7 @@ def chat(message: str) -> dict[str, Any]:
     """The teacher's two replies, and the judge's."""
     asked = json.loads(message)
     if "candidates" in asked:
-        said = sorted((one["said"], one["id"]) for one in asked["candidates"])
+        said = sorted((one["steps"][-1]["said"], one["id"]) for one in asked["candidates"])
         return {"has_valid_pair": True, "positive_id": said[0][1], "negative_id": said[-1][1], "reason": "in order"}
     if any(">>" in hop["question"] for hop in asked["hops"]):
         return {"hops": [{"question": QUERY, "answer": hop["answer"]} for hop in asked["hops"]]}
@@ -147,7 +147,7 @@ def overrides(folder: Path, url: str) -> list[str]:
         *(f"parts.{who}_api.base_url={url}" for who in ("teacher", "judge")),
         *(f"parts.{who}_api.cache={folder / 'runs' / who}" for who in ("teacher", "judge")),
         *("parts.limits.turns=6", "parts.limits.turn_tokens=16", "parts.limits.observation_tokens=48"),
-        *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.children=3"),
+        *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.width.children=3"),
         *("stages.search.data.depth=6", "stages.search.data.chunk=4"),
         *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2", "stages.sft.data.micro_batch=2"),
         *("stages.prm.data.batch_size=4", "stages.prm.data.micro_batch=4"),

@@ -41,10 +41,13 @@ def teach() -> dict[str, Any]:
             "path": "${stage:world}",
             "split": "sft",
         },
-        "protocol": "${parts.protocol}",
-        "limits": {"target": "envs.types:Limits", "turn_tokens": 64},
-        "retriever": {"target": "envs.retrievers.bm25:BM25", "corpus": "${stage:world}/data/corpus.jsonl"},
-        "generator": {
+        "environment": {
+            "target": "envs.retrieval:RetrievalEnvironment",
+            "protocol": "${parts.protocol}",
+            "retriever": "${parts.retriever}",
+            "limits": {"target": "envs.types:Limits", "turn_tokens": 64},
+        },
+        "sampler": {
             "target": "envs.world.teacher:Teacher",
             "world": "${stage:world}",
             "protocol": "${parts.protocol}",

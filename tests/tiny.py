@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from envs.protocols.prorag import TAGS
+from envs.sampling import WritesAtOnce
 from envs.types import Document, Episode, Hit, Question, Request, Turn
 from modules.policy import Policy
 
@@ -18,10 +19,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_tokenizer(tags: Sequence[str] = TAGS) -> PreTrainedTokenizerFast:
-    """One token a byte, so any text survives; `tags`, `<|im_start|>` and `<|im_end|>` are special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+def byte_tokenizer(tags: Sequence[str] = TAGS, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
+    """One token a byte, so any text survives; `tags`, `<|im_start|>` and `<|im_end|>` are special tokens.
+
+    `merges` adds tokens of several bytes, in the byte-level alphabet: `("Ġ", "b")` is a space and a b.
+    """
+    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|im_end|>")
@@ -53,31 +57,20 @@ def tiny_policy(tokenizer: PreTrainedTokenizerFast, seed: int = 0, scale: float 
     return Policy(model, tokenizer)
 
 
-class Scripted:
-    """A generator that says what `script(episode)` returns, ending with the stop tag it contains."""
+class Scripted(WritesAtOnce):
+    """A sampler that says what `script(episode)` returns, ending with the stop tag it contains."""
 
     def __init__(self, codec_ids: Callable[[str], Sequence[int]], script: Callable[[Episode], str]) -> None:
+        super().__init__()
         self.codec_ids, self.script = codec_ids, script
         self.finished: set[str] = set()
 
-    def generate(self, requests: Sequence[Request]) -> list[Turn]:
-        turns = []
-        for request in requests:
-            text = self.script(request.episode)
-            ids = tuple(self.codec_ids(text))[: request.max_tokens]
-            turns.append(
-                Turn(
-                    agent=request.agent,
-                    opening_ids=request.opening_ids,
-                    context_ids=request.context_ids,
-                    action_ids=ids,
-                    action_logps=tuple(-0.5 for _ in ids),
-                    finish="stop" if len(ids) < (request.max_tokens or 0) else "length",
-                    uid=f"{request.episode.question.id}/{len(request.episode.turns)}",
-                    text=text,
-                )
-            )
-        return turns
+    def take(self, request: Request) -> Turn:
+        text = self.script(request.episode)
+        ids = request.forced_ids or tuple(self.codec_ids(text))[: request.max_tokens]
+        turn = request.turn(ids, [-0.5] * len(ids), "stop" if len(ids) < (request.max_tokens or 0) else "length", text)
+        turn.uid = f"{request.episode.question.id}/{len(request.episode.turns)}"
+        return turn
 
     def release(self, episodes: Sequence[Episode]) -> None:
         self.finished |= {f"{e.question.id}/{e.sample}" for e in episodes}

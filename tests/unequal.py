@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from envs.sampling import take_turns
 from envs.types import Episode, Request
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 from modules.sharding import gathered
 from modules.training import Training
 from tests.tiny import question
@@ -23,10 +24,10 @@ class UnequalTurns(Callback):
         assert isinstance(pl_module, Training)
         pl_module.model.eval()
         with gathered(pl_module), Path(f"{self.file}.{trainer.global_rank}").open("a") as f:
-            generator = PolicyGenerator(pl_module.policy, temperature=1.0)
+            sampler = InProcessSampler(pl_module.policy, temperature=1.0)
             for number in range(2 + 3 * trainer.global_rank):
                 episode = Episode(question(), tuple(range(5 + number)))
                 request = Request(episode, opening_ids=(), stop=("</answer>",), max_tokens=6, seed=number)
-                (turn,) = generator.generate([request])
+                (turn,) = take_turns(sampler, [request])
                 f.write(f"{turn.action_ids} {[round(logp, 2) for logp in turn.action_logps]}\n")
         pl_module.model.train()

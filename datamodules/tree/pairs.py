@@ -16,9 +16,9 @@ def candidate_groups(
 ) -> Iterator[list[Candidate]]:
     """Groups of at least two siblings, from the root down, depth first.
 
-    A child is a candidate if it was visited `min_visits` times and its last step follows the format; a query needs its
-    hits too. Below a child only what was visited `descend_visits` times is looked at. Both as in ProRAG's released
-    code (1 and 3).
+    A child is a candidate if it was visited `min_visits` times and its last step follows the format; a step that
+    searches needs hits too. Below a child only what was visited `descend_visits` times is looked at. Both as in
+    ProRAG's released code (1 and 3).
     """
     for path in tree.paths():
         if any(node.visits < descend_visits for node in path[1:]):
@@ -47,4 +47,4 @@ def mixed_group(groups: Sequence[Sequence[Candidate]], *, seed: int) -> list[Can
 def _sound(episode: Episode) -> bool:
     """Whether the last step can be judged on its content."""
     last = episode.steps[-1] if episode.steps else None
-    return last is not None and last.valid and (last.kind != "query" or bool(last.hits))
+    return last is not None and last.valid and (not last.query or bool(last.hits))

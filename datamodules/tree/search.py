@@ -1,8 +1,9 @@
 """Tree search over steps: many trees advance together, so that a round is one batch of expansions and one of rollouts.
 
-One selection a tree a round (or several, kept apart by virtual losses): descend to a leaf; if it was visited before,
-expand it by K samples and go on to one of them; play the episode out from there; back the outcome up. After ProRAG
-(arXiv 2601.21912, section on PRM data), with the policy's own probabilities as priors.
+A round selects a node of every tree (or several, kept apart by virtual losses). From the root it descends to the child
+with the highest score, as far as the width rule samples no children and there are any. The node gets its children and
+one of them is reached; where it gets none, the node itself is. What is reached is played out and valued, and the value
+is backed up. After ProRAG (arXiv 2601.21912, section on PRM data), with the policy's own probabilities as priors.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from common.answers import exact_match, f1_score
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from datamodules.tree.node import Node, Tree
-from datamodules.tree.puct import Prior, backup, priors, puct_scores
+from datamodules.tree.puct import Prior, priors
+from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
+from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, Leaf, LeafValue
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
 from envs.sampling import take_turns
 from envs.types import Act, Episode, Question, Request, Turn
-
-Outcome = Literal["exact", "f1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +30,11 @@ class SearchSettings:
     """How trees are grown; see `datamodules.tree_search.TreeSearch`."""
 
     simulations: int = 32
-    children: int = 4
-    c_puct: float = 2.5
-    discount: float = 0.99
+    selection: Selection = field(default_factory=Puct)
+    width: Width = field(default_factory=AllAtOnce)
+    leaf_value: LeafValue = field(default_factory=AnswerScore)
+    backup: Backup = field(default_factory=DiscountedMean)
     prior: Prior = "logp_mean"
-    discount_simulation: bool = True
-    outcome: Outcome = "exact"
     parallel: int = 1
     pool: int = 64
 
@@ -51,22 +49,22 @@ class _Growth:
     virtual: Counter[int] = field(default_factory=Counter)
 
     def fork(self, path: Sequence[Node]) -> Episode:
-        """An episode to continue from a path; its number keeps its random numbers apart from every other's."""
+        """An episode that continues a path; its sample number, and so its random numbers, are its own."""
         self.forks += 1
         return self.tree.episode(path, sample=self.forks - 1)
 
-    def descend(self, c_puct: float) -> list[Node]:
-        """The path to the leaf that is selected; empty if nothing in the tree can be selected any more."""
+    def descend(self, settings: SearchSettings) -> list[Node]:
+        """The path to the node that is expanded or valued next; empty if every node is dead."""
         while not self.tree.root.dead:
             path = [self.tree.root]
-            while live := [child for child in path[-1].children if not child.dead]:
+            while not settings.width(path[-1]) and (live := [one for one in path[-1].children if not one.dead]):
                 visits = [child.visits + self.virtual[id(child)] for child in live]
                 values = [
                     child.value * child.visits / max(visited, 1) for child, visited in zip(live, visits, strict=True)
                 ]
-                scores = puct_scores(values, [child.prior for child in live], visits, c_puct=c_puct)
+                scores = settings.selection(values, [child.prior for child in live], visits)
                 path.append(live[int(scores.argmax())])
-            if not path[-1].children:
+            if not path[-1].children or settings.width(path[-1]):
                 return path
             path[-1].dead = True  # all its children are
         return []
@@ -74,11 +72,21 @@ class _Growth:
 
 @dataclass(slots=True)
 class _Visit:
-    """One selection under way: the path to its leaf, and the episode that is played out from there."""
+    """One selection under way: the path to its node, and the episodes that are played out from there."""
 
     growth: _Growth
     path: list[Node]
-    episode: Episode | None = None
+    rollouts: list[Episode] = field(default_factory=list)
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class _Sample:
+    """A sampled step, the episode that it was sampled for, and how often the expansion sampled it."""
+
+    episode: Episode
+    turn: Turn
+    count: int = 0
 
 
 class TreeSearcher:
@@ -105,11 +113,12 @@ class TreeSearcher:
         self.settings, self.seed = settings, seed
 
     def grow(self, questions: Sequence[Question], tick: Callable[[int], object] = int) -> list[Tree]:
-        """One tree a question, in order; `tick` is told how many selections were made.
+        """One tree a question, in order; `tick` is called with the number of selections after each round.
 
         A tree does not depend on which others grow beside it, within the limits of the samplers' own promise.
 
         Raises:
+            ConfigError: the protocol takes turns of its own.
             RetrievalError: the retriever failed too often in a row.
         """
         growths = [
@@ -119,17 +128,17 @@ class TreeSearcher:
         for growth in growths:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)
         while visits := [visit for growth in growths for visit in self._select(growth)]:
-            self._expand([visit for visit in visits if visit.path[-1].visits or len(visit.path) == 1])
-            self._simulate(visits)
+            self._expand(visits)
+            self._simulate([visit for visit in visits if not visit.failed])
             tick(len(visits))
         return [growth.tree for growth in growths]
 
     def _select(self, growth: _Growth) -> list[_Visit]:
-        """The tree's leaves of this round. A leaf at which an episode ended is worth what it was worth: no work."""
+        """The tree's nodes of this round. One that ended its episode has its value already, which is backed up."""
         visits: list[_Visit] = []
         growth.virtual.clear()
         while growth.budget and len(visits) < self.settings.parallel:
-            path = growth.descend(self.settings.c_puct)
+            path = growth.descend(self.settings)
             if not path or any(path[-1] is visit.path[-1] for visit in visits):
                 break
             growth.budget -= 1
@@ -142,92 +151,124 @@ class TreeSearcher:
         return visits
 
     def _expand(self, visits: Sequence[_Visit]) -> None:
-        """Sample the children of every leaf in one batch, and move each visit on to one of them."""
-        forks: list[Episode] = []
-        requests: list[Request] = []
-        shares: list[range] = []
-        for visit in visits:
-            first = len(forks)
-            for _ in range(self.settings.children):
-                fork = visit.growth.fork(visit.path)
-                coming = self.environment.next(fork, self.seed)
-                if isinstance(coming, Act):
-                    name = type(self.environment.protocol).__name__
-                    raise ConfigError(f"{name} takes turns of its own; a tree searches over sampled ones alone")
-                if coming is None:  # the prompt leaves no room
-                    self._close(visit.path[-1], fork)
-                    break
-                forks.append(fork)
-                requests.append(coming)
-            shares.append(range(first, len(forks)))
-        turns = take_turns(self.expander, requests)
-        distinct = [_distinct(turns, share) for share in shares]
-        kept = [index for counts in distinct for index in counts]
-        self.environment.apply([forks[index] for index in kept], [turns[index] for index in kept])
-        for visit, counts in zip(visits, distinct, strict=True):
-            self._adopt(visit, {index: forks[index] for index in counts}, counts)
-        going = {id(visit.episode) for visit in visits if self.simulator is self.expander}
-        self.expander.release([fork for fork in forks if id(fork) not in going])
+        """Sample children for every node that takes some, in one batch, and move each visit on to one of them."""
+        requests = [self._requests(visit) for visit in visits]
+        flat = [request for of_visit in requests for request in of_visit]
+        turns = iter(take_turns(self.expander, flat))
+        samples = [_distinct([(request.episode, next(turns)) for request in of_visit]) for of_visit in requests]
+        new = [
+            sample
+            for visit, distinct in zip(visits, samples, strict=True)
+            for ids, sample in distinct.items()
+            if ids not in _children(visit.path[-1])
+        ]
+        self.environment.apply([sample.episode for sample in new], [sample.turn for sample in new])
+        ended: list[tuple[Node, Episode]] = []
+        for visit, distinct in zip(visits, samples, strict=True):
+            if distinct:
+                ended += self._add_children(visit, distinct)
+        self._end(ended)
+        continued = {id(one) for visit in visits for one in visit.rollouts if self.simulator is self.expander}
+        self.expander.release([request.episode for request in flat if id(request.episode) not in continued])
 
-    def _adopt(self, visit: _Visit, forks: dict[int, Episode], multiplicities: dict[int, int]) -> None:
-        """Make nodes of a leaf's samples; those that a failed retrieval cut short are counted and left out."""
-        leaf, counts = visit.path[-1], visit.growth.tree.counts
-        if leaf.outcome is not None:
-            return
-        counts["expansions"] += 1
-        whole = [index for index, fork in forks.items() if fork.status != "error"]
-        counts["failures"] += sum(multiplicities[index] for index in forks if index not in whole)
-        if not whole:
-            leaf.dead = True
-            counts["dead"] += 1
-            return
-        turns = [forks[index].turns[-1] for index in whole]
-        probabilities = priors(turns, [multiplicities[index] for index in whole], self.settings.prior)
-        for index, turn, probability in zip(whole, turns, probabilities, strict=True):
-            child = Node(turn, probability, multiplicities[index])
-            if self.environment.next(forks[index], self.seed) is None:
-                self._close(child, forks[index])
-            leaf.children.append(child)
-        sample = forks[whole[0]].sample
-        chosen = stable_hash(self.seed, "child", visit.growth.tree.question.id, sample) % len(whole)
-        visit.path.append(leaf.children[chosen])
-        visit.episode = forks[whole[chosen]]
+    def _requests(self, visit: _Visit) -> list[Request]:
+        """A request for every child that is to be sampled; none where the prompt leaves no room for a turn."""
+        requests: list[Request] = []
+        for _ in range(self.settings.width(visit.path[-1])):
+            fork = visit.growth.fork(visit.path)
+            request = self.environment.next(fork, self.seed)
+            if isinstance(request, Act):
+                name = type(self.environment.protocol).__name__
+                raise ConfigError(f"{name} takes turns of its own; a tree searches over sampled turns only")
+            if request is None:
+                self._end([(visit.path[-1], fork)])
+                break
+            requests.append(request)
+        return requests
+
+    def _add_children(self, visit: _Visit, samples: dict[tuple[int, ...], _Sample]) -> list[tuple[Node, Episode]]:
+        """Make children of samples and move the visit on to one of them; returns the children that end their episodes.
+
+        A sample that repeats a child raises its multiplicity. One whose retrieval failed is counted and left out.
+        """
+        node, tree = visit.path[-1], visit.growth.tree
+        tree.counts["expansions"] += 1
+        known = _children(node)
+        reached: list[tuple[Node, Episode, bool]] = []
+        ended: list[tuple[Node, Episode]] = []
+        for ids, sample in samples.items():
+            if sample.episode.status == "error":
+                tree.counts["failures"] += sample.count
+                continue
+            child = known.get(ids) or Node(sample.turn, multiplicity=0)
+            child.multiplicity += sample.count
+            if ids not in known:
+                node.children.append(child)
+                if self.environment.next(sample.episode, self.seed) is None:
+                    ended.append((child, sample.episode))
+            if not child.dead:
+                reached.append((child, sample.episode, ids not in known))
+        if not node.children:
+            node.dead = True
+            tree.counts["dead"] += 1
+        if not reached:
+            visit.failed = True
+            return ended
+        turns = [child.turn for child in node.children if child.turn is not None]
+        shares = priors(turns, [child.multiplicity for child in node.children], self.settings.prior)
+        for child, share in zip(node.children, shares, strict=True):
+            child.prior = share
+        chosen = stable_hash(self.seed, "child", tree.question.id, reached[0][1].sample) % len(reached)
+        child, episode, is_new = reached[chosen]
+        visit.path.append(child)
+        visit.rollouts = [episode][: self.settings.leaf_value.rollouts] if is_new else []
+        return ended
 
     def _simulate(self, visits: Sequence[_Visit]) -> None:
-        """Play out every visit's episode, in one pool, and back its outcome up."""
-        visits = [visit for visit in visits if not visit.path[-1].dead]
+        """Play out the episodes of all visits in one pool, value the nodes reached, and back the values up.
+
+        A visit all of whose rollouts failed changes no value.
+        """
         for visit in visits:
-            if visit.episode is None:
-                visit.episode = visit.growth.fork(visit.path)
-        playing = [visit.episode for visit in visits if visit.episode is not None]
+            if visit.path[-1].outcome is None:
+                more = self.settings.leaf_value.rollouts - len(visit.rollouts)
+                visit.rollouts += [visit.growth.fork(visit.path) for _ in range(more)]
+        playing = [episode for visit in visits for episode in visit.rollouts]
         play_out(self.environment, self.simulator, playing, seed=self.seed, pool=self.settings.pool)
-        for visit, episode in zip(visits, playing, strict=True):
-            counts = visit.growth.tree.counts
-            if episode.status == "error":
-                counts["failures"] += 1
-                continue
-            counts["simulations"] += 1
-            end = len(episode.turns) if self.settings.discount_simulation else len(visit.path) - 1
-            self._back_up(visit.path, self._outcome(episode), end)
+        valued: list[tuple[_Visit, Leaf]] = []
+        for visit in visits:
+            tree = visit.growth.tree
+            finished = [episode for episode in visit.rollouts if episode.status != "error"]
+            tree.counts["failures"] += len(visit.rollouts) - len(finished)
+            if finished or not visit.rollouts:
+                valued.append((visit, Leaf(tree.episode(visit.path), finished)))
+        fresh = [leaf for visit, leaf in valued if visit.path[-1].outcome is None]
+        values = iter(self.settings.leaf_value(fresh))
+        for visit, leaf in valued:
+            visit.growth.tree.counts["simulations"] += 1
+            known = visit.path[-1].outcome
+            end = max(len(episode.turns) for episode in (leaf.episode, *leaf.rollouts))
+            self._back_up(visit.path, next(values) if known is None else known, end)
 
-    def _back_up(self, path: Sequence[Node], outcome: float, end: int) -> None:
-        for depth, node in enumerate(path):
-            node.value, node.visits = backup(
-                node.value, node.visits, outcome, discount=self.settings.discount, steps_to_end=end - depth
-            )
+    def _back_up(self, path: Sequence[Node], value: float, end: int) -> None:
+        for node, changed in zip(path, self.settings.backup(path, value, end), strict=True):
+            node.value, node.visits = changed
 
-    def _close(self, node: Node, episode: Episode) -> None:
-        """Note at a node that its episode is over."""
-        node.status, node.outcome = episode.status, self._outcome(episode)
-
-    def _outcome(self, episode: Episode) -> float:
-        """How right the answer is; 0 also where there is none or it came too late."""
-        score = exact_match if self.settings.outcome == "exact" else f1_score
-        return score(episode.answer, episode.question.answers)
+    def _end(self, ended: Sequence[tuple[Node, Episode]]) -> None:
+        """Note at nodes that their episodes are over, and what these are worth."""
+        values = self.settings.leaf_value([Leaf(episode, [episode]) for _, episode in ended])
+        for (node, episode), value in zip(ended, values, strict=True):
+            node.status, node.outcome = episode.status, value
 
 
-def _distinct(turns: Sequence[Turn], share: range) -> dict[int, int]:
+def _children(node: Node) -> dict[tuple[int, ...], Node]:
+    """The children of a node by the tokens of their steps."""
+    return {child.turn.action_ids: child for child in node.children if child.turn is not None}
+
+
+def _distinct(sampled: Sequence[tuple[Episode, Turn]]) -> dict[tuple[int, ...], _Sample]:
     """The first of each group of samples with the same tokens, and the size of the group."""
-    first: dict[tuple[int, ...], int] = {}
-    counts: Counter[int] = Counter(first.setdefault(turns[index].action_ids, index) for index in share)
-    return dict(counts)
+    distinct: dict[tuple[int, ...], _Sample] = {}
+    for episode, turn in sampled:
+        distinct.setdefault(turn.action_ids, _Sample(episode, turn)).count += 1
+    return distinct

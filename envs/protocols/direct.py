@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from envs.pieces import Data
 from envs.protocols.rendering import render_hits
 from envs.text import Codec
 from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
 
+_PASSAGES = Data("", cuttable=True)  # marks their place in the message; the environment writes them there
 FROM_MEMORY = "Answer the question with a few words only, without explanation."
 FROM_PASSAGES = "Answer the question from the passages with a few words only, without explanation."
 
@@ -35,15 +37,14 @@ class Direct:
         self.user = f"{lead}\n\nPassages:\n{{passages}}\n" if retrieve else f"{lead}\n"
         self.user += "\nQuestion: {question}"
 
-    def _pieces(self, question: Question) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _parts(self, question: Question) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of the message before and after the passages; without retrieval all of it stands before."""
-        if not self.retrieve:
-            return sum(self.codec.chat(self.user, question=question.text), ()), ()
-        before, _, *after = self.codec.chat(self.user, passages="", question=question.text)
-        return before, sum(after, ())
+        pieces = self.codec.chat(self.user, passages=_PASSAGES, question=question.text)
+        cut = pieces.index(_PASSAGES) if self.retrieve else len(pieces)
+        return self.codec.encode(pieces[:cut]), self.codec.encode(pieces[cut:])
 
     def prompt(self, question: Question) -> tuple[int, ...]:
-        return self._pieces(question)[0]
+        return self._parts(question)[0]
 
     def next(self, episode: Episode) -> Request | Act | Done:
         sampled = [turn for turn in episode.turns if turn.finish != "scripted"]
@@ -51,7 +52,7 @@ class Direct:
             return Done("answered")
         if self.retrieve and not episode.turns:
             return Act(episode, Action("query", episode.question.text))
-        return Request(episode, self._pieces(episode.question)[1], stop=())
+        return Request(episode, self._parts(episode.question)[1], stop=())
 
     def parse(self, episode: Episode, turn: Turn) -> Action:
         text = self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)
@@ -67,7 +68,7 @@ class Direct:
                 valid=bool(turn.action.text),
                 spans=((index, 0, len(turn.action_ids)),) if turn.action_ids else (),
                 query=turn.action.text if turn.action.kind == "query" else "",
-                claim=turn.action.text if turn.action.kind == "answer" else None,
+                claim=None,  # nothing but the answer is shown: no oracle can judge how it came about
                 said=turn.text,
                 hits=turn.hits,
             )

@@ -57,7 +57,7 @@ class ProRAG:
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
-        return sum(self.codec.chat(user, question=question.text), ())
+        return self.codec.encode(self.codec.chat(user, question=question.text))
 
     def next(self, episode: Episode) -> Request | Act | Done:
         scaffold = "\n<step>\n" if episode.turns else "<step>\n"
@@ -91,7 +91,7 @@ class ProRAG:
                 valid=step_kind(turn.text) == turn.action.kind,
                 spans=((index, 0, len(turn.action_ids)),),
                 query=turn.action.text if turn.action.kind == "query" else "",
-                claim=turn.action.text if turn.action.kind != "query" else "",
+                claim={"query": "", "subanswer": turn.action.text, "answer": turn.action.text}.get(turn.action.kind),
                 said=turn.text,
                 hits=turn.hits,
             )

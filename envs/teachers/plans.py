@@ -1,4 +1,4 @@
-"""A plan: what a teacher thinks, asks and reads, hop by hop. Planners make plans; the teacher plays them."""
+"""A plan: what a teacher thinks, asks and reads, hop by hop. Planners make plans; the teacher carries them out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError
 from envs.interfaces import Protocol
 from envs.sampling import WritesAtOnce
-from envs.teachers.turns import written_turn
-from envs.types import Action, Question, Request, Turn
+from envs.teachers.turns import require_moves, written_turn
+from envs.types import Limits, Move, Question, Request, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +42,28 @@ class Planner(typing.Protocol):
 
 
 class PlanTeacher(WritesAtOnce):
-    """A `Sampler` that plays the plan of an episode's question: search, read, …, answer.
+    """Carries out the plan of an episode's question: search, read, …, answer.
 
-    Questions without a plan are named beforehand (`unable`), so that they are skipped and counted, not broken off.
+    A format without claims is written without reading. Questions without a plan are named beforehand (`unable`), so
+    that they are skipped and counted.
 
     Args:
-        protocol: writes the turns; its episodes must be searches, sub-answers and an answer.
+        protocol: the format that the turns are written in.
         planner: makes the plans.
 
     Raises:
-        ConfigError: the protocol knows no sub-answers; on generating, DataError for a question without a plan.
+        DataError: on writing, a question has no plan.
     """
 
     def __init__(self, protocol: Protocol, planner: Planner) -> None:
         super().__init__()
-        if absent := {"search", "read", "conclude"} - set(protocol.moves):
-            raise ConfigError(f"PlanTeacher: {type(protocol).__name__} cannot write the move '{min(absent)}'")
         self._protocol, self._planner = protocol, planner
         self._plans: dict[str, Plan | str] = {}
         self._documents: dict[str, tuple[str, ...]] = {}
+
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Require a format with searches and answers."""
+        require_moves(self, protocol, ("search", "conclude"))
 
     def unable(self, questions: Sequence[Question]) -> dict[str, str]:
         """Plan for these questions and forget all others; the reasons where there is no plan, by question id."""
@@ -70,20 +73,25 @@ class PlanTeacher(WritesAtOnce):
         return {identity: plan for identity, plan in self._plans.items() if isinstance(plan, str)}
 
     def documents(self, query: str) -> tuple[str, ...]:
-        """Gold passages of a query that was played, by id or title; empty where none is known."""
+        """Gold passages of a query that was written, by id or title; empty where none is known."""
         return self._documents.get(query, ())
 
     def take(self, request: Request) -> Turn:
-        plan = self._plan(request.episode.question)
-        number, reads = divmod(len(request.episode.turns), 2)
-        if number == len(plan.hops):
-            return written_turn(self._protocol, request, Action("answer", plan.answer), plan.thought)
-        hop = plan.hops[number]
-        if reads:
-            return written_turn(self._protocol, request, Action("subanswer", hop.answer), hop.read_thought)
-        turn = written_turn(self._protocol, request, Action("query", hop.query), hop.search_thought)
-        query = self._protocol.parse(request.episode, turn).text  # as the retriever will see it
-        self._documents[query] = tuple(dict.fromkeys(self.documents(query) + hop.documents))
+        """The next turn of an episode."""
+        plan, steps = self._plan(request.episode.question), self._protocol.steps(request.episode)
+        searches = sum(bool(step.query) for step in steps)
+        moves: list[Move] = []
+        if "read" in self._protocol.moves and sum(bool(step.claim) for step in steps) < searches:
+            read = plan.hops[searches - 1]
+            moves.append(Move("read", read.answer, read.read_thought))
+        if searches == len(plan.hops):
+            moves.append(Move("conclude", plan.answer, plan.thought))
+            return written_turn(self._protocol, request, moves)
+        hop = plan.hops[searches]
+        turn = written_turn(self._protocol, request, [*moves, Move("search", hop.query, hop.search_thought)])
+        action = self._protocol.parse(request.episode, turn)
+        if action.kind == "query":  # as the retriever will see it
+            self._documents[action.text] = tuple(dict.fromkeys(self.documents(action.text) + hop.documents))
         return turn
 
     def _plan(self, question: Question) -> Plan:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from common.errors import ConfigError
 from envs.interfaces import Protocol
-from envs.types import Action, Move, MoveKind, Request, Turn
-
-_MOVES: dict[str, MoveKind] = {"query": "search", "subanswer": "read", "answer": "conclude"}
+from envs.types import Move, MoveKind, Request, Turn
 
 
-def written_turn(protocol: Protocol, request: Request, action: Action, thought: str) -> Turn:
-    """The turn that thinks `thought` and takes `action`; its log-probs are 0."""
-    ids = protocol.codec.control(protocol.say(request.episode, [Move(_MOVES[action.kind], action.text, thought)]))
+def written_turn(protocol: Protocol, request: Request, moves: Sequence[Move]) -> Turn:
+    """The turn that makes `moves`, or as many of them as one turn of the format holds; its log-probs are 0."""
+    ids = protocol.codec.control(protocol.say(request.episode, moves))
     return request.turn(ids, (0.0,) * len(ids), "stop", protocol.codec.decode(ids))
+
+
+def require_moves(teacher: object, protocol: Protocol, moves: Sequence[MoveKind]) -> None:
+    """Require a format in which a teacher can say all that it needs to.
+
+    Raises:
+        ConfigError: a move cannot be written in it.
+    """
+    for move in moves:
+        if move not in protocol.moves:
+            names = type(teacher).__name__, type(protocol).__name__
+            known = ", ".join(protocol.moves)
+            raise ConfigError(f"{names[0]} needs the move '{move}', which {names[1]} cannot write (it has {known})")

@@ -11,22 +11,26 @@ from envs.world.facts import Hop, World
 from envs.world.query_reader import Reader, Reading
 from envs.world.questions import is_comparison
 
+_NEGATIONS = frozenset(("not", "no", "never", "nor", "neither", "isnt", "wasnt"))
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the oracle says of an episode.
+    """What the oracle says of an episode; None where it cannot tell.
+
+    It cannot tell of a step that the policy did not write, nor of a format that shows nothing but the answer.
 
     Attributes:
         valid: for every step, whether it is right in content and in format.
-        resolved: every hop was looked up and answered truly.
+        resolved: every hop was settled.
         flawed: the answer is right but a step is not.
         unresolved: the answer is right but the chain was never established.
     """
 
-    valid: tuple[bool, ...]
-    resolved: bool
-    flawed: bool
-    unresolved: bool
+    valid: tuple[bool | None, ...]
+    resolved: bool | None
+    flawed: bool | None
+    unresolved: bool | None
 
 
 class Oracle:
@@ -44,35 +48,36 @@ class Oracle:
         self._reader = Reader(self._world)
 
     def judge(self, episode: Episode) -> Judgement:
-        """Judge every step and the episode.
+        """Judge every step and the episode, in any format: by what the steps search for and what they claim.
 
         - A query is valid if it asks for the next open hop, in any words that name its entity and its relation, asks
-          for nothing else that is open, names nobody whom neither the question nor a settled hop told of, and the
-          entity's passage was found. Asking again before answering is not.
-        - A sub-answer is valid if it is true of what the last query asked, the passage was among its hits, and it has
-          not been said since.
-        - The answer is valid if every hop is settled by a true sub-answer and it is what the question's chain gives.
+          for nothing else that is open, names only entities that the question or a settled hop names, and the
+          entity's passage was found. Asking again before the claim is not.
+        - A claim is valid if it is true of what the last query asked, the passage was among its hits, and it has not
+          been made since. It is the value's name, or a sentence about this one fact.
+        - A claim from memory needs no passage: it is valid if it is true of the next open hop or of a settled one.
+        - The answer is valid if every hop is settled and it is what the question's chain gives.
 
-        The look-ups of a comparison may come in either order; steps of any other kind are invalid.
+        A step with a query and a claim is valid if both are, one with neither is not. A true claim settles its hop;
+        in a format without claims a valid query does. The look-ups of a comparison may come in either order.
         """
         question = episode.question
         trail = _Trail(self._world, self._reader, self._world.lookups(question.id), is_comparison(question.id))
         answers = {normalize_answer(answer) for answer in question.answers}
-        valid = []
+        if episode.steps and not any(_shows_reasoning(step) for step in episode.steps):
+            return Judgement((None,) * len(episode.steps), None, None, None)
+        valid: list[bool | None] = []
         for step in episode.steps:
-            match step.kind:
-                case "query":
-                    right = trail.query(step)
-                case "subanswer":
-                    right = trail.subanswer(step)
-                case "answer":
-                    right = not trail.open and normalize_answer(step.text) in answers
-                case _:
-                    right = False
-            valid.append(right and step.valid)
+            right = trail.answer(step, answers) if step.kind == "answer" else trail.take(step)
+            valid.append(right and step.valid if step.spans else None)
         resolved = not trail.open
         correct = normalize_answer(episode.answer) in answers
-        return Judgement(tuple(valid), resolved, correct and not all(valid), correct and not resolved)
+        return Judgement(tuple(valid), resolved, correct and False in valid, correct and not resolved)
+
+
+def _shows_reasoning(step: Step) -> bool:
+    """Whether the policy wrote this step in a format with more than an answer."""
+    return bool(step.spans) and (step.kind != "answer" or step.claim is not None)
 
 
 class _Trail:
@@ -82,38 +87,77 @@ class _Trail:
         self._world, self._reader, self._any_order = world, reader, any_order
         self.open = list(hops)
         self._known = {hop.subject.id for hop in (hops if any_order else hops[:1])}
-        self._settled: set[str] = set()
+        self._settled: list[Hop] = []
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._found: frozenset[str] = frozenset()
-        self._awaiting: list[Hop] = []  # asked for and found, since the last sub-answer
+        self._awaiting: list[Hop] = []  # asked for and found, since the last claim
 
-    def query(self, step: Step) -> bool:
-        reading = self._reader.read(step.text)
+    def take(self, step: Step) -> bool:
+        """Whether the query, the claim or both of a step are valid."""
+        right = not step.query or self._query(step)
+        if step.query and not step.claim:
+            return right
+        if step.claim is None:
+            return False
+        claimed = self._recall(step.claim) if step.recall else self._claim(step.claim)
+        return right and claimed
+
+    def answer(self, step: Step, answers: set[str]) -> bool:
+        return not self.open and normalize_answer(step.claim or "") in answers
+
+    def _query(self, step: Step) -> bool:
+        reading = self._reader.read(step.query)
         hop = self._next(reading)
         self._asked = reading.asked if hop is None else frozenset({(hop.subject.id, hop.relation)})
         self._found = frozenset(hit.document.id for hit in step.hits)
         if hop is None or hop.subject.id not in self._found or hop in self._awaiting:
             return False
-        self._awaiting.append(hop)
+        if step.claim is None:
+            self._settle(hop)
+        else:
+            self._awaiting.append(hop)
         return True
 
-    def subanswer(self, step: Step) -> bool:
-        """Settles the next open hop where the answer is its value, whatever the query was worth."""
-        said = normalize_answer(step.text)
+    def _claim(self, claim: str) -> bool:
+        """Settles the next open hop where the claim is true of it, whatever the query was worth."""
         self._awaiting = []
         true = {
             (subject, relation)
             for subject, relation in self._asked
-            if subject in self._found
-            and said in map(normalize_answer, self._world.hop(subject, relation).value.names())
+            if subject in self._found and self._is_true(claim, self._world.hop(subject, relation))
         }
         self._asked -= true
         for hop in self._reachable():
             if (hop.subject.id, hop.relation) in true:
-                self.open.remove(hop)
-                self._settled.add(hop.relation)
-                self._known.add(hop.value.id)
+                self._settle(hop)
         return bool(true)
+
+    def _recall(self, claim: str) -> bool:
+        """Settles the next open hop where the claim is true of it."""
+        for hop in self._reachable():
+            if self._is_true(claim, hop):
+                self._settle(hop)
+                return True
+        return any(self._is_true(claim, hop) for hop in self._settled)
+
+    def _is_true(self, claim: str, hop: Hop) -> bool:
+        """Whether a claim is the hop's value by name, or a sentence that states this fact and no other."""
+        plain = normalize_answer(claim)
+        if plain in map(normalize_answer, hop.value.names()):
+            return True
+        reading, pair = self._reader.read(claim), {hop.subject.id, hop.value.id}
+        asked = {(subject, relation) for subject, relation in reading.asked if subject != hop.value.id}
+        return (
+            asked == {(hop.subject.id, hop.relation)}
+            and any(hop.value.id in names for names in reading.named)
+            and all(names & pair for names in reading.named)
+            and not _NEGATIONS & set(plain.split())
+        )
+
+    def _settle(self, hop: Hop) -> None:
+        self.open.remove(hop)
+        self._settled.append(hop)
+        self._known.add(hop.value.id)
 
     def _reachable(self) -> list[Hop]:
         return list(self.open if self._any_order else self.open[:1])
@@ -123,6 +167,6 @@ class _Trail:
         asked = [hop for hop in self._reachable() if (hop.subject.id, hop.relation) in reading.asked]
         if len(asked) != 1:
             return None
-        relations = self._settled | {asked[0].relation}
+        relations = {hop.relation for hop in (*self._settled, asked[0])}
         told = all(cue & relations for cue in reading.cues) and all(name & self._known for name in reading.named)
         return asked[0] if told else None

@@ -1,7 +1,8 @@
-"""The teacher: writes the turns of an agent, flawless unless it is told otherwise, as far as the retriever lets it."""
+"""The teacher of the embedded world: writes the turns of an agent, without flaws unless some are asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -9,8 +10,8 @@ from random import Random
 from common.seeds import stable_hash
 from envs.interfaces import Protocol
 from envs.sampling import WritesAtOnce
-from envs.teachers.turns import written_turn
-from envs.types import Action, Episode, Hit, Request, Turn
+from envs.teachers.turns import require_moves, written_turn
+from envs.types import Episode, Hit, Limits, Move, Request, Step, Turn
 from envs.world.facts import Hop, World
 from envs.world.flaws import Flaw, Flaws, lookups
 from envs.world.questions import is_comparison
@@ -41,21 +42,21 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
 
 
 class Teacher(WritesAtOnce):
-    """A `Sampler` that knows which hops a question takes and reads every value from what was retrieved.
+    """Writes the turns of an agent that knows which hops a question takes and reads every value from what it found.
 
-    It looks up hop after hop and never speaks of a later one. A passage that does not come is asked for once more in
-    other words; then it says so and answers "unknown" (or "no", to a comparison), so a world that cannot be solved
-    with a retriever shows in its exact match. Wording is chosen by a request's seed.
+    It looks up hop after hop and never mentions a later one. A passage that was not found is asked for once more in
+    other words; then the teacher says so and answers "unknown" (or "no", to a comparison), so a world that cannot be
+    solved with a retriever shows in its exact match. Wording is chosen by a request's seed.
 
     Args:
         world: the stage folder of a made world.
-        protocol: writes the turns.
+        protocol: the format that the turns are written in.
         paraphrases: wordings used of each relation, 1 to 3.
         flaws: shares of episodes that go wrong, none if left out.
         seed: which episodes do, by hash(seed, question id, iteration, sample).
 
     Raises:
-        DataError: there is no world; on generating, a question is not of this world.
+        DataError: there is no world; on writing, a question is not of this world.
     """
 
     def __init__(
@@ -65,42 +66,58 @@ class Teacher(WritesAtOnce):
         self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
         self._flaws, self._seed = flaws or Flaws(), seed
 
-    def take(self, request: Request) -> Turn:
-        action, thought = self._decide(request.episode, Random(request.seed))
-        return written_turn(self._protocol, request, action, thought)
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Require a format with searches and answers."""
+        require_moves(self, protocol, ("search", "conclude"))
 
-    def _decide(self, episode: Episode, rng: Random) -> tuple[Action, str]:
+    def take(self, request: Request) -> Turn:
+        """The next turn of an episode."""
+        return written_turn(self._protocol, request, self._moves(request.episode, Random(request.seed)))
+
+    def _moves(self, episode: Episode, rng: Random) -> list[Move]:
+        """All that the teacher does next, up to a search or the answer."""
         needed = self._world.lookups(episode.question.id)
         fate = Random(stable_hash(self._seed, "flaw", episode.question.id, episode.iteration, episode.sample))
         flaw = self._flaws.choose(needed, fate)
         hops = lookups(self._world, needed, flaw, fate)
-        past = _Past.of(episode)
-        if past.settled == len(hops):
-            return self._conclude(episode, needed, flaw, rng)
+        remembered = needed[-1:] if flaw == "shortcut" and "recall" in self._protocol.moves else ()
+        past = _Past.of(self._protocol.steps(episode), hops, reads="read" in self._protocol.moves)
+        moves: list[Move] = []
+        while not moves or moves[-1].kind in ("read", "recall"):
+            if past.settled < len(hops):
+                moves.append(self._look_up(episode, hops, past, rng))
+            elif past.settled < len(hops) + len(remembered):
+                moves.append(Move("recall", needed[-1].value.title, self._thought("memory", needed[-1], rng)))
+            else:
+                moves.append(self._conclude(episode, needed, None if remembered else flaw, rng))
+            past.settle(moves[-1].text != UNKNOWN)
+        return moves
+
+    def _look_up(self, episode: Episode, hops: Sequence[Hop], past: _Past, rng: Random) -> Move:
         hop = hops[past.settled]
         if past.hits is not None:
-            read = any(hit.document.id == hop.subject.id for hit in past.hits)
+            read = _is_about(past.hits, hop)
             thought = self._thought("found" if read else "missing", hop, rng)
-            return Action("subanswer", hop.value.title if read else UNKNOWN), thought
+            return Move("read", hop.value.title if read else UNKNOWN, thought)
         if past.failures == TRIES:
             guess = "no" if is_comparison(episode.question.id) else UNKNOWN
-            return Action("answer", guess), self._thought("stuck", hop, rng)
+            return Move("conclude", guess, self._thought("stuck", hop, rng))
         wordings = [q.format(x=hop.subject.title) for q in RELATIONS[hop.relation].questions[: self._paraphrases]]
         fresh = [wording for wording in wordings if wording not in past.queries]
         query = rng.choice(fresh or wordings)
         again = past.failures or hop in hops[: past.settled]
-        return Action("query", query), self._thought("retry" if again else "search", hop, rng)
+        return Move("search", query, self._thought("retry" if again else "search", hop, rng))
 
-    def _conclude(self, episode: Episode, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random) -> tuple[Action, str]:
+    def _conclude(self, episode: Episode, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random) -> Move:
         early, comparison = flaw == "stops_early", is_comparison(episode.question.id)
         last = hops[-2 if early else -1]
         answer, occasion = last.value.title, "chain"
         if comparison and not early:
             answer = occasion = "yes" if hops[0].value is hops[1].value else "no"
         if flaw == "shortcut":
-            return Action("answer", answer), self._thought("memory", last, rng)
-        spoken = hops[0] if comparison else last
-        return Action("answer", answer), self._thought(occasion, spoken, rng, w=hops[-1].value.title)
+            return Move("conclude", answer, self._thought("memory", last, rng))
+        mentioned = hops[0] if comparison else last
+        return Move("conclude", answer, self._thought(occasion, mentioned, rng, w=hops[-1].value.title))
 
     def _thought(self, occasion: str, hop: Hop, rng: Random, **more: str) -> str:
         fact = rng.choice(RELATIONS[hop.relation].phrases[: self._paraphrases]).format(x=hop.subject.title)
@@ -109,7 +126,7 @@ class Teacher(WritesAtOnce):
 
 @dataclass
 class _Past:
-    """What the teacher has done so far, read from its actions; `hits` are those of a query not yet answered."""
+    """What the teacher has done so far, read from its steps; `hits` are those that no claim has followed yet."""
 
     settled: int = 0
     failures: int = 0
@@ -117,13 +134,22 @@ class _Past:
     hits: tuple[Hit, ...] | None = None
 
     @classmethod
-    def of(cls, episode: Episode) -> _Past:
+    def of(cls, steps: Sequence[Step], hops: Sequence[Hop], *, reads: bool) -> _Past:
+        """Where a format has no claims to `reads`, a hop is settled by finding its passage."""
         past = cls()
-        for turn in episode.turns:
-            if turn.action.kind == "query":
-                past.queries.append(turn.action.text)
-                past.hits = turn.hits
-            elif turn.action.kind == "subanswer":
-                found = turn.action.text != UNKNOWN
-                past.settled, past.failures, past.hits = past.settled + found, 0 if found else past.failures + 1, None
+        for step in steps:
+            if step.query and step.spans:
+                past.queries.append(step.query)
+                past.hits = step.hits
+                if not reads:
+                    past.settle(_is_about(step.hits, hops[past.settled]))
+            if step.claim and step.kind != "answer":
+                past.settle(step.claim != UNKNOWN)
         return past
+
+    def settle(self, found: bool) -> None:
+        self.settled, self.failures, self.hits = self.settled + found, 0 if found else self.failures + 1, None
+
+
+def _is_about(hits: Sequence[Hit], hop: Hop) -> bool:
+    return any(hit.document.id == hop.subject.id for hit in hits)

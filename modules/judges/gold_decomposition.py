@@ -8,26 +8,30 @@ from collections.abc import Iterable, Sequence
 from common.answers import exact_match, f1_score, normalize_answer
 from common.errors import ConfigError
 from envs.siblings import Candidate, Verdict
-from envs.types import Episode, Gold, Hit, Step
+from envs.types import Gold, Hit, Step
 from modules.judges.pairing import ranked_pairs
 
 _REFERENCE = re.compile(r"#(\d+)")
+_Worth = tuple[bool | None, str]  # good, bad or not known, and why
 
 
 class GoldDecomposition:
-    """Compares steps by the gold reasoning of their question (MuSiQue, 2WikiMultiHopQA); no model is asked.
+    """Compares steps by the gold reasoning of their question (MuSiQue, 2WikiMultiHopQA), without a model.
 
     A hop can be taken once the hops it builds on are settled: those it refers to as `#k`, or whose answer is its
-    subject (`subject >> relation`). It is settled by a sub-answer that matches its gold one.
+    subject (`subject >> relation`). It is settled by a claim that matches its gold sub-answer or, in a format without
+    claims, by a query that finds its gold passage.
     - A query is good if it finds the gold passage, not seen before, of a hop that can be taken.
-    - A sub-answer is good if it matches the gold one of a hop that can be taken and whose passage was found.
+    - A claim is good if it matches the gold sub-answer of a hop that can be taken and whose passage was found; a claim
+      from memory needs no passage.
     - An answer is good if it is exactly right and every hop is settled.
 
-    A good step is preferred to any that is not; of two that are not good neither is. Gold passages are met by id or by
-    title. Where a dataset names no passage for a hop, its sub-answer needs none, and a query is not judged.
+    A turn is good if all that it queries and claims is. A good one is preferred to any that is not; of two that are not
+    good neither is preferred. Gold passages are matched by id or by title. Where a dataset names no passage for a hop,
+    a claim needs none, and a query is not judged.
 
     Args:
-        min_f1: normalised F1 from which a sub-answer matches.
+        min_f1: normalised F1 with the gold sub-answer from which a claim matches.
 
     Raises:
         ConfigError: `min_f1` is not in (0, 1].
@@ -43,48 +47,54 @@ class GoldDecomposition:
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
-        worths = [self._worth(one.episode) for one in group]
+        worths = [self._worth(one) for one in group]
         return tuple(
             Verdict(better, worse, f"{worths[better][1]}, against: {worths[worse][1]}")
             for better, worse in ranked_pairs([None if good is None else float(good) for good, _ in worths], 1.0)
         )
 
-    def _worth(self, episode: Episode) -> tuple[bool | None, str]:
-        """Whether the last step is good, and why; None where gold does not tell."""
-        gold = episode.question.gold
-        if gold is None or not gold.steps:
+    def _worth(self, candidate: Candidate) -> _Worth:
+        """Whether the last turn is good, and why; None where gold does not tell."""
+        question, steps = candidate.episode.question, candidate.episode.steps
+        if question.gold is None or not question.gold.steps:
             return None, "no gold reasoning"
-        *past, last = episode.steps
-        trail = _Trail(gold, self.min_f1)
-        for step in past:
-            trail.take(step)
-        match last.kind:
-            case "query":
-                return trail.query(last)
-            case "subanswer":
-                return trail.subanswer(last)
-            case "answer":
-                return trail.answer(exact_match(last.text, episode.question.answers) == 1)
-            case _:
-                return False, f"a step of kind {last.kind}"
+        trail = _Trail(question.gold, question.answers, self.min_f1)
+        verdicts = [trail.take(step) for step in steps][len(steps) - len(candidate.written()) :]
+        # A false part decides, then one that gold does not tell of.
+        worths = [worth for worths in verdicts for worth in worths]
+        return min(worths, key=lambda worth: (worth[0] is not False, worth[0] is not None), default=(None, "no step"))
 
 
 class _Trail:
     """How far an episode has come along the gold reasoning: hops still open, passages seen."""
 
-    def __init__(self, gold: Gold, min_f1: float) -> None:
-        self._steps, self._min_f1 = gold.steps, min_f1
+    def __init__(self, gold: Gold, answers: Sequence[str], min_f1: float) -> None:
+        self._steps, self._answers, self._min_f1 = gold.steps, answers, min_f1
         paired = len(gold.documents) == len(gold.titles)
         self._titles = dict(zip(gold.documents, gold.titles, strict=True)) if paired else {}
         self._open = list(range(len(gold.steps)))
         self._seen: set[str] = set()
 
-    def take(self, step: Step) -> None:
-        if step.kind == "subanswer" and (hop := self._answered(step)) is not None:
-            self._open.remove(hop)
+    def take(self, step: Step) -> list[_Worth]:
+        """What the query and the claim of a step are worth; the hop that it settles is closed."""
+        if step.kind == "answer":
+            return [self._answer(step)]
+        worths: list[_Worth] = []
+        if step.query:
+            worths.append(self._query(step))
         self._seen |= _names(step.hits)
+        if step.query and step.claim is None:
+            self._open = sorted({*self._open} - {*self._reached(step)})
+        elif step.claim or (step.claim is not None and not step.query):
+            worths.append(self._claim(step))
+        return worths or [(False, f"a step of kind {step.kind}")]
 
-    def query(self, step: Step) -> tuple[bool | None, str]:
+    def _reached(self, step: Step) -> list[int]:
+        """Hops whose passage a query finds, or for which gold names none."""
+        wanted = {hop: self._documents(hop) for hop in self._reachable()}
+        return [hop for hop, documents in wanted.items() if not documents or documents & _names(step.hits)]
+
+    def _query(self, step: Step) -> _Worth:
         found = _names(step.hits) - self._seen
         if not found:
             return False, "a query that finds nothing new"
@@ -97,23 +107,24 @@ class _Trail:
             return True, "a query that finds the next gold passage"
         return False, "a query that misses the next gold passage"
 
-    def subanswer(self, step: Step) -> tuple[bool, str]:
-        hop = self._answered(step)
+    def _claim(self, step: Step) -> _Worth:
+        hop = self._answered(step.claim or "")
         if hop is None:
-            return False, "a sub-answer that settles no hop"
+            return False, "a claim that settles no hop"
+        self._open.remove(hop)
         documents = self._documents(hop)
-        if documents and not documents & self._seen:
-            return False, "a sub-answer without its passage"
-        return True, "a right sub-answer"
+        if documents and not documents & self._seen and not step.recall:
+            return False, "a claim without its passage"
+        return True, "a right claim"
 
-    def answer(self, right: bool) -> tuple[bool, str]:
-        if not right:
+    def _answer(self, step: Step) -> _Worth:
+        if exact_match(step.claim or "", self._answers) != 1:
             return False, "a wrong answer"
         return (False, "a right answer with hops still open") if self._open else (True, "a right answer")
 
-    def _answered(self, step: Step) -> int | None:
-        """The hop that a sub-answer settles."""
-        matches = (hop for hop in self._reachable() if f1_score(step.text, self._steps[hop].answer) >= self._min_f1)
+    def _answered(self, claim: str) -> int | None:
+        """The hop that a claim settles."""
+        matches = (hop for hop in self._reachable() if f1_score(claim, self._steps[hop].answer) >= self._min_f1)
         return next(matches, None)
 
     def _reachable(self) -> list[int]:

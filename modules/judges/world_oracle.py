@@ -24,13 +24,19 @@ class WorldOracle:
         self._oracle = Oracle(world)
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
-        """Every valid candidate against every invalid one; the first few verdicts repeat as few of them as they can."""
+        """Every valid candidate against every invalid one; the first verdicts repeat as few candidates as they can."""
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
-        valid = [float(self._oracle.judge(one.episode).valid[-1]) for one in group]
+        levels = [self._level(one) for one in group]
         kinds = [one.episode.steps[-1].kind for one in group]
         return tuple(
             Verdict(better, worse, f"a valid {kinds[better]} against an invalid {kinds[worse]}")
-            for better, worse in ranked_pairs(valid, 1.0)
+            for better, worse in ranked_pairs(levels, 1.0)
         )
+
+    def _level(self, candidate: Candidate) -> float | None:
+        """1 if all that the last turn wrote is valid, 0 if some is not, None where the oracle cannot tell."""
+        written = len(candidate.written())
+        valid = [one for one in self._oracle.judge(candidate.episode).valid[-written:] if one is not None]
+        return float(all(valid)) if written and valid else None

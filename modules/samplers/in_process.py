@@ -16,7 +16,7 @@ from transformers import PretrainedConfig
 from common.errors import ConfigError
 from envs.interfaces import Protocol
 from envs.types import Episode, Finish, Limits, Request, Turn
-from modules.functional.sampling import choose_tokens
+from modules.functional.token_choice import choose_tokens
 from modules.policy import Policy, check_policy
 from modules.samplers.kv_cache import BatchCache, empty_row
 from modules.samplers.stop_tags import Decode, StopTags

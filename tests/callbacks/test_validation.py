@@ -15,11 +15,11 @@ from lightning.pytorch.loggers import CSVLogger
 
 from callbacks.validation import Validation
 from common.errors import ConfigError, RetrievalError
-from envs.protocols.prorag import ProRAG
-from envs.types import Document, Episode, Hit, Limits, Question
+from envs.retrieval import RetrievalEnvironment
+from envs.types import Document, Episode, Hit, Question
 from evaluation.evaluate import Benchmark
 from modules.policy import Policy
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 from tests.toy_rl import LIMITS, Asked, learn, prorag, retriever, small_policy
 
@@ -35,7 +35,8 @@ class Counted(Asked):
 
 
 def validation(policy: Policy, questions: Asked, every: int = 1) -> Validation:
-    return Validation({"toy": Benchmark(questions, "dev", retriever())}, prorag(policy), every=every, limits=LIMITS)
+    environment = RetrievalEnvironment(prorag(policy), retriever(), limits=LIMITS)
+    return Validation({"toy": Benchmark(questions, "dev")}, environment, InProcessSampler(), every=every)
 
 
 class Modes(Callback):
@@ -77,7 +78,7 @@ class Flaky(FixedRetriever):
         return super().search(queries, k)
 
 
-def test_means_are_over_the_questions_that_could_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_are_over_the_questions_that_could_be_scored(tmp_path: Path) -> None:
     policy = tiny_policy(byte_tokenizer())
 
     def say(episode: Episode) -> str:
@@ -86,10 +87,13 @@ def test_means_are_over_the_questions_that_could_be_scored(tmp_path: Path, monke
             return f"\nx </step>\n<subquery>\n{episode.question.text} </subquery>"
         return f"\nx </step>\n<answer>\n{episode.question.text} </answer>"
 
-    codec = ProRAG(policy.tokenizer, instruction="").codec  # type: ignore[arg-type]
-    monkeypatch.setattr("callbacks.validation.PolicyGenerator", lambda *_, **__: Scripted(codec.control, say))
-    dataset = Benchmark(Names(), "dev", Flaky([Document("d", "t", "x")]))
-    checked = Validation({"toy": dataset}, prorag(policy), limits=Limits(total_tokens=4096), top_k=1, pool=1)
+    class Repeats(Scripted):
+        def load(self, policy: Policy) -> None:
+            """The script stays."""
+
+    environment = RetrievalEnvironment(prorag(policy), Flaky([Document("d", "t", "x")]), top_k=1)
+    sampler = Repeats(environment.protocol.codec.control, say)
+    checked = Validation({"toy": Benchmark(Names(), "dev")}, environment, sampler, pool=1)
     _, _, metrics = learn(tmp_path, policy=policy, callbacks=[checked], iterations=1)
     means = {name.rpartition("/")[2]: value for name, value in metrics.items() if name.startswith("eval/toy/dev/")}
     assert means == pytest.approx({"em": 0.5, "f1": 0.5, "searches": 1.0, "valid_steps": 1.0, "failed": 0.2})
@@ -99,9 +103,9 @@ def test_the_policy_that_is_trained_answers_and_greedily(tmp_path: Path) -> None
     policy = small_policy()
     checked = validation(policy, Asked(2))
     module, _, _ = learn(tmp_path, policy=policy, callbacks=[checked])
-    assert checked._generator is not None
-    assert checked._generator.policy.model is module.model
-    assert checked._generator.temperature == 0
+    assert isinstance(checked.sampler, InProcessSampler)
+    assert checked.sampler.policy.model is module.model
+    assert checked.sampler.temperature == 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,7 @@ def test_it_asks_before_training_every_nth_epoch_and_after_the_last(
 def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
     policy = tiny_policy(byte_tokenizer())
     checked = validation(policy, Asked(5))
-    checked._generator = PolicyGenerator(policy)
+    checked.sampler.load(policy)
     asked = [
         checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=rank, world_size=world))  # type: ignore[arg-type]
         for rank, world in ((0, 1), (0, 2), (1, 2))
@@ -139,6 +143,6 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     policy = small_policy()
     with pytest.raises(ConfigError, match="every 0"):
         validation(policy, Asked(1), every=0)
-    other = Validation({"toy": Benchmark(Asked(1), "dev")}, prorag(tiny_policy(byte_tokenizer())), limits=Limits())
+    other = validation(tiny_policy(byte_tokenizer()), Asked(1))
     with pytest.raises(ConfigError, match="different tokenizers"):
         learn(tmp_path, policy=policy, callbacks=[other])

@@ -12,8 +12,9 @@ from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
 from datamodules.tree_search import TreeSearch
 from envs.protocols.prorag import ProRAG
-from envs.types import Document, Episode, Hit, Limits, Question, Turn
-from modules.samplers.in_process import PolicyGenerator
+from envs.retrieval import RetrievalEnvironment
+from envs.types import Document, Episode, Hit, Limits, Question, Request
+from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer())
@@ -48,9 +49,9 @@ class Searcher(Scripted):
         tag, text = (("subquery", query), ("subanswer", "there"), ("answer", "answer 0"))[min(len(episode.turns), 2)]
         return f"thought</step><{tag}>{text}</{tag}>"
 
-    def generate(self, requests) -> list[Turn]:
+    def submit(self, requests: Sequence[Request]) -> None:
         self.turns += len(requests)
-        return super().generate(requests)
+        super().submit(requests)
 
 
 class Down(FixedRetriever):
@@ -70,13 +71,15 @@ class Down(FixedRetriever):
 def run(folder: Path, world_size: int = 1, count: int = 10, **settings) -> tuple[dict[str, float], int]:
     """Headline metrics, and the turns that were generated."""
     turns = 0
-    settings = {"retriever": FixedRetriever([Document("d", "T", "x")]), "samples": 2, "unit": 4} | settings
+    settings = {"samples": 2, "unit": 4} | settings
+    retriever = settings.pop("retriever", FixedRetriever([Document("d", "T", "x")]))
+    environment = RetrievalEnvironment(PROTOCOL, retriever, limits=settings.pop("limits", None))
     unable = settings.pop("unable", None)
     for rank in range(world_size):
-        generator = Searcher(unable)
-        maker = EpisodeSampling(Listed(count), PROTOCOL, generator, **settings)
+        sampler = Searcher(unable)
+        maker = EpisodeSampling(Listed(count), environment, sampler, **settings)
         maker.make(folder, seed=0, rank=rank, world_size=world_size)
-        turns += generator.turns
+        turns += sampler.turns
     return maker.merge(folder, seed=0, world_size=world_size), turns
 
 
@@ -151,7 +154,7 @@ def test_a_unit_in_which_all_failed_is_one_clear_error(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_questions_that_the_generator_is_unable_to_answer_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_questions_that_the_sampler_is_unable_to_answer_are_skipped_and_counted(tmp_path: Path) -> None:
     headline, turns = run(tmp_path, unable={"q2": "no gold reasoning", "q9": "no gold reasoning"})
     assert (headline["skipped"], headline["questions"], turns) == (2.0, 10.0, 48)
     assert json.loads((tmp_path / "data" / "sampling.json").read_text())["skipped"] == {"no gold reasoning": 2}
@@ -164,15 +167,18 @@ def test_nothing_left_is_one_clear_error(tmp_path: Path) -> None:
         run(tmp_path / "none", count=0)
 
 
-@pytest.mark.parametrize("setting", ["samples", "top_k", "pool", "unit"])
+@pytest.mark.parametrize("setting", ["samples", "pool", "unit"])
 def test_nothing_to_do_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
-        EpisodeSampling(Listed(1), PROTOCOL, Searcher(), **{setting: 0})
+        EpisodeSampling(Listed(1), RetrievalEnvironment(PROTOCOL), Searcher(), **{setting: 0})
 
 
-def test_a_generator_that_cannot_write_the_format_is_refused_before_any_work() -> None:
-    generator = PolicyGenerator(tiny_policy(byte_tokenizer(tags=("<other>",))))
+def test_a_sampler_that_cannot_write_the_format_is_refused_before_any_work() -> None:
+    environment, sampler = (
+        RetrievalEnvironment(PROTOCOL),
+        InProcessSampler(tiny_policy(byte_tokenizer(tags=("<other>",)))),
+    )
     with pytest.raises(ConfigError, match="different tokenizers"):
-        EpisodeSampling(Listed(1), PROTOCOL, generator)
+        EpisodeSampling(Listed(1), environment, sampler)
     with pytest.raises(ConfigError, match="different tokenizers"):
-        TreeSearch(Listed(1), PROTOCOL, Searcher(), retriever=FixedRetriever([]), simulator=generator)
+        TreeSearch(Listed(1), environment, Searcher(), simulator=sampler)

@@ -36,19 +36,19 @@ def test_questions_are_held_out_whole(folder: Path) -> None:
     assert 3 <= len(held_out) <= 13
 
 
-def test_a_batch_reads_the_last_step_of_both_sides(folder: Path) -> None:
+def test_a_batch_scores_the_last_step_of_both_sides(folder: Path) -> None:
     data = loaded(folder, validation=0)
     batch = next(iter(data.train_dataloader()))
     decode = ProRAG(folder).codec.decode
     for n in range(len(batch)):
         for side, word in ((batch.chosen_N, " good "), (batch.rejected_N, " bad ")):
-            reading = int(side[n])
-            row = int(batch.reads.row_R[reading])
-            tokens = batch.reads.ids_BT[row][batch.reads.reading_BT[row] == reading]
+            position = int(side[n])
+            row = int(batch.sequences.row_P[position])
+            tokens = batch.sequences.ids_BT[row][batch.sequences.position_index_BT[row] == position]
             assert word.strip() in decode(tokens.tolist())
-            assert decode(batch.reads.ids_BT[row, : int(batch.reads.observed_R[reading]) + 1].tolist()).endswith(
-                "</retrieval>"
-            )
+            assert decode(
+                batch.sequences.ids_BT[row, : int(batch.sequences.observed_P[position]) + 1].tolist()
+            ).endswith("</retrieval>")
 
 
 def test_every_pair_comes_once_an_epoch(folder: Path) -> None:

@@ -9,12 +9,14 @@ import pytest
 
 from common.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
-from envs.types import Document, Episode, Gold, Hit, Limits, Question, Turn
+from envs.retrieval import RetrievalEnvironment
+from envs.types import Document, Episode, Gold, Hit, Limits, Question, Request
 from evaluation.evaluate import Benchmark, Evaluation
-from modules.samplers.in_process import PolicyGenerator
+from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer())
+ENVIRONMENT = RetrievalEnvironment(PROTOCOL)
 
 
 class Listed:
@@ -42,9 +44,9 @@ class Counted(Scripted):
         tag, text = (("subquery", "where"), ("subanswer", "there"), ("answer", "answer 0"))[min(len(episode.turns), 2)]
         return f"thought</step><{tag}>{text}</{tag}>"
 
-    def generate(self, requests) -> list[Turn]:
+    def submit(self, requests: Sequence[Request]) -> None:
         self.turns += len(requests)
-        return super().generate(requests)
+        super().submit(requests)
 
 
 class Down:
@@ -53,18 +55,19 @@ class Down:
 
 
 def evaluation(count: int = 10, **more) -> tuple[Evaluation, Counted]:
-    generator = Counted()
+    sampler = Counted()
     retriever = more.pop("retriever", FixedRetriever([Document("d", "T", "x")]))
     benchmark = Benchmark(Listed(count), "test", retriever)
-    return Evaluation({"toy": benchmark}, PROTOCOL, generator, unit=4, **more), generator
+    environment = ENVIRONMENT.variant(limits=more.pop("limits", None))
+    return Evaluation({"toy": benchmark}, environment, sampler, unit=4, **more), sampler
 
 
 def run(folder: Path, world_size: int = 1, **more) -> tuple[dict[str, float], int]:
     turns = 0
     for rank in range(world_size):
-        maker, generator = evaluation(**more)
+        maker, sampler = evaluation(**more)
         maker.make(folder, seed=0, rank=rank, world_size=world_size)
-        turns += generator.turns
+        turns += sampler.turns
     return maker.merge(folder, seed=0, world_size=world_size), turns
 
 
@@ -143,29 +146,29 @@ def test_an_empty_dataset_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_speaks_another_tokenizer_is_refused() -> None:
-    generator = PolicyGenerator(tiny_policy(byte_tokenizer(tags=("<other>",))))
+    sampler = InProcessSampler(tiny_policy(byte_tokenizer(tags=("<other>",))))
     with pytest.raises(ConfigError, match="different tokenizers"):
-        Evaluation({}, PROTOCOL, generator)
+        Evaluation({}, ENVIRONMENT, sampler)
 
 
 def test_a_budget_longer_than_the_models_context_is_refused() -> None:
-    generator = PolicyGenerator(tiny_policy(byte_tokenizer()))
+    sampler = InProcessSampler(tiny_policy(byte_tokenizer()))
     with pytest.raises(ConfigError, match="total_tokens is 8192, but the model reads only 4096"):
-        Evaluation({}, PROTOCOL, generator)
+        Evaluation({}, ENVIRONMENT, sampler)
 
 
-@pytest.mark.parametrize("setting", ["pool", "unit", "top_k"])
+@pytest.mark.parametrize("setting", ["pool", "unit"])
 def test_a_pool_or_unit_of_nothing_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
-        Evaluation({}, PROTOCOL, Counted(), **{setting: 0})
+        Evaluation({}, ENVIRONMENT, Counted(), **{setting: 0})
 
 
 def test_units_of_all_datasets_are_dealt_out_in_turn(tmp_path: Path) -> None:
     shares = []
     for rank in range(2):
-        generator = Counted()
+        sampler = Counted()
         datasets = {name: Benchmark(Listed(4), "test", FixedRetriever([])) for name in ("one", "two")}
-        maker = Evaluation(datasets, PROTOCOL, generator, unit=4)
+        maker = Evaluation(datasets, ENVIRONMENT, sampler, unit=4)
         maker.make(tmp_path, seed=0, rank=rank, world_size=2)
-        shares.append(generator.turns)
+        shares.append(sampler.turns)
     assert shares == [12, 12]

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules.records import read_rows
+from envs.interfaces import Retriever
 from envs.protocols.prorag import ProRAG
+from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Limits
 from evaluation.step_ranking import StepRanking
 from tests.steps import PASSAGES, final, query, subanswer
@@ -55,18 +57,18 @@ def says(episode: Episode) -> str:
     return script[len(episode.turns)]
 
 
-def ranking(protocol: ProRAG, **settings: Any) -> StepRanking:
+def ranking(protocol: ProRAG, retriever: Retriever | None = None, **settings: Any) -> StepRanking:
     return StepRanking(
         **{
             "questions": [question(identity=f"q{number}") for number in range(12)],
-            "protocol": protocol,
-            "generator": Scripted(protocol.codec.control, says),
-            "retriever": FixedRetriever(PASSAGES),
+            "environment": RetrievalEnvironment(
+                protocol, retriever or FixedRetriever(PASSAGES), limits=Limits(turns=3)
+            ),
+            "sampler": Scripted(protocol.codec.control, says),
             "oracle": Truth(),
             "scorers": {"prm": Scorer(1), "contrary": Scorer(-1)},
             "samples": 2,
             "unit": 5,
-            "limits": Limits(turns=3),
         }
         | settings
     )

@@ -92,7 +92,7 @@ def test_the_pointwise_loss_adds_each_side_alone_and_learns_where_zero_is(pairs:
     assert fitted(pairs, tmp_path / "plain", epochs=1).lightning_module.head.zero.item() == 0
 
 
-def test_without_held_out_pairs_it_says_that_the_calibration_is_too_sure(
+def test_without_held_out_pairs_it_warns_that_the_calibration_is_overconfident(
     pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fitted(pairs, tmp_path, epochs=1, validation=0.0)

@@ -74,7 +74,7 @@ def test_the_released_codes_discount_leaves_out_what_was_played(protocol: ProRAG
         tree = grown(
             searcher(
                 protocol, Counted(protocol, book), Counted(protocol, book),
-                simulations=1, discount=0.5, discount_simulation=paper,
+                simulations=1, discount=0.5, count_rollout=paper,
             )
         )  # fmt: skip
         values[paper] = tree.root.value, tree.root.children[0].value
@@ -85,14 +85,14 @@ def test_an_outcome_may_be_how_right_an_answer_is(protocol: ProRAG) -> None:
     """Of the answer Ada Lovelace, where Ada is right, half is: F1 2/3; played out and read off a leaf alike."""
     book: Book = {(): [SUB.format("so")], ("so",): [ANSWER.format("Ada Lovelace")]}
     values = {}
-    for outcome in ("exact", "f1"):
+    for score in ("exact", "f1"):
         tree = grown(
             searcher(
                 protocol, Counted(protocol, book), Counted(protocol, book),
-                simulations=3, children=1, discount=0.5, outcome=outcome,
+                simulations=3, children=1, discount=0.5, score=score,
             )
         )  # fmt: skip
-        values[outcome] = tree.root.value, child(tree, "so", "Ada Lovelace").outcome
+        values[score] = tree.root.value, child(tree, "so", "Ada Lovelace").outcome
     assert values == {"exact": (0.0, 0.0), "f1": (pytest.approx(2 / 3 / 4), pytest.approx(2 / 3))}
 
 
@@ -173,12 +173,11 @@ def test_every_fork_has_random_numbers_of_its_own_and_shared_turns_one_name(prot
     seen: list[Request] = []
 
     class Seeded(Counted):
-        def generate(self, requests: Sequence[Request]) -> list[Turn]:
-            seen.extend(requests)
-            turns = super().generate(requests)
-            for turn, request in zip(turns, requests, strict=True):
-                turn.uid = f"{request.episode.question.id}/{request.episode.sample}/{len(request.episode.turns)}"
-            return turns
+        def take(self, request: Request) -> Turn:
+            seen.append(request)
+            turn = super().take(request)
+            turn.uid = request.episode.next_uid()
+            return turn
 
     both = Seeded(protocol, {**BOOK, (): [QUERY.format(str(i)) for i in range(9)]}, SUB.format("so"))
     tree = grown(searcher(protocol, both, both, simulations=20, children=3, depth=4))
@@ -195,9 +194,9 @@ def test_finished_episodes_are_released(protocol: ProRAG) -> None:
             super().__init__(protocol, book)
             self.kept: dict[int, Episode] = {}
 
-        def generate(self, requests: Sequence[Request]) -> list[Turn]:
+        def submit(self, requests: Sequence[Request]) -> None:
             self.kept |= {id(request.episode): request.episode for request in requests}
-            return super().generate(requests)
+            super().submit(requests)
 
         def release(self, episodes: Sequence[Episode]) -> None:
             for episode in episodes:

@@ -1,19 +1,22 @@
-"""Every protocol of the suite, and a foreign one that re-renders its context, through the conformance suite."""
+"""Every protocol of the suite, and a toy of each kind that there can be, through the conformance suite."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
-from envs.text import Codec
-from envs.types import Act, Action, Done, Episode, Hit, Observation, Question, Request, Step, Turn
-from tests.envs.protocols.conformance import check_protocol
-from tests.tiny import byte_tokenizer
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Document, Episode, Limits, Move
+from tests.envs.protocols.conformance import Script, check_protocol
+from tests.tiny import FixedRetriever, byte_tokenizer, question
+from tests.toy_protocols import Notebook, OneMove, SearchOnly, Spanning, TwoAgents
 
-HOPS = [Action("query", "first program"), Action("subanswer", "Ada"), Action("answer", "Ada Lovelace")]
+SEARCH, READ = Move("search", "first program", "I ask."), Move("read", "Ada", "I see.")
+MORE, RECALL = Move("search", "last name of Ada", "I ask."), Move("recall", "Lovelace", "I know.")
+ANSWER = Move("conclude", "Ada Lovelace", "So it is.")
+HOPS = [SEARCH, READ, MORE, READ, ANSWER]
 
 
 def test_prorag_with_tags_as_tokens() -> None:
@@ -26,64 +29,41 @@ def test_prorag_with_tags_as_plain_text() -> None:
 
 @pytest.mark.parametrize("retrieve", [False, True])
 def test_direct(retrieve: bool) -> None:
-    check_protocol(Direct(byte_tokenizer(), retrieve=retrieve), [Action("answer", "Ada")], "Ada")
+    check_protocol(Direct(byte_tokenizer(), retrieve=retrieve), [ANSWER], "Ada Lovelace")
 
 
-class Notebook:
-    """Re-renders its context every turn, as ReasonRAG does: passages are seen once, then only the note taken.
-
-    A turn may hold two steps: `note|…` and what follows it.
-    """
-
-    kinds = ("query", "answer")
-
-    def __init__(self) -> None:
-        self.codec = Codec(byte_tokenizer(tags=("<find>", "</find>", "<say>", "</say>")), ("<find>", "<say>"))
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
-
-    def next(self, episode: Episode) -> Request | Act | Done:
-        if episode.turns and episode.turns[-1].action.kind == "answer":
-            return Done("answered")
-        context = self.codec.control("Q: ") + self.codec.data(episode.question.text)
-        for turn in episode.turns:
-            context += self.codec.control("\nThought: ") + self.codec.data(turn.text)
-        if episode.turns:  # an observation is neutralised and cut already
-            context += self.codec.control("\nPassages: ") + episode.turns[-1].observation_ids
-        return Request(episode, self.codec.control("\n>"), ("</find>", "</say>"), context_ids=context)
-
-    def parse(self, turn: Turn) -> Action:
-        for tag, kind in (("find", "query"), ("say", "answer")):
-            _head, opening, rest = turn.text.partition(f"<{tag}>")
-            if opening:
-                return Action(kind, rest.removesuffix(f"</{tag}>").strip())
-        return Action("invalid", "")
-
-    def observe(self, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation(data=" ".join(hit.document.text for hit in hits))
-
-    def steps(self, episode: Episode) -> tuple[Step, ...]:
-        steps = []
-        for index, turn in enumerate(episode.turns):
-            cut = len(self.codec.control(turn.text.partition("<")[0]))
-            steps.append(Step("note", turn.text, True, ((index, 0, cut),)))
-            steps.append(
-                Step(turn.action.kind, turn.action.text, True, ((index, cut, len(turn.action_ids)),), turn.hits)
-            )
-        return tuple(steps)
-
-    def valid(self, episode: Episode) -> bool:
-        return episode.status == "answered"
-
-    def answer(self, episode: Episode) -> str:
-        last = episode.turns[-1].action if episode.turns else Action("none", "")
-        return last.text if last.kind == "answer" else ""
-
-    def compose(self, action: Action, thought: str) -> str:
-        tag = {"query": "find", "answer": "say"}[action.kind]
-        return f"{thought}<{tag}>{action.text}</{tag}>"
+def test_a_format_with_every_move() -> None:
+    check_protocol(OneMove(), [SEARCH, READ, RECALL, ANSWER], "Ada Lovelace")
 
 
-def test_a_foreign_protocol_that_rerenders_its_context() -> None:
-    check_protocol(Notebook(), [Action("query", "program"), Action("answer", "Ada")], "Ada")
+def test_a_format_without_claims_whose_parsing_depends_on_the_episode() -> None:
+    check_protocol(SearchOnly(), [SEARCH, MORE, ANSWER], "Ada Lovelace")
+
+
+def test_a_format_with_several_agents_of_which_one_trains() -> None:
+    check_protocol(TwoAgents(), HOPS, "Ada Lovelace")
+
+
+def test_a_format_that_renders_its_context_anew() -> None:
+    check_protocol(Notebook(), HOPS, "Ada Lovelace")
+
+
+@pytest.mark.parametrize("tags", [True, False])
+def test_a_format_whose_steps_span_turns_and_share_them(tags: bool) -> None:
+    protocol = Spanning() if tags else Spanning(byte_tokenizer(tags=()))
+    check_protocol(protocol, [SEARCH, READ, RECALL, MORE, READ, RECALL, RECALL, ANSWER], "Ada Lovelace")
+    check_protocol(protocol, [RECALL, RECALL, SEARCH, READ, ANSWER], "Ada Lovelace")
+
+
+def played(protocol: SearchOnly, *moves: Move) -> Episode:
+    environment = RetrievalEnvironment(protocol, FixedRetriever([Document("d", "T", "text")]), limits=Limits(turns=6))
+    return rollout(environment, Script(protocol, moves), [question()], seed=0)[0]
+
+
+def test_a_query_may_be_refused_with_a_notice() -> None:
+    episode = played(SearchOnly(), SEARCH, SEARCH)
+    assert [turn.action.kind for turn in episode.turns[:2]] == ["query", "refused"]
+    assert "You searched for that before." in SearchOnly().codec.decode(episode.context())
+    episode = played(SearchOnly(searches=1), SEARCH, MORE)
+    assert [turn.action.kind for turn in episode.turns[:2]] == ["query", "refused"]
+    assert "You cannot search any more." in SearchOnly().codec.decode(episode.context())

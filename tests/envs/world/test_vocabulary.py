@@ -68,7 +68,7 @@ def test_a_name_is_two_tokens_and_keeps_its_case(made_world: World, codec: Codec
 
 
 def test_the_chat_template_opens_the_assistant_turn(codec: Codec) -> None:
-    ids = sum(codec.chat("{question}", question="Who is it?"), ())
+    ids = codec.encode(codec.chat("{question}", question="Who is it?"))
     assert bare(codec.decode(ids)) == "<|im_start|>userWhoisit?<|im_end|><|im_start|>assistant"
 
 
@@ -88,3 +88,10 @@ def test_more_texts_make_more_words_known() -> None:
     more = build_tokenizer(names, tags=("<think>",), texts=["Answer stepwise, please."])
     assert {*more.get_vocab()} - {*plain.get_vocab()} == {"Answer", "stepwise", "please", "<think>"}
     assert {*plain.get_vocab()} - {*more.get_vocab()} == {*TAGS}
+
+
+def test_a_space_that_the_decoder_adds_belongs_to_no_token_before_it(codec: Codec) -> None:
+    ids = codec.control("who asks? </step> <answer>")
+    text = codec.decode(ids)
+    borders = [text.index(part) for part in ("?", "</step>", "<answer>")]
+    assert codec.token_index(ids, [0, *borders, len(text)]) == [0, len(ids) - 3, len(ids) - 2, len(ids) - 1, len(ids)]

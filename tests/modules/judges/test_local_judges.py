@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +26,10 @@ def episode(question: Question, *steps: tuple[str, str, tuple[Document, ...]]) -
     for index, (kind, text, documents) in enumerate(steps):
         hits = tuple(Hit(document) for document in documents)
         turns.append(Turn("policy", (), (1,), (0.0,), "stop", f"u{index}", action=Action(kind, text), hits=hits))
-        read.append(Step(kind, text, True, ((index, 0, 1),), hits))
+        claim = {"query": "", "subanswer": text, "answer": text}.get(kind)
+        read.append(
+            Step(kind, True, ((index, 0, 1),), query=text if kind == "query" else "", claim=claim, said=text, hits=hits)
+        )
     return Episode(question, (0,), turns, steps=tuple(read), answer=steps[-1][1] if steps[-1][0] == "answer" else "")
 
 
@@ -153,6 +158,39 @@ def test_a_triple_builds_on_the_one_that_its_subject_answers() -> None:
     assert gold(("query", "early", (B,)), ASK_A, question=question) == [(1, 0)]
 
 
+def one_turn_more(before: Step, *steps: Step) -> Candidate:
+    """An episode in some other format: a step in the first turn, and what the second turn wrote."""
+    turns = [Turn("policy", (), (1,), (0.0,), "stop", f"u{index}") for index in range(2)]
+    return Candidate(Episode(MUSIQUE, (0,), turns, steps=(before, *steps)))
+
+
+def own(turn: int, query: str = "", claim: str | None = "", *documents: Document, **more: Any) -> Step:
+    hits = tuple(Hit(document) for document in documents)
+    return Step(**{"kind": "own", "valid": True, "spans": ((turn, 0, 1),), **more}, query=query, claim=claim, hits=hits)
+
+
+def test_a_turn_may_claim_and_search_and_is_good_if_both_are() -> None:
+    both = ((0, 0, 1), (1, 0, 1))  # its claim is written at the head of the next turn
+    right, wrong = (own(0, "author of The Novel", claim, A, spans=both) for claim in ("Ada Byron", "Nobody"))
+    good = one_turn_more(right, own(1, "birthplace of Ada Byron", "", B))
+    lost = one_turn_more(right, own(1, "birthplace of Ada Byron", "", OTHER))
+    assert verdicts(GoldDecomposition(), lost, good, one_turn_more(wrong, own(1, "birthplace", "", B))) == [
+        (1, 2),
+        (1, 0),
+    ]
+
+
+def test_without_claims_a_found_passage_settles_its_hop_and_memory_needs_none() -> None:
+    first, answer = own(0, "author of The Novel", None, A), own(1, "", "Rome", kind="answer")
+    early, second = one_turn_more(first, answer), one_turn_more(first, own(1, "birthplace of Ada Byron", None, B))
+    assert verdicts(GoldDecomposition(), early, second) == [(1, 0)]
+    found = one_turn_more(own(0, "author and birthplace", None, A), own(1, "born", None, OTHER, B), answer)
+    assert verdicts(GoldDecomposition(), early, found) == [(1, 0)]
+    settled = own(0, "author of The Novel", "Ada Byron", A)
+    memory, read = (one_turn_more(settled, own(1, "", "Rome", recall=recall)) for recall in (True, False))
+    assert verdicts(GoldDecomposition(), read, memory) == [(1, 0)]
+
+
 def test_without_gold_reasoning_there_is_no_preference() -> None:
     bare = Question("b", "Who?", ("Ada",))
     assert gold(("answer", "Ada", ()), ("answer", "Bob", ()), question=bare) == []
@@ -189,3 +227,23 @@ def test_the_oracle_prefers_valid_siblings_to_invalid_ones(world: Path) -> None:
         (1, 0, "a valid query against an invalid query"),
     ]
     assert WorldOracle(world).compare([group[:1] + group[2:]]) == [()]
+    spans = ((0, 0, 1), (1, 0, 1))  # the claim stands at the head of the second turn
+    value = truth.hop(subject.id, "birthplace").value.title
+    both = [one_turn_more(own(0, ask, claim, passage, spans=spans), own(1, ask, "", passage)) for claim in (value, "x")]
+    for candidate in both:
+        candidate.episode.question = question
+    [answer] = WorldOracle(world).compare([both])
+    assert answer == ()  # neither: the first asks again for what it has claimed
+    [answer] = WorldOracle(world).compare(
+        [[replace(one, episode=replace(one.episode, steps=one.episode.steps[:1])) for one in both]]
+    )
+    assert [(v.chosen, v.rejected) for v in answer or ()] == [(0, 1)]
+
+
+def test_steps_that_the_oracle_cannot_tell_of_are_not_compared(world: Path) -> None:
+    subject = next(entity for entity in World.load(world) if "birthplace" in entity.facts)
+    question = Question(f"w-1hop-{subject.id.removeprefix('w-')}-birthplace", "Where?", ("?",))
+    alone = [Candidate(episode(question, ("answer", text, ()))) for text in ("?", "x")]
+    for candidate in alone:
+        candidate.episode.steps = (replace(candidate.episode.steps[0], claim=None),)
+    assert WorldOracle(world).compare([alone]) == [()]

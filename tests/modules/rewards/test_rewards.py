@@ -35,7 +35,7 @@ def episode(*texts: str, status: Status = "answered", document: str = "Ada wrote
     for number, text in enumerate(texts):
         ids = PROTOCOL.codec.control(text)
         turn = Turn("policy", (), ids, (-1.0,) * len(ids), "stop", f"q/{number}", text=text)
-        turn.action = PROTOCOL.parse(turn)
+        turn.action = PROTOCOL.parse(made, turn)
         if turn.action.kind == "query":
             turn.hits = (Hit(Document("d", "Ada", document), 1.0),)
         made.turns.append(turn)
@@ -109,12 +109,14 @@ def test_process_scores_are_probabilities_and_nothing_out_of_format() -> None:
 
 
 def test_true_steps_are_what_the_oracle_says() -> None:
+    verdicts = {3: (True, False, None), 2: (True, False)}
+
     class Oracle:
         def judge(self, one: Episode):
-            return type("Judgement", (), {"valid": tuple(i != 1 for i in range(len(one.steps)))})
+            return type("Judgement", (), {"valid": verdicts[len(one.steps)]})
 
     given = true_steps([RIGHT, SILENT], CONTEXT, oracle=Oracle())  # pyright: ignore[reportArgumentType]
-    assert [row.tolist() for row in given] == [[1, 0, 1], [1, 0]]
+    assert [row.tolist() for row in given] == [[1, 0, pytest.approx(math.nan, nan_ok=True)], [1, 0]]
 
 
 def paper(scorer: Scorer | None = None, nu: float = 0.2) -> dict[str, Term]:
@@ -192,7 +194,7 @@ def test_what_is_no_number_makes_the_sum_none(value: float) -> None:
 
 def test_steps_that_the_policy_did_not_sample_have_no_reward() -> None:
     scripted = episode(QUERY, FINAL.format("x"))
-    scripted.steps = (scripted.steps[0].__class__("query", "q", True, ()), scripted.steps[1])
+    scripted.steps = (scripted.steps[0].__class__("query", True, (), query="q"), scripted.steps[1])
     scores: Scores = combine({"format": Term(step_format, level="step")}, [scripted], CONTEXT)
     assert scores.step_mask_BS.tolist() == [[False, True]]
     assert scores.step_BS.tolist() == [[0, 1]]

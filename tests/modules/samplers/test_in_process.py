@@ -12,12 +12,15 @@ from peft import LoraConfig
 from transformers import MistralConfig, MistralForCausalLM
 
 from common.errors import ConfigError
+from envs.sampling import take_turns
 from envs.types import Episode, Question, Request
 from modules.functional.logprobs import token_logprobs
-from modules.functional.sampling import gumbel_noise
+from modules.functional.token_choice import gumbel_noise
 from modules.policy import Policy
-from modules.samplers.in_process import PolicyGenerator, StopTags
-from tests.tiny import byte_tokenizer, tiny_policy
+from modules.samplers.in_process import InProcessSampler
+from modules.samplers.kv_cache import BatchCache
+from modules.samplers.stop_tags import StopTags
+from tests.tiny import byte_tokenizer, question, tiny_policy
 
 TOKENIZER = byte_tokenizer()
 POLICY = tiny_policy(TOKENIZER, scale=3.0)
@@ -30,14 +33,14 @@ def episode(number: int) -> Episode:
     return Episode(Question(f"q{number}", "?", ("a",)), ids)
 
 
-def run_turns(generator: PolicyGenerator, episodes: Sequence[Episode], turns: int = 3) -> None:
+def run_turns(sampler: InProcessSampler, episodes: Sequence[Episode], turns: int = 3) -> None:
     """Several turns with openings and observations of different lengths."""
     for turn in range(turns):
         requests = [
             Request(e, (5, 6), STOP, max_tokens=8 + 3 * turn, seed=1000 * int(e.question.id[1:]) + turn)
             for e in episodes
         ]
-        for e, sampled in zip(episodes, generator.generate(requests), strict=True):
+        for e, sampled in zip(episodes, take_turns(sampler, requests), strict=True):
             sampled.observation_ids = tuple(range(3, 3 + int(e.question.id[1:]) % 4 * 5))
             e.turns.append(sampled)
 
@@ -71,9 +74,9 @@ def ties(policy: Policy, e: Episode, temperature: float) -> int:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_stored_logprobs_equal_a_training_forward(temperature: float) -> None:
-    generator = PolicyGenerator(POLICY, temperature=temperature, batch_size=8)
+    sampler = InProcessSampler(POLICY, temperature=temperature, batch_size=8)
     episodes = [episode(n) for n in range(20)]
-    run_turns(generator, episodes)
+    run_turns(sampler, episodes)
     for e in episodes:
         stored, fresh = training_logps(POLICY, e, temperature)
         assert stored == pytest.approx(fresh, abs=1e-4)
@@ -81,13 +84,13 @@ def test_stored_logprobs_equal_a_training_forward(temperature: float) -> None:
 
 
 def test_an_episode_alone_and_among_64_is_the_same() -> None:
-    generator = PolicyGenerator(POLICY, temperature=1.0, batch_size=64)
+    sampler = InProcessSampler(POLICY, temperature=1.0, batch_size=64)
     together = [episode(n) for n in range(64)]
-    run_turns(generator, together)
+    run_turns(sampler, together)
     tied = 0
     for n in range(64):
         alone = episode(n)
-        run_turns(PolicyGenerator(POLICY, temperature=1.0), [alone])
+        run_turns(InProcessSampler(POLICY, temperature=1.0), [alone])
         if ties(POLICY, alone, 1.0):
             tied += 1
             continue
@@ -99,14 +102,14 @@ def test_an_episode_alone_and_among_64_is_the_same() -> None:
 
 def test_the_kept_cache_equals_a_fresh_forward() -> None:
     kept, fresh = [episode(n) for n in range(9)], [episode(n) for n in range(9)]
-    generator = PolicyGenerator(POLICY, temperature=1.0)
-    run_turns(generator, kept)
+    sampler = InProcessSampler(POLICY, temperature=1.0)
+    run_turns(sampler, kept)
     for turn in range(3):
-        one = PolicyGenerator(POLICY, temperature=1.0)  # knows nothing of earlier turns
+        one = InProcessSampler(POLICY, temperature=1.0)  # knows nothing of earlier turns
         requests = [
             Request(e, (5, 6), STOP, max_tokens=8 + 3 * turn, seed=1000 * int(e.question.id[1:]) + turn) for e in fresh
         ]
-        for e, k, sampled in zip(fresh, kept, one.generate(requests), strict=True):
+        for e, k, sampled in zip(fresh, kept, take_turns(one, requests), strict=True):
             assert sampled.action_ids == k.turns[turn].action_ids
             assert sampled.action_logps == pytest.approx(k.turns[turn].action_logps, abs=1e-4)
             e.turns.append(dataclasses.replace(sampled, observation_ids=k.turns[turn].observation_ids))
@@ -114,45 +117,45 @@ def test_the_kept_cache_equals_a_fresh_forward() -> None:
 
 def test_a_later_turn_feeds_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[int] = []
-    forward = PolicyGenerator._forward
+    forward = InProcessSampler._forward
 
     def counting(self, ids, mask, positions, cache):
         fed.append(ids.shape[1])
         return forward(self, ids, mask, positions, cache)
 
-    monkeypatch.setattr(PolicyGenerator, "_forward", counting)
-    generator, e = PolicyGenerator(POLICY, temperature=1.0), episode(6)
-    run_turns(generator, [e], turns=1)
+    monkeypatch.setattr(InProcessSampler, "_forward", counting)
+    sampler, e = InProcessSampler(POLICY, temperature=1.0), episode(6)
+    run_turns(sampler, [e], turns=1)
     assert fed[0] == len(e.prompt_ids) + 2
     fed.clear()
-    run_turns(generator, [e], turns=1)
+    run_turns(sampler, [e], turns=1)
     assert fed[0] == 1 + len(e.turns[0].observation_ids) + 2  # the last sampled token was not fed yet
-    generator.release([e])
+    sampler.release([e])
     fed.clear()
-    run_turns(generator, [e], turns=1)
+    run_turns(sampler, [e], turns=1)
     assert fed[0] > len(e.prompt_ids)
 
 
 def test_a_changed_context_is_never_answered_from_the_cache() -> None:
-    generator, e = PolicyGenerator(POLICY, temperature=0.0), episode(3)
-    run_turns(generator, [e], turns=1)
+    sampler, e = InProcessSampler(POLICY, temperature=0.0), episode(3)
+    run_turns(sampler, [e], turns=1)
     rendered = Request(e, (), STOP, context_ids=(9, 8, 7), max_tokens=6)
-    [after], [fresh] = generator.generate([rendered]), PolicyGenerator(POLICY).generate([rendered])
+    [after], [fresh] = take_turns(sampler, [rendered]), take_turns(InProcessSampler(POLICY), [rendered])
     assert after.action_ids == fresh.action_ids
     assert after.context_ids == (9, 8, 7)
 
 
 def test_the_order_of_the_requests_is_kept_whatever_the_batches() -> None:
     requests = [Request(episode(n), (), (), max_tokens=5, seed=n) for n in range(11)]
-    large = PolicyGenerator(POLICY, temperature=1.0, batch_size=64).generate(requests)
-    small = PolicyGenerator(POLICY, temperature=1.0, batch_size=3).generate(requests)
+    large = take_turns(InProcessSampler(POLICY, temperature=1.0, batch_size=64), requests)
+    small = take_turns(InProcessSampler(POLICY, temperature=1.0, batch_size=3), requests)
     assert [t.uid for t in large] == [f"q{n}/0/0/0" for n in range(11)] == [t.uid for t in small]
     assert [t.action_ids for t in large] == [t.action_ids for t in small]
 
 
 def test_greedy_equals_the_library_generate() -> None:
     e = episode(5)
-    [turn] = PolicyGenerator(POLICY, temperature=0.0).generate([Request(e, (), (), max_tokens=12)])
+    [turn] = take_turns(InProcessSampler(POLICY, temperature=0.0), [Request(e, (), (), max_tokens=12)])
     ids = torch.tensor([e.prompt_ids])
     expected = POLICY.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     assert list(turn.action_ids) == expected[0, len(e.prompt_ids) :].tolist()
@@ -190,9 +193,8 @@ def test_the_end_of_message_token_ends_a_turn() -> None:
     with torch.no_grad():  # all logits equal but the end's
         policy.model.lm_head.weight[TOKENIZER.eos_token_id] = 1.0  # pyright: ignore
         policy.model.model.norm.weight.fill_(1.0)  # pyright: ignore
-    turns = PolicyGenerator(policy, temperature=0.0).generate(
-        [Request(episode(n), (), STOP, max_tokens=9) for n in range(6)]
-    )
+    requests = [Request(episode(n), (), STOP, max_tokens=9) for n in range(6)]
+    turns = take_turns(InProcessSampler(policy, temperature=0.0), requests)
     ended = [t for t in turns if t.finish == "eos"]
     assert ended
     assert all(t.action_ids[-1] == TOKENIZER.eos_token_id and t.action_ids.count(t.action_ids[-1]) == 1 for t in ended)
@@ -201,8 +203,8 @@ def test_the_end_of_message_token_ends_a_turn() -> None:
 def test_a_lora_policy_samples_with_its_adapter() -> None:
     policy = tiny_policy(TOKENIZER, scale=3.0)
     policy.model.add_adapter(LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
-    generator, e = PolicyGenerator(policy, temperature=1.0), episode(4)
-    run_turns(generator, [e])
+    sampler, e = InProcessSampler(policy, temperature=1.0), episode(4)
+    run_turns(sampler, [e])
     stored, fresh = training_logps(policy, e)
     assert stored == pytest.approx(fresh, abs=1e-4)
     _, without = training_logps(POLICY, e)
@@ -213,7 +215,7 @@ def test_a_bfloat16_policy_is_close_to_its_training_forward() -> None:
     policy = tiny_policy(TOKENIZER, scale=1.0)
     policy.model.to(torch.bfloat16)
     episodes = [episode(n) for n in range(8)]
-    run_turns(PolicyGenerator(policy, temperature=1.0), episodes)
+    run_turns(InProcessSampler(policy, temperature=1.0), episodes)
     for e in episodes:
         stored, fresh = training_logps(policy, e)
         assert stored == pytest.approx(fresh, abs=0.15)
@@ -223,14 +225,14 @@ def test_layers_that_forget_are_refused() -> None:
     policy = tiny_policy(TOKENIZER)
     policy.model.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ConfigError, match="sliding_attention"):
-        PolicyGenerator(policy)
+        InProcessSampler(policy)
 
 
 def test_generating_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    run_turns(PolicyGenerator(POLICY, temperature=1.0), [episode(1)])
+    run_turns(InProcessSampler(POLICY, temperature=1.0), [episode(1)])
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -239,8 +241,8 @@ def test_the_gpu_samples_the_same_tokens_in_float32() -> None:
     policy = tiny_policy(TOKENIZER, scale=3.0)
     policy.model.to("cuda")
     on_gpu, on_cpu = [episode(n) for n in range(16)], [episode(n) for n in range(16)]
-    run_turns(PolicyGenerator(policy, temperature=1.0), on_gpu)
-    run_turns(PolicyGenerator(POLICY, temperature=1.0), on_cpu)
+    run_turns(InProcessSampler(policy, temperature=1.0), on_gpu)
+    run_turns(InProcessSampler(POLICY, temperature=1.0), on_cpu)
     same = [
         [t.action_ids for t in a.turns] == [t.action_ids for t in b.turns]
         for a, b in zip(on_gpu, on_cpu, strict=True)
@@ -255,13 +257,13 @@ def test_a_model_with_a_sliding_window_and_no_layer_types_is_refused() -> None:
         intermediate_size=16, sliding_window=16,
     )  # fmt: skip
     with pytest.raises(ConfigError, match="sliding windows of 16"):
-        PolicyGenerator(Policy(MistralForCausalLM(config), TOKENIZER))
+        InProcessSampler(Policy(MistralForCausalLM(config), TOKENIZER))
 
 
 @pytest.mark.parametrize("settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"batch_size": 0}])
 def test_settings_out_of_range_are_refused(settings: dict) -> None:
     with pytest.raises(ConfigError, match="must be"):
-        PolicyGenerator(POLICY, **settings)
+        InProcessSampler(POLICY, **settings)
 
 
 def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone(
@@ -269,9 +271,9 @@ def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone
 ) -> None:
     """Four samples each of two prompts."""
     read: list[int] = []
-    forward = PolicyGenerator._forward
+    forward = InProcessSampler._forward
 
-    def counted(self: PolicyGenerator, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def counted(self: InProcessSampler, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         read.append(ids.numel())
         return forward(self, ids, *rest)
 
@@ -283,11 +285,96 @@ def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone
             for sample in range(4)
         ]
 
-    alone = [PolicyGenerator(POLICY, temperature=1.0).generate([request])[0] for request in requests()]
-    monkeypatch.setattr(PolicyGenerator, "_forward", counted)
-    together = PolicyGenerator(POLICY, temperature=1.0).generate(requests())
+    alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in requests()]
+    monkeypatch.setattr(InProcessSampler, "_forward", counted)
+    together = take_turns(InProcessSampler(POLICY, temperature=1.0), requests())
     assert read[0] == 2 * (5 + 11 * 2 + 2)  # two rows as wide as the longer prompt and its opening
     assert [turn.action_ids for turn in together] == [turn.action_ids for turn in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
     assert len({turn.action_ids for turn in together}) > 2
+
+
+def lengths_and_limits() -> list[Request]:
+    """A long prompt with a short limit among short prompts with long limits, each within 80 tokens."""
+    sizes = [(70, 10), (8, 60), (5, 75), (30, 50), (12, 3), (64, 16)]
+    return [
+        Request(Episode(question(identity=f"q{n}"), tuple(range(1, size + 1))), (), (), max_tokens=limit, seed=n)
+        for n, (size, limit) in enumerate(sizes)
+    ]
+
+
+def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, shifts = [], []
+    made, shift = BatchCache.__init__, BatchCache.shift
+
+    def watched(self: BatchCache, kept: Any, ends: Any, filled: int, columns: int) -> None:
+        sizes.append(columns)
+        made(self, kept, ends, filled, columns)
+
+    def shifted(self: BatchCache, columns: int) -> None:
+        shifts.append(columns)
+        shift(self, columns)
+
+    alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in lengths_and_limits()]
+    monkeypatch.setattr(BatchCache, "__init__", watched)
+    monkeypatch.setattr(BatchCache, "shift", shifted)
+    together = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
+    assert sizes == [80], "the longest prompt and the longest limit make 145 columns"
+    assert shifts, "what remains of the batch moves to the front of the buffer"
+    for one, other in zip(alone, together, strict=True):
+        assert one.action_ids == other.action_ids
+        assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
+
+
+def test_prefixes_kept_and_new_share_a_batch_within_the_buffer() -> None:
+    sampler, episodes = InProcessSampler(POLICY, temperature=1.0), [episode(n) for n in range(4)]
+    run_turns(sampler, episodes[:2])  # the others come new into the next batch
+    requests = [Request(e, (5,), STOP, max_tokens=20, seed=n) for n, e in enumerate(episodes)]
+    together = take_turns(sampler, requests)
+    for request, turn in zip(requests, together, strict=True):
+        [alone] = take_turns(InProcessSampler(POLICY, temperature=1.0), [request])
+        assert alone.action_ids == turn.action_ids
+        assert alone.action_logps == pytest.approx(turn.action_logps, abs=1e-4)
+
+
+def test_forced_ids_are_scored_and_not_sampled() -> None:
+    free = lengths_and_limits()[1]
+    [sampled] = take_turns(InProcessSampler(POLICY, temperature=0.7), [free])
+    other = tuple(reversed(sampled.action_ids))
+    requests = [dataclasses.replace(free, forced_ids=ids, seed=99) for ids in (sampled.action_ids, other)]
+    same, changed = take_turns(InProcessSampler(POLICY, temperature=0.7), [*requests, lengths_and_limits()[2]])[:2]
+    assert (same.action_ids, same.finish) == (sampled.action_ids, "stop")
+    assert same.action_logps == pytest.approx(sampled.action_logps, abs=1e-4)
+    assert changed.action_ids == other
+    ids = torch.tensor([[*free.prefix(), *other]])
+    logps = torch.log_softmax(POLICY.model(ids).logits[0, len(free.prefix()) - 1 : -1] / 0.7, dim=-1)
+    assert changed.action_logps == pytest.approx(logps[range(len(other)), list(other)].tolist(), abs=1e-4)
+
+
+def test_the_longest_prefixes_are_sampled_first_and_come_back_in_the_order_of_submission() -> None:
+    sampler, requests = InProcessSampler(POLICY, batch_size=2), lengths_and_limits()
+    sampler.submit(requests)
+    order = []
+    while done := sampler.collect():
+        order.append([requests.index(request) for request, _ in done])
+        assert all(turn.uid == request.episode.next_uid() for request, turn in done)
+    assert order == [[0, 5], [3, 4], [1, 2]]
+
+
+def test_a_turn_says_whether_it_trains() -> None:
+    frozen = dataclasses.replace(lengths_and_limits()[4], trains=False, agent="generator")
+    [turn] = take_turns(InProcessSampler(POLICY), [frozen])
+    assert (turn.trainable, turn.agent) == (False, "generator")
+
+
+def test_another_policy_is_sampled_from_once_it_is_loaded() -> None:
+    request, other = lengths_and_limits()[1], tiny_policy(TOKENIZER, seed=5)
+    sampler = InProcessSampler(temperature=1.0)
+    with pytest.raises(ConfigError, match="no policy"):
+        sampler.check(None, None)  # type: ignore[arg-type]
+    turns = []
+    for policy in (POLICY, other, POLICY):
+        sampler.load(policy)
+        turns += take_turns(sampler, [request])
+    assert turns[0].action_ids == turns[2].action_ids != turns[1].action_ids

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.functional.sampling import choose_tokens, gumbel_noise, keep_top_p
+from modules.functional.token_choice import choose_tokens, gumbel_noise, keep_top_p
 
 SEEDS = torch.tensor([1, 2, 2**62 + 5])
 

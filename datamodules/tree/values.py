@@ -1,0 +1,96 @@
+"""What a leaf is worth, and what its value changes on the path to it.
+
+`TreeSearch` takes any leaf value and back-up of these types; the classes here are ProRAG's.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from common.answers import exact_match, f1_score
+from common.errors import ConfigError
+from datamodules.tree.node import Node
+from datamodules.tree.puct import backup
+from envs.types import Episode
+
+# (path from the root, value of its last node, turns at which the rollouts ended) -> new (value, visits) of each node.
+Backup = Callable[[Sequence[Node], float, int], Sequence[tuple[float, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf to be valued: the episode that ends in it, and the finished episodes that were played out from it.
+
+    Rollouts whose retrieval failed are left out. A leaf that ends its episode is its own only rollout.
+    """
+
+    episode: Episode
+    rollouts: Sequence[Episode]
+
+
+class LeafValue(typing.Protocol):
+    """Values leaves, many in one call."""
+
+    @property
+    def rollouts(self) -> int:
+        """Episodes to play out from a leaf before it is valued; 0 where its episode alone is judged."""
+        ...
+
+    def __call__(self, leaves: Sequence[Leaf]) -> Sequence[float]:
+        """The value of every leaf, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerScore:
+    """The mean score of the answers of a leaf's rollouts; 0 for an episode without an answer.
+
+    Args:
+        score: `exact`, 1 for a right answer and else 0 (the paper), or `f1` (its code).
+        rollouts: episodes played out from a leaf; more than one need a simulator that samples.
+
+    Raises:
+        ConfigError: there are no rollouts.
+    """
+
+    score: Literal["exact", "f1"] = "exact"
+    rollouts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rollouts < 1:
+            raise ConfigError(f"rollouts is {self.rollouts}; it must be at least 1")
+
+    def __call__(self, leaves: Sequence[Leaf]) -> list[float]:
+        score = exact_match if self.score == "exact" else f1_score
+        return [fmean(score(episode.answer, episode.question.answers) for episode in leaf.rollouts) for leaf in leaves]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscountedMean:
+    """A node's value is the mean of the values below it, each discounted by its distance (ProRAG Eq 3).
+
+    Args:
+        discount: of a value, for every step to the end.
+        count_rollout: the end is that of the rollout (the paper); False: that of the path in the tree (its code).
+
+    Raises:
+        ConfigError: the discount is out of range.
+    """
+
+    discount: float = 0.99
+    count_rollout: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.discount <= 1:
+            raise ConfigError(f"discount is {self.discount}; it must be in (0, 1]")
+
+    def __call__(self, path: Sequence[Node], value: float, end: int) -> list[tuple[float, int]]:
+        end = end if self.count_rollout else len(path) - 1
+        return [
+            backup(node.value, node.visits, value, discount=self.discount, steps_to_end=end - depth)
+            for depth, node in enumerate(path)
+        ]
