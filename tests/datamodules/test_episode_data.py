@@ -146,7 +146,7 @@ def test_sequences_that_are_too_long_are_left_out_and_counted(tmp_path: Path, ca
 
 
 def test_nothing_left_to_train_on_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"episodes.jsonl: no sequence of episode/1 to train on is left"):
+    with pytest.raises(DataError, match=r"episodes.jsonl: no sequence of episode/1 is left to train on"):
         data(tmp_path, episodes(2), max_tokens=5)
     with pytest.raises(DataError, match=r"episodes.jsonl"):
         data(tmp_path / "missing", []).setup("fit")
