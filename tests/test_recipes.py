@@ -60,8 +60,8 @@ def test_a_reward(quickstart: Quickstart, follow: Follow) -> None:
     assert made["rl"] != artifacts(quickstart.output)["rl"]
 
 
-def test_an_advantage(quickstart: Quickstart, follow: Follow) -> None:
-    made, whole = follow("An advantage"), artifacts(quickstart.output)
+def test_a_credit_function(quickstart: Quickstart, follow: Follow) -> None:
+    made, whole = follow("A credit function"), artifacts(quickstart.output)
     assert made["rft"] == whole["rft"]
     weights = [folder / "model" / "model.safetensors" for folder in (made["rl"], whole["rl"])]
     assert weights[0].read_bytes() != weights[1].read_bytes()
