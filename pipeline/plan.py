@@ -43,6 +43,7 @@ class Plan:
     experiment: Experiment
     origins: Origins
     written: dict[str, Any]
+    changes: dict[Key, Any]
     inputs: Inputs
     stages: dict[str, PlannedStage]
     chosen: tuple[str, ...]
@@ -76,9 +77,8 @@ class Plan:
             hashes[name] = fingerprint(stage, experiment, inputs, hashes)
             artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
             stages[name] = PlannedStage(name, stage, needs[name], hashes[name], artifact, name in force)
-        return cls(
-            experiment, origins, configuration.written, inputs, stages, tuple(name for name in order if name in wanted)
-        )
+        chosen = tuple(name for name in order if name in wanted)
+        return cls(experiment, origins, configuration.written, configuration.changes, inputs, stages, chosen)
 
     def checked(self) -> Plan:
         """This plan, once the components and inputs of all that would run are found right; builds nothing.
@@ -109,10 +109,13 @@ class Plan:
         """The settings in which experiments may differ, by dotted name, as written: numbers, names and switches.
 
         Left out are import paths, files, references to other settings and the arguments of Lightning's own callbacks.
+        `changes` is what the experiment's file and the command line set otherwise than the file's bases.
         """
         experiment = self.experiment
         run = {"experiment": experiment.experiment, "seed": experiment.seed, "processes": experiment.world_size}
-        return run | {dotted(key): leaf for part in ("parts", "stages") for key, leaf in _tunable(self.written, part)}
+        changes = [f"{dotted(key)}={leaf}" for key, leaf in self.changes.items() if key[0] in ("parts", "stages")]
+        settings = {dotted(key): leaf for part in ("parts", "stages") for key, leaf in _tunable(self.written, part)}
+        return run | {"changes": ", ".join(changes)} | settings
 
     def table(self) -> str:
         """The chosen stages as text: name, kind, what each needs, its artifact, whether it would run."""
