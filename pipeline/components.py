@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeGuard, Union, cast, get_args, get_origin, is_typeddict
 
 from common.errors import ConfigError, UserError
-from pipeline.fingerprints import canonical, stage_names
+from pipeline.fingerprints import canonical, is_path, stage_names
 from pipeline.loader import convert
 from pipeline.origins import Key, Origins, children, leaves, suggest
 from pipeline.schema import Stage, TrainerSettings
@@ -171,7 +171,7 @@ class _Call:
                 raise ConfigError(f'{at} must be a component, such as {{target: "package.module:name"}}, not {value!r}')
         converted = convert(plain, {name: annotations[name] for name in plain}, key, origins)
         for name, value in converted.items():
-            _check_inputs(value, (*key, name), origins)
+            _check_inputs(plain[name], value, (*key, name), origins)
         return cls(target, given | converted, missing)
 
 
@@ -242,14 +242,13 @@ def _holds_component(value: object) -> bool:
     return is_component(value) or any(_holds_component(item) for _, item in children(value))
 
 
-def _check_inputs(value: object, key: Key, origins: Origins) -> None:
+def _check_inputs(written: object, value: object, key: Key, origins: Origins) -> None:
     """An argument annotated Path is an input: there before any work, unless another stage makes it."""
-    for path in _paths(value):
-        if not stage_names(str(path)) and not path.exists():
-            raise ConfigError(f"no file or folder '{path}' at {origins.at(key)}")
-
-
-def _paths(value: object) -> Iterator[Path]:
-    if isinstance(value, Path):
-        yield value
-    yield from (leaf for _, leaf in leaves(value) if isinstance(leaf, Path))
+    texts = {key: written, **dict(leaves(written, key))}
+    for where, path in {key: value, **dict(leaves(value, key))}.items():
+        if not isinstance(path, Path) or stage_names(str(path)):
+            continue
+        if not path.exists():
+            raise ConfigError(f"no file or folder '{path}' at {origins.at(where)}")
+        if not is_path(str(texts[where])):  # the fingerprint could not tell it from a name
+            raise ConfigError(f"'{path}' at {origins.at(where)} must be written as a path: ./{path}")

@@ -1,10 +1,10 @@
-"""YAML files as plain maps with marks, their `base:` chains, and how one is laid over another."""
+"""YAML files as plain maps, with the line of every key, and the files that they name under `base:`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError
-from pipeline.origins import Key, dotted, linked, suggest
+from pipeline.origins import Key
 
 _CONFIGS = Path(__file__).parent.parent / "configs"
 _TAG = "tag:yaml.org,2002:"
@@ -73,6 +73,17 @@ def read(path: Path) -> Document:
     return Document(value, marks)
 
 
+def question_of(path: Path) -> str:
+    """The question that the comment at the head of a file asks, empty if it asks none."""
+    comment: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# "))
+    text, mark, _ = " ".join(comment).partition("?")
+    return text + mark if mark else ""
+
+
 def from_overrides(overrides: Iterable[str]) -> Document:
     """`key=value` arguments as one document; values are YAML.
 
@@ -95,50 +106,6 @@ def from_overrides(overrides: Iterable[str]) -> Document:
         inside[last] = _parse(text, "command line", marks, tuple(parts))
         marks[tuple(parts)] = "command line"
     return Document(value, marks)
-
-
-def lay_over(documents: Sequence[Document]) -> Document:
-    """Documents merged in order: maps merge, lists and values replace.
-
-    In a component, a map that names its `target`, and in the schema's own maps `null` is a value. Any other map has
-    named entries (stages, callbacks, rewards), and there `null` removes an entry that an earlier document defines.
-
-    Raises:
-        ConfigError: `null` for an entry that nothing defines, or a map over a list or over a quoted part.
-    """
-    merged = Document()
-    for new in documents:
-        value = _merge(merged.value, new.value, (), new.marks)
-        merged = Document(value, merged.marks | new.marks)
-    return merged
-
-
-def _merge(base: dict[str, Any], new: dict[str, Any], key: Key, marks: dict[Key, str]) -> dict[str, Any]:
-    if "target" in new:
-        base = {}  # another target has other arguments
-    merged = dict(base)
-    for name, value in new.items():
-        here = (*key, name)
-        old = base.get(name)
-        if isinstance(value, dict):
-            if isinstance(old, list):
-                raise ConfigError(f"{dotted(here)} ({marks[here]}) is a list, which can only be replaced whole")
-            if "target" not in value and (part := linked(old)):
-                raise ConfigError(f"{dotted(here)} ({marks[here]}) is '{old}': override {dotted(part)} instead")
-            merged[name] = _merge(old if isinstance(old, dict) else {}, value, here, marks)
-        elif value is None and _is_named_map(key, merged):
-            if name not in base:
-                hint = suggest(str(name), [str(entry) for entry in base])
-                raise ConfigError(f"null for {dotted(here)} ({marks[here]}), which no base defines{hint}")
-            del merged[name]
-        else:
-            merged[name] = value
-    return merged
-
-
-def _is_named_map(key: Key, value: dict[str, Any]) -> bool:
-    in_schema = not key or (key[0] == "stages" and (len(key) == 2 or (len(key) == 3 and key[2] == "trainer")))
-    return not in_schema and "target" not in value
 
 
 class _Loader(yaml.SafeLoader):

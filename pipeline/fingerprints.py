@@ -20,6 +20,7 @@ from pipeline.schema import Experiment, Stage, TrainerSettings
 _STAGE = re.compile(r"\$\{stage:([\w.-]+)\}")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_KEYS = {"model": "model", "policy": "model", "encoder": "model", "tokenizer": "model", "hub": "dataset"}
+_SUFFIX = re.compile(r"\.\w+")
 _NO_INPUT = "cache"  # what a run itself fills would change the hash of the next run
 
 
@@ -36,6 +37,11 @@ def with_folders(value: Any, folders: Mapping[str, str | Path]) -> Any:
     if isinstance(value, dict):
         return {name: with_folders(item, folders) for name, item in value.items()}
     return [with_folders(item, folders) for item in value] if isinstance(value, list) else value
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is written as a path: with a separator or a file suffix. A bare `test` is a name."""
+    return os.sep in text or _SUFFIX.fullmatch(os.path.splitext(text)[1]) is not None
 
 
 def canonical(value: object) -> str:
@@ -67,7 +73,8 @@ def fingerprint(stage: Stage, experiment: Experiment, inputs: Inputs, stages: Ma
 class Inputs:
     """Replaces what settings point at by what it holds: files by content, hub ids by revision.
 
-    Any text that names an existing file or folder is an input, except under the key `cache` and inside `output`.
+    A text is an input if it is written as a path, or stands where a model's name may, and there is such a file or
+    folder; not under the key `cache` and not inside `output`. No target is imported to find out.
     Content hashes are remembered by path, size and modification time in `<output>/inputs.json`.
     """
 
@@ -90,7 +97,7 @@ class Inputs:
             }
         if isinstance(value, list):
             return [self.pinned(item, (*key, index)) for index, item in children(value)]
-        if isinstance(value, str) and (not key or key[-1] != _NO_INPUT) and self._is_input(value):
+        if isinstance(value, str) and self._is_input(value, key[-1] if key else None):
             return f"sha256:{self.content(Path(value))}"
         return value
 
@@ -108,8 +115,10 @@ class Inputs:
                 json.dump(self._known, f, indent=0, sort_keys=True)
             self._fresh = False
 
-    def _is_input(self, text: str) -> bool:
-        if not any(character.isalnum() for character in text) or not os.path.exists(text):
+    def _is_input(self, text: str, name: str | int | None) -> bool:
+        if name == _NO_INPUT or not any(character.isalnum() for character in text):
+            return False
+        if not (is_path(text) or name in _HUB_KEYS) or not os.path.exists(text):
             return False
         return not Path(text).resolve().is_relative_to(self._output)
 

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from common.errors import ConfigError
 from common.files import atomic_write
 from pipeline.schema import Experiment, TrainerSettings
+
+_FILLING: Any = torch.utils.deterministic  # its flag `fill_uninitialized_memory` has no annotation
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -95,19 +98,40 @@ def fit(
         _refuse_idle(callback)
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
     logged = _Logged()
-    runner = _trainer([*callbacks, logged, _LeaveAtOnce()], trainer, strategy, experiment, folder, events)
     last = folder / "checkpoints" / "last.ckpt"
     handler = signal.getsignal(signal.SIGTERM)
-    runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
-    metrics = logged.update(runner)
-    if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
-        runner.validate(module, datamodule=data, ckpt_path=best, verbose=False)
-        metrics |= {name: float(value) for name, value in runner.callback_metrics.items()}
+    with _torch_flags_of_a_fit():
+        runner = _trainer([*callbacks, logged, _LeaveAtOnce()], trainer, strategy, experiment, folder, events)
+        runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+        metrics = logged.update(runner)
+        if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
+            runner.validate(module, datamodule=data, ckpt_path=best, verbose=False)
+            metrics |= {name: float(value) for name, value in runner.callback_metrics.items()}
     signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
     if export is not None:
         export(folder)
     return metrics
+
+
+@contextmanager
+def _torch_flags_of_a_fit() -> Iterator[None]:
+    """Keep to the fit what the Trainer's `deterministic` and `benchmark` set for the whole process.
+
+    Deterministic mode also fills all memory that torch allocates, to show reads of what was never written: a search for
+    bugs that makes decoding several times slower, and is off.
+    """
+    mode, workspace = torch.get_deterministic_debug_mode(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    benchmark, fill = torch.backends.cudnn.benchmark, _FILLING.fill_uninitialized_memory
+    _FILLING.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        torch.backends.cudnn.benchmark, _FILLING.fill_uninitialized_memory = benchmark, fill
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+        if workspace is not None:
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
 
 
 def _trainer(

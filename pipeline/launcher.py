@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -21,6 +22,8 @@ from common.errors import ConfigError, UserError
 from pipeline.schema import Experiment
 
 T = TypeVar("T")
+_LAUNCHER = "LAUNCHER_PID"  # set by `start`, for the ranks
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PATIENCE = timedelta(days=30)  # ranks may differ by hours; a dead rank is the launcher's business, not a timeout's
 
 
@@ -99,6 +102,7 @@ def joined(experiment: Experiment) -> Iterator[Ranks]:
     if "RANK" not in os.environ:
         yield Ranks()
         return
+    _end_with_launcher()
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != experiment.world_size:
         asked = f"devices {experiment.devices} x num_nodes {experiment.num_nodes}"
@@ -118,6 +122,19 @@ def joined(experiment: Experiment) -> Iterator[Ranks]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_PATIENCE)
     yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_PATIENCE), store)
     dist.destroy_process_group()  # not after an error: the others may be gone, and taking leave would wait for them
+
+
+def _end_with_launcher() -> None:
+    """Have the kernel kill this rank when the launcher ends, killed or not: else it would wait for the others.
+
+    Python's own signal handlers do not run while a rank waits for another inside torch, hence SIGKILL. Only Linux can.
+    """
+    launcher = os.environ.get(_LAUNCHER)
+    if launcher is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(launcher):  # it ended before it could be watched
+        os._exit(128 + signal.SIGKILL)
 
 
 def must_start(experiment: Experiment) -> bool:
@@ -141,12 +158,15 @@ def start(script: Path, arguments: Sequence[str], devices: int) -> int:
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the rank has told its error itself
+    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         main(["--standalone", f"--nproc-per-node={devices}", str(script), *arguments])
     except ChildFailedError as error:
         return _blame(error.failures)
     except SignalException as error:
         return 128 + error.sigval
+    finally:
+        del os.environ[_LAUNCHER]
     return 0
 
 

@@ -1,10 +1,11 @@
-"""A config that leaks is refused: evaluation questions in another role, or RL questions in search or refinement.
+"""No question leaks: evaluation questions have no other role, and RL questions are in neither search nor refinement.
 
-What is asked along a fit, or is of a `split: dev`, has the role `dev`: weights and settings may be chosen on
+What a callback asks during a fit, or is of a `split: dev`, has the role `dev`: weights and settings may be chosen on
 it, so no other evaluation may share it.
 
-Whatever takes questions has an argument `questions`, a source, and a `role`: an argument or a class attribute. What
-has no role (a lookup of gold passages, say) only quotes questions and is left out.
+A component that takes questions has an argument `questions`, a source, and a `role`: an argument or a class attribute.
+One that only quotes questions (a lookup of gold passages, say) has `role = None` and is left out. A component that says
+nothing is an error.
 """
 
 from __future__ import annotations
@@ -129,11 +130,23 @@ def _uses_in(value: object, key: Key, origins: Origins) -> Iterator[_Use]:
 
 
 def _role(component: dict[str, Any], key: Key, origins: Origins) -> str | None:
-    """The role that a component is given, or its class says, or its signature defaults to."""
+    """The role that a component has in its config, class or signature; None for one that only quotes questions.
+
+    Raises:
+        ConfigError: it says nowhere what its questions are for.
+    """
     target = locate(component["target"], key, origins)
     parameter = inspect.signature(target).parameters.get("role")
-    said = [component.get("role"), getattr(target, "role", None), parameter and parameter.default]
-    return next((role for role in said if isinstance(role, str)), None)
+    if "role" in component:
+        return component["role"]
+    if hasattr(target, "role"):
+        return target.role  # type: ignore[attr-defined]
+    if parameter is not None and parameter.default is not parameter.empty:
+        return parameter.default
+    raise ConfigError(
+        f"{component['target']} at {origins.at(key)} takes questions and has no role: give its class role = one of "
+        f"{', '.join(ROLES)}, or an argument role, or role = None where it trains and evaluates nothing with them"
+    )
 
 
 def _same_questions(a: dict[str, Any], b: dict[str, Any]) -> bool:

@@ -21,7 +21,8 @@ from omegaconf.errors import (
 )
 
 from common.errors import ConfigError
-from pipeline.documents import Document, from_overrides, lay_over, read_chain
+from pipeline.documents import Document, from_overrides, question_of, read_chain
+from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.schema import Experiment
 
@@ -35,11 +36,15 @@ OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=
 
 @dataclass(frozen=True)
 class Configuration:
-    """An experiment, every `${…}` but `${stage:…}` resolved, where its settings were written, and how, unresolved."""
+    """An experiment, every `${…}` but `${stage:…}` resolved, where its settings were written, and how, unresolved.
+
+    `question` is what the file asks in the comment at its head.
+    """
 
     experiment: Experiment
     origins: Origins
     written: dict[str, Any]
+    question: str
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
@@ -51,7 +56,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
         ConfigError: a file, key, type or quotation is wrong; names the file and line.
     """
     documents = [*read_chain(Path(path)), from_overrides(overrides)]
-    merged = lay_over(documents)
+    merged = merge(documents)
     origins = Origins.of(merged.value, merged.marks)
     _check_stages(merged, documents, origins)
     _check_maps(merged.value, origins)
@@ -67,7 +72,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     _check_names(experiment, origins)
     _check_counts(experiment, origins)
     _check_parts(merged, documents[-2:], origins)
-    return Configuration(experiment, origins, merged.value)
+    return Configuration(experiment, origins, merged.value, question_of(Path(path)))
 
 
 def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -36,11 +38,20 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
         start = time.monotonic()
         run = _make if planned.stage.module is None else _fit
         metrics = finite(run(planned, plan, ranks, settings))
+        _free_memory()
         if ranks.rank == 0:
             seconds = round(time.monotonic() - start, 3)
             artifact.close(_manifest(planned, plan, origin, metrics, seconds))
             print(f"{name}: finished in {seconds:.1f} s{_headline(metrics)}", flush=True)
     ranks.agree(lambda: None)  # nobody reads the artifact before it is complete
+
+
+def _free_memory() -> None:
+    """Free a finished stage's models, on every device: reference cycles (Trainer and module, say) keep them alive."""
+    gc.collect()
+    torch = sys.modules.get("torch")  # a maker may do without
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def record(plan: Plan) -> None:

@@ -103,13 +103,14 @@ def test_an_evaluation_has_an_interval_for_every_measure(quickstart: Quickstart,
     assert low <= value <= high
 
 
-def test_the_report_has_a_row_for_every_stage_and_links_their_pages(quickstart: Quickstart) -> None:
-    report = quickstart.output / "quickstart" / "seed0" / "report.md"
+def test_the_details_have_a_row_for_every_stage_and_link_their_pages(quickstart: Quickstart) -> None:
+    report = quickstart.output / "quickstart" / "seed0" / "details.md"
     for stage, folder in artifacts(quickstart.output).items():
         assert re.search(rf"^\| {stage} +\| {folder.name} ", report.read_text(), re.M)
     links = re.findall(r"\[report\]\(([^)]+)\)", report.read_text())
     assert {Path(link).parent.name.split("-")[0] for link in links} >= {"search", "label", "rank"}
     assert all((report.parent / link).exists() for link in links)
+    assert len((report.parent / "report.md").read_text().splitlines()) < 80
     assert "Question:" in (artifacts(quickstart.output)["search"] / "report.md").read_text(), "a tree as text"
 
 

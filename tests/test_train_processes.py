@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,45 @@ def test_a_rank_that_fails_while_fitting_ends_all_with_one_line(tmp_path: Path) 
     assert running.returncode == 1
     assert [line for line in err.splitlines() if "error" in line.lower()] == ["error: questions.jsonl:7: no answer"]
     assert "Traceback" not in err
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes that a launcher started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return [int(child) for child in children if b"train.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("moment", ["started", "meeting", "working"])
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, moment: str) -> None:
+    """Two orphans that wait for each other would hold their devices for half an hour."""
+    flag = tmp_path / "began"
+    maker = {"target": "tests.toys:Sleeper", "seconds": 600, "flag": str(flag)}
+    launcher = process(config(tmp_path, {"sleep": {"data": maker}}, devices=2))
+    until(lambda: len(ranks_of(launcher.pid)) == 2)
+    ranks = ranks_of(launcher.pid)
+    try:
+        if moment == "meeting":
+            os.kill(ranks[1], signal.SIGSTOP)  # the other waits for it
+            until(lambda: "libtorch" in Path(f"/proc/{ranks[0]}/maps").read_text())
+            time.sleep(1)
+        elif moment == "working":
+            until(flag.exists)
+        launcher.kill()
+        launcher.wait()
+        os.kill(ranks[1], signal.SIGCONT)
+        until(lambda: not any(map(is_alive, ranks)), seconds=10)
+    finally:
+        for rank in filter(is_alive, ranks):
+            os.kill(rank, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -186,8 +186,13 @@ def test_adapters_are_enabled_again_after_an_error() -> None:
     began = policy(tied=False)
     LoRA(r=4).apply(began)
     layers = [module for module in began.model.modules() if isinstance(module, LoraLayer)]
-    with pytest.raises(RuntimeError), adapters_disabled(began.model):
-        assert all(layer.disable_adapters for layer in layers)
-        raise RuntimeError
-    assert layers
+
+    def fail() -> None:
+        with adapters_disabled(began.model):
+            assert layers
+            assert all(layer.disable_adapters for layer in layers)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert not any(layer.disable_adapters for layer in layers)

@@ -137,6 +137,14 @@ def test_a_path_inside_another_stage_need_not_exist_yet() -> None:
     check(holder(corpus="${stage:world}/data/corpus.jsonl"), AT, origins({}), whole=True)
 
 
+def test_an_input_is_written_as_a_path(tmp_path: Path, monkeypatch) -> None:
+    """Its fingerprint is read without importing the target, so the text itself must say that it is one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test").mkdir()
+    refused(holder(corpus="test"), r"'test' at stages.rl.module.corpus \(x.yaml:14\) must be written as a path: ./test")
+    assert made(holder(corpus="./test")).corpus == Path("test")
+
+
 def test_a_constructors_own_refusal_gets_the_line() -> None:
     with pytest.raises(ConfigError, match=r"scale must not be negative \[stages.rl.module \(x.yaml:14\)\]"):
         made(PIECE | {"scale": -1})

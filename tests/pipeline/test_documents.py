@@ -1,4 +1,4 @@
-"""Base chains, merging, its two traps, marks and YAML as people mean it."""
+"""Base chains, the line of every key, overrides, and YAML as people mean it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ConfigError
-from pipeline.documents import Document, from_overrides, lay_over, read, read_chain
+from pipeline.documents import from_overrides, question_of, read, read_chain
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -18,21 +18,15 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def merged(*values: dict) -> dict:
-    documents = [Document(value, _marks(value)) for value in values]
-    return lay_over(documents).value
-
-
-def _marks(value: object, key: tuple = ()) -> dict:
-    marks = {key: "x.yaml:1"}
-    for name, item in value.items() if isinstance(value, dict) else ():
-        marks |= _marks(item, (*key, name))
-    return marks
-
-
 def test_exponents_are_numbers_and_dates_are_text(tmp_path: Path) -> None:
     value = read(write(tmp_path, "x.yaml", "a: 1e-5\nb: 2.5E+3\nc: 2026-11-21\nd: 1.e3\ne: 12\nf: e5\n")).value
     assert value == {"a": 1e-5, "b": 2500.0, "c": "2026-11-21", "d": 1000.0, "e": 12, "f": "e5"}
+
+
+def test_the_question_of_a_file_is_asked_by_the_comment_at_its_head(tmp_path: Path) -> None:
+    texts = {"# Does it help? At 8B.\na: 1\n": "Does it help?", "# Does it\n# help? No.\n": "Does it help?"}
+    texts |= {"# It helps.\na: 1\n": "", "a: 1\n# Does it help?\n": "", "": ""}
+    assert [question_of(write(tmp_path, "x.yaml", text)) for text in texts] == list(texts.values())
 
 
 def test_every_key_and_list_element_has_its_line(tmp_path: Path) -> None:
@@ -88,55 +82,6 @@ def test_a_missing_base_names_file_line_and_where_it_was_sought(tmp_path: Path) 
         read_chain(path)
 
 
-def test_maps_merge_and_lists_replace() -> None:
-    base = {"parts": {"a": {"x": 1, "hops": [1, 2]}, "b": 2}}
-    assert merged(base, {"parts": {"a": {"y": 3, "hops": [4]}}}) == {
-        "parts": {"a": {"x": 1, "y": 3, "hops": [4]}, "b": 2}
-    }
-
-
-def test_a_new_target_drops_the_arguments_of_the_old_one() -> None:
-    base = {"stages": {"rl": {"module": {"target": "a:A", "lr": 1, "reward": {"target": "r:R", "k": 1}}}}}
-    assert merged(base, {"stages": {"rl": {"module": {"target": "b:B", "beta": 2}}}}) == {
-        "stages": {"rl": {"module": {"target": "b:B", "beta": 2}}}
-    }
-    kept = merged(base, {"stages": {"rl": {"module": {"reward": {"target": "q:Q"}}}}})
-    assert kept["stages"]["rl"]["module"] == {"target": "a:A", "lr": 1, "reward": {"target": "q:Q"}}
-
-
-@pytest.mark.parametrize("key", ["stages", "stages.rl.callbacks", "stages.rl.module.rewards", "parts"])
-def test_null_removes_a_named_entry_and_nothing_else(key: str) -> None:
-    entry = {"process": {"target": "a:A"}, "answer": {"target": "b:B"}}
-    base = {"stages": {"rl": {"module": {"target": "m:M", "rewards": dict(entry)}, "callbacks": dict(entry)}}}
-    base["parts"] = dict(entry)
-    base["stages"] |= entry
-    inside = merged(base, from_overrides([f"{key}.process=null"]).value)
-    for name in key.split("."):
-        inside = inside[name]
-    assert "process" not in inside
-    assert inside["answer"] == {"target": "b:B"}
-    with pytest.raises(ConfigError, match=r"null for .*proces .*no base defines; did you mean 'process'\?"):
-        merged(base, from_overrides([f"{key}.proces=null"]).value)
-
-
-def test_null_is_a_value_in_components_and_in_the_schema() -> None:
-    base = {"stages": {"rl": {"module": {"target": "m:M", "prm": "x"}, "trainer": {"precision": "32"}}}}
-    new = {"seed": None, "stages": {"rl": {"module": {"prm": None}, "trainer": {"precision": None}, "data": None}}}
-    assert merged(base, new) == {
-        "seed": None,
-        "stages": {"rl": {"module": {"target": "m:M", "prm": None}, "trainer": {"precision": None}, "data": None}},
-    }
-
-
-def test_a_map_over_a_list_or_over_a_quoted_part_is_refused() -> None:
-    base = {"parts": {"items": [1, 2], "quoted": "${parts.other}"}}
-    with pytest.raises(ConfigError, match=r"parts.items \(.*\) is a list, which can only be replaced whole"):
-        merged(base, from_overrides(["parts.items.0=3"]).value)
-    with pytest.raises(ConfigError, match=r"parts.quoted .* is '\$\{parts.other\}': override parts.other instead"):
-        merged(base, {"parts": {"quoted": {"steps": 1}}})
-    assert merged(base, {"parts": {"quoted": {"target": "a:A"}}})["parts"]["quoted"] == {"target": "a:A"}
-
-
 def test_overrides_are_one_document_of_yaml_values() -> None:
     document = from_overrides(["a.b=1e-3", "a.c=[1, x]", "d=", "e=x=y", "a.target=m:N"])
     assert document.value == {"a": {"b": 0.001, "c": [1, "x"], "target": "m:N"}, "d": None, "e": "x=y"}
@@ -152,18 +97,6 @@ def test_what_is_no_override_is_refused(override: str) -> None:
 def test_contradicting_overrides_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'a.b=2' contradicts another override of a"):
         from_overrides(["a=1", "a.b=2"])
-
-
-plain = st.recursive(
-    st.integers() | st.text("xyz", max_size=3),
-    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), plain, max_size=4))
-def test_merging_twice_changes_nothing(value: dict) -> None:
-    assert merged(value, value) == merged(value) == value
 
 
 @given(st.text(max_size=40))

@@ -63,6 +63,30 @@ def test_files_and_folders_count_by_content_not_by_name(tmp_path: Path) -> None:
     assert of(data(path=str(tmp_path / "one" / "a.txt")), output) != one
 
 
+@pytest.mark.parametrize("name", ["test", "dev"])
+def test_a_name_is_no_path_whatever_folders_there_are(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stage = data(split=name, metrics=[name], model=f"{name}-model")
+    before = of(stage)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a.txt").write_text("a")
+    assert of(stage) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("path", "./test"), ("path", "rows.csv"), ("paths", ["sub/test"]), ("model", "tiny")]
+)
+def test_a_path_counts_by_content_and_so_does_a_models_folder(key: str, text: Any, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / (text if isinstance(text, str) else text[0])
+    file.parent.mkdir(exist_ok=True)
+    before = of(data(**{key: text}))
+    file.write_text("a")
+    first = of(data(**{key: text}))
+    file.write_text("other")
+    assert len({before, first, of(data(**{key: text}))}) == 3
+
+
 def test_what_a_run_fills_itself_is_no_input(tmp_path: Path) -> None:
     output = tmp_path / "runs"
     before = [of(data(cache=str(tmp_path / "cache"), index=str(output / "cache")), output) for _ in range(1)]

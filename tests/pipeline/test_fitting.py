@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,38 @@ def test_everything_lands_in_its_folder_and_same_seed_gives_same_weights(tmp_pat
         torch.equal(exported[name], value) and torch.equal(again[name], value) for name, value in weights.items()
     )
     assert any(not torch.equal(other[name], value) for name, value in weights.items())
+
+
+def flags() -> tuple[Any, ...]:
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill: Any = torch.utils.deterministic
+    return (
+        *deterministic,
+        fill.fill_uninitialized_memory,
+        torch.backends.cudnn.benchmark,
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    )
+
+
+@pytest.mark.parametrize("setting", ["warn", True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_deterministic_algorithms_are_on_during_the_fit_alone(
+    tmp_path: Path, setting: bool | str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    during = []
+
+    class Watch(Callback):
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            during.append(flags())
+            if fails:
+                raise RuntimeError("mid-fit")
+
+    before = flags()
+    with pytest.raises(RuntimeError, match="mid-fit") if fails else nullcontext():
+        best_of_three(tmp_path, Watch(), deterministic=setting)
+    assert during == [(True, setting == "warn", False, False, ":4096:8")]
+    assert flags() == before == (False, False, True, False, None)
 
 
 def test_one_checkpoint_is_replaced_after_every_epoch(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ class Trainer(Asker):
         super().__init__(questions, "rl")
 
 
-class Lookup:
-    """Takes questions for no role."""
+class Unsaid:
+    """Takes questions and does not say what for."""
 
     def __init__(self, questions: Source, count: int = 1) -> None:
         self.questions = questions
@@ -49,6 +49,12 @@ class Lookup:
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         return {}
+
+
+class Lookup(Unsaid):
+    """Only quotes questions."""
+
+    role = None
 
 
 def file(folder: Path, name: str, rows: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -148,7 +154,17 @@ def test_a_mixture_does_not_hide_a_question_by_renaming_it(tmp_path: Path) -> No
         leaks(tmp_path, {"train": asker(mixed), "eval": evaluation(held_out)}).check()
 
 
-def test_the_role_may_stand_in_the_class_and_without_one_nothing_is_compared(tmp_path: Path) -> None:
+def test_a_component_that_does_not_say_what_its_questions_are_for_is_refused(tmp_path: Path) -> None:
+    unsaid = asker(file(tmp_path, "all.jsonl", ROWS), kind="Unsaid")
+    message = (
+        r"^tests\.pipeline\.test_leaks:Unsaid at stages\.gold\.data \(.*x\.yaml:\d+\) takes questions and has no role: "
+    )
+    with pytest.raises(ConfigError, match=message) as told:
+        leaks(tmp_path, {"gold": unsaid}).check()
+    assert "\n" not in str(told.value)
+
+
+def test_the_role_may_stand_in_the_class_and_none_is_compared_with_nothing(tmp_path: Path) -> None:
     questions = file(tmp_path, "all.jsonl", ROWS)
     stages = {"eval": evaluation(questions)}
     leaks(tmp_path, stages | {"gold": asker(questions, kind="Lookup")}).check()

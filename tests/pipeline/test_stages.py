@@ -1,17 +1,21 @@
-"""What a stage's pieces are given beside their settings."""
+"""What a stage's pieces get beside their settings, and what is left of a stage when it is finished."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+import train
 from pipeline.launcher import Ranks
 from pipeline.loader import load
 from pipeline.plan import Plan
 from pipeline.stages import run_stage
+from tests import micro
 
 SLOPE = {"module": {"target": "tests.toy_training:Slope"}}
 
@@ -32,3 +36,40 @@ def test_the_data_of_a_fit_has_the_seed_of_the_experiment_unless_it_is_given_its
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
     run_stage("fit", Plan.of(load(tmp_path / "toy.yaml")), Ranks())
     assert seeds == [seed]
+
+
+def models() -> list[torch.nn.Module]:
+    """Every module with weights that is alive, in a cycle or not."""
+    modules = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
+    return [module for module in modules if next(module.parameters(), None) is not None]
+
+
+def test_after_a_stage_no_model_of_it_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = f"""\
+base: {micro.WORLD}
+stages:
+  eval_teacher: null
+  eval_untrained: {{data: {{generator: {{policy: {{hidden_size: 32, layers: 1, feed_forward: 32}}}}}}}}
+  again: {{like: eval_untrained, data: {{generator: {{policy: {{hidden_size: 64}}}}}}}}
+  fit:
+    module: {{target: "tests.toy_training:Slope"}}
+    data: {{target: "tests.toy_training:Line"}}
+    trainer: {{max_epochs: 1}}
+"""
+    (tmp_path / "models.yaml").write_text(config)
+    gc.collect()
+    before = models()
+    alive = {}
+
+    def counting(name: str, *arguments: Any) -> None:
+        run_stage(name, *arguments)
+        alive[name] = [type(model).__name__ for model in models() if all(model is not one for one in before)]
+
+    monkeypatch.setattr(train, "run_stage", counting)
+    gc.disable()  # what is left is what a long pause between collections would leave
+    try:
+        arguments = [*micro.TINY_WORLD, "accelerator=cpu", f"output={tmp_path / 'runs'}"]
+        assert micro.run(*arguments, config=tmp_path / "models.yaml") == 0
+    finally:
+        gc.enable()
+    assert alive == {"world": [], "eval_untrained": [], "again": [], "fit": []}
