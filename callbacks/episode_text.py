@@ -15,10 +15,14 @@ _LONGEST = 400  # characters of a passage of text
 
 
 class EpisodeText(Callback):
-    """Writes the best and the worst rewarded episode of some questions as text `episodes`, every `every`th iteration.
+    """Writes the episodes of some questions with the best and the worst reward as text, tag `episodes`.
+
+    Args:
+        every: iterations between two texts.
+        questions: how many groups, from the first.
 
     Raises:
-        ConfigError: a setting is out of range; on setting up, there is no `RolloutCallback` to read from.
+        ConfigError: a setting is out of range; on setting up, there is no `RolloutCallback` beside it.
     """
 
     def __init__(self, *, every: int = 10, questions: int = 2) -> None:
@@ -36,13 +40,13 @@ class EpisodeText(Callback):
             return
         assert rollout is not None
         assert rollout.latest is not None
-        text = "\n\n---\n\n".join(chosen(rollout.latest, rollout.group_size, self.questions))
+        text = "\n\n---\n\n".join(best_and_worst(rollout.latest, self.questions))
         logger.experiment.add_text("episodes", text, trainer.global_step)
 
 
-def chosen(iteration: Iteration, group_size: int, questions: int) -> Iterator[str]:
-    """The best and the worst episode of the first groups as Markdown; the first of equals."""
-    rewards = [-math.inf if math.isnan(one) else one for one in iteration.scores.outcome_B.tolist()]
+def best_and_worst(iteration: Iteration, questions: int) -> Iterator[str]:
+    """The episodes with the best and the worst reward of the first groups as Markdown; of equals the first."""
+    rewards, group_size = iteration.scores.outcome_B.nan_to_num(-math.inf).tolist(), iteration.group_size
     for start in range(0, min(questions * group_size, len(rewards)), group_size):
         group = range(start, start + group_size)
         for title, pick in (("best", max), ("worst", min)):
@@ -59,7 +63,7 @@ def episode_text(iteration: Iteration, index: int) -> str:
     for number, step in enumerate(episode.steps):
         verdict = "" if step.valid else " (invalid)"
         lines.append(f"{number + 1}. {step.kind}{verdict}: {_clip(step.text)}")
-        lines.append(f"   said: {_clip(''.join(episode.turns[turn].text for turn, _, _ in step.spans))}")
+        lines.append(f"   said: {_clip(step.said)}")
         if step.hits:
             lines.append(f"   found: {_clip(', '.join(hit.document.title for hit in step.hits))}")
         if bool(scores.step_mask_BS[index, number]):
@@ -83,4 +87,4 @@ def _clip(text: str) -> str:
 
 def _rollout(trainer: Trainer) -> RolloutCallback | None:
     callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-    return next((one for one in callbacks if isinstance(one, RolloutCallback)), None)
+    return next((callback for callback in callbacks if isinstance(callback, RolloutCallback)), None)

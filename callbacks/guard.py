@@ -1,4 +1,4 @@
-"""Notices when a run collapses, and warns or stops it with the reason."""
+"""Warns of a run that collapses, or stops it, with the reason."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from common.errors import ConfigError, UserError
 
 log = logging.getLogger(__name__)
 
-# What is watched: the metric, whether the limit is the least or the most it may be, and what to do about it.
+# By setting: the metric, whether the limit is a minimum or a maximum, and what to do about it.
 _WATCHED = {
-    "entropy": ("entropy", "least", "the policy is nearly sure of every token: lower the learning rate"),
-    "grad_norm": ("grad_norm", "most", "lower the learning rate or set trainer.gradient_clip_val"),
-    "format_rate": ("format/valid_rate", "least", "the policy forgets the format: give its reward more weight"),
-    "logp_gap": ("logp_gap/mean", "most", "sampling and training disagree on the log-probs: compare their precision"),
-    "kl": ("kl", "most", "the policy runs away: lower the learning rate, or raise kl_weight"),
-    "zero_spread": ("frac_reward_zero_std", "most", "the samples of a question score alike: nothing left to learn"),
+    "entropy": ("entropy", "min", "the policy is nearly sure of every token: lower the learning rate"),
+    "grad_norm": ("grad_norm", "max", "lower the learning rate or set trainer.gradient_clip_val"),
+    "format_rate": ("format/valid_rate", "min", "the policy forgets the format: give its reward more weight"),
+    "logp_gap": ("logp_gap/mean", "max", "sampling and training disagree on the log-probs: compare their precision"),
+    "kl": ("kl", "max", "the policy drifts away: lower the learning rate, or raise kl_weight"),
+    "zero_spread": (
+        "frac_reward_zero_std",
+        "max",
+        "the episodes of most groups have equal rewards: nothing is left to learn",
+    ),
 }
 _REWARD = "reward"
 
@@ -31,20 +35,20 @@ class GuardError(UserError):
 
 
 class Guard(Callback):
-    """Compares what an iteration (an epoch of the Trainer) logged with limits; None switches one off.
+    """Compares the metrics of an iteration (an epoch of the Trainer) with limits; None switches a limit off.
 
-    A metric that is beyond its limit, or no number, for `patience` iterations in a row is a reason. A metric that is
-    not logged is not watched.
+    The guard acts on a metric that is beyond its limit, or NaN, for `patience` iterations in a row. A metric that is
+    not logged is not checked.
 
     Args:
-        action: warn of each reason once, or stop the run at the first.
+        action: warn once for each limit, or stop the run at the first.
         patience: iterations.
-        entropy: the least mean entropy of a token, in nats.
-        grad_norm: the most that the gradient's norm may be, before clipping.
-        format_rate: the least share of steps that follow the format.
-        logp_gap: the most that the log-prob of a token may differ, on average, between sampling and training.
-        kl: the most divergence from the reference, or from the policy that sampled, in nats a token.
-        zero_spread: the most groups whose rewards may be all alike, as a share.
+        entropy: minimum of the mean entropy of a token, in nats.
+        grad_norm: maximum of the gradient's norm before clipping.
+        format_rate: minimum share of valid steps.
+        logp_gap: maximum of the mean difference of a token's log-prob between sampling and training.
+        kl: maximum divergence from the reference, or from the policy that sampled, in nats a token.
+        zero_spread: maximum share of groups whose rewards are all equal.
         reward_drop: how far the mean reward may fall below its best, which is a mean over `patience` iterations.
 
     Raises:
@@ -72,51 +76,51 @@ class Guard(Callback):
         limits |= {"logp_gap": logp_gap, "kl": kl, "zero_spread": zero_spread}
         self.limits = {name: limit for name, limit in limits.items() if limit is not None}
         self._beyond: dict[str, int] = {}  # iterations in a row, by name
-        self._told: list[str] = []
+        self._warned: list[str] = []
         self._rewards: list[float] = []
         self._best: float | None = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for name, reason in self._reasons(_agreed(trainer)).items():
-            told = f"iteration {trainer.current_epoch}: {reason}"
+        for name, reason in self._reasons(_mean_over_ranks(trainer)).items():
+            message = f"iteration {trainer.current_epoch}: {reason}"
             if self.action == "stop":
-                raise GuardError(f"guard stopped the run at {told} (callbacks.<guard>.{name})")
-            if name not in self._told:
-                self._told.append(name)
+                raise GuardError(f"guard stopped the run at {message} (callbacks.<guard>.{name})")
+            if name not in self._warned:
+                self._warned.append(name)
                 if trainer.is_global_zero:
-                    log.warning("guard: %s", told)
+                    log.warning("guard: %s", message)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"beyond": self._beyond, "told": self._told, "rewards": self._rewards, "best": self._best}
+        return {"beyond": self._beyond, "warned": self._warned, "rewards": self._rewards, "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._beyond, self._told = dict(state_dict["beyond"]), list(state_dict["told"])
+        self._beyond, self._warned = dict(state_dict["beyond"]), list(state_dict["warned"])
         self._rewards, self._best = list(state_dict["rewards"]), state_dict["best"]
 
     def _reasons(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """What is beyond its limit for long enough, by name of the setting."""
+        """Why the guard acts, by name of the setting."""
         reasons: dict[str, str] = {}
         for name, limit in self.limits.items():
             metric, bound, advice = _WATCHED[name]
             value = metrics.get(metric)
             if value is None:
                 continue
-            inside = value >= limit if bound == "least" else value <= limit  # NaN is neither
+            inside = value >= limit if bound == "min" else value <= limit  # False for NaN
             if self._counted(name, not inside):
-                side = "below" if bound == "least" else "above"
-                reasons[name] = f"{metric} is {value:.4g}, {side} {limit:g}{self._while()}; {advice}"
+                side = "below" if bound == "min" else "above"
+                reasons[name] = f"{metric} is {value:.4g}, {side} {limit:g}{self._duration()}; {advice}"
         reward = metrics.get(_REWARD)
         if self.reward_drop is not None and reward is not None:
             fallen = self._best is not None and not reward >= self._best - self.reward_drop
             if self._counted("reward_drop", fallen):
                 reasons["reward_drop"] = (
-                    f"reward is {reward:.4g} after {self._best:.4g} at its best{self._while()}; lower the learning rate"
+                    f"reward is {reward:.4g}, its best was {self._best:.4g}{self._duration()}; lower the learning rate"
                 )
             self._remember(reward)
         return reasons
 
     def _counted(self, name: str, beyond: bool) -> bool:
-        """Count iterations in a row; whether they are enough."""
+        """Count iterations in a row; true once there are `patience` of them."""
         self._beyond[name] = self._beyond.get(name, 0) + 1 if beyond else 0
         return self._beyond[name] >= self.patience
 
@@ -126,12 +130,12 @@ class Guard(Callback):
         if len(self._rewards) == self.patience and mean > (-math.inf if self._best is None else self._best):
             self._best = mean
 
-    def _while(self) -> str:
+    def _duration(self) -> str:
         return f" for {self.patience} iterations" if self.patience > 1 else ""
 
 
-def _agreed(trainer: Trainer) -> dict[str, float]:
-    """The watched metrics, averaged over the ranks, so that all of them decide alike."""
+def _mean_over_ranks(trainer: Trainer) -> dict[str, float]:
+    """The checked metrics, averaged over the ranks, so that all ranks decide alike."""
     watched = [metric for metric, _, _ in _WATCHED.values()] + [_REWARD]
     names = [name for name in watched if name in trainer.callback_metrics]
     values = torch.tensor([float(trainer.callback_metrics[name]) for name in names], dtype=torch.float64)

@@ -61,7 +61,7 @@ CHAIN = (
     *(f"stages.{arm}.data.questions_per_iteration=2" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.data.micro_batch=2" for arm in ("rl", "rl_outcome")),
     "parts.temperature=1.2",
-    *(f"stages.{arm}.callbacks.rollout.group_size=4" for arm in ("rl", "rl_outcome")),
+    *(f"stages.{arm}.data.group_size=4" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.trainer.max_epochs=2" for arm in ("rl", "rl_outcome")),
 )
 
@@ -112,5 +112,4 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def scalars(output: Path, stage: str, experiment: str = "quickstart") -> EventAccumulator:
     """What TensorBoard has of a stage."""
-    (events,) = (output / experiment / "seed0" / "tensorboard" / stage).iterdir()
-    return EventAccumulator(str(events)).Reload()
+    return EventAccumulator(str(output / experiment / "seed0" / stage)).Reload()

@@ -37,7 +37,7 @@ MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 def contents(folder: Path) -> dict[str, Any]:
     """All that a stage made but times and places: hashes of its files, and its metrics."""
     files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
-    told = {"manifest.json", "config.yaml", "results.json"}
+    told = {"manifest.json", "config.yaml", "results.json", "events.tar"}
     kept = [path for path in files if path.name not in told and path.suffix != ".seconds"]
     hashes = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
     return dict(sorted(hashes.items())) | metrics(folder)
@@ -135,7 +135,7 @@ def test_tensorboard_shows_the_curve_and_the_episodes_of_reinforcement_learning(
 
 
 def test_tensorboard_shows_the_results_of_the_experiment_beside_its_settings(quickstart: Quickstart) -> None:
-    summary = EventAccumulator(str(quickstart.output / "quickstart" / "seed0" / "tensorboard" / "summary")).Reload()
+    summary = EventAccumulator(str(quickstart.output / "quickstart" / "seed0" / "summary")).Reload()
     shown = {measure: summary.Scalars(f"eval_rl/world/test/{measure}")[0].value for measure in MEASURES}
     assert shown == pytest.approx({measure: final(quickstart)[measure] for measure in MEASURES})
     written = summary.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content

@@ -35,16 +35,19 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", **changes: 
     rollout = {
         "target": "tests.toy_rl:WatchedRollout",
         "killer": killer,
-        "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": str(policy), "instruction": ""},
-        "retriever": {"target": "tests.toy_rl:retriever"},
-        "advantage": {"target": "modules.functional.advantages:dual_granularity", "beta": 0.3},
+        "environment": {
+            "target": "envs.retrieval:RetrievalEnvironment",
+            "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": str(policy), "instruction": ""},
+            "retriever": {"target": "tests.toy_rl:retriever"},
+            "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
+        },
+        "sampler": {"target": "modules.samplers.in_process:InProcessSampler", "temperature": 1.0},
+        # Two ranks do not sample equally many batches.
+        "sampling": {"target": "envs.rollout:independent_groups", "pool": 5},
         "rewards": {
             "letters": {"weight": 1.0, "level": "outcome", "reward": {"target": "tests.toy_rl:letters"}},
             "steps": {"weight": 0.5, "level": "step", "reward": {"target": "tests.toy_rl:step_letters"}},
         },
-        "group_size": 4,
-        "pool": 5,  # two ranks do not ask for turns equally often
-        "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
     }
     checkpoint: dict[str, Any] = {"target": "lightning.pytorch.callbacks:ModelCheckpoint", "filename": "last"}
     checkpoint["enable_version_counter"] = False
@@ -53,17 +56,19 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", **changes: 
             "target": "tests.toy_rl:RecordingGRPO",
             "policy": {"target": "modules.policy:load_policy", "model": str(policy), "device": "cpu"},
             "optimizer": {"target": "modules.optimizer:AdamW", "lr": 1e-2},
+            "credit": {"target": "modules.functional.credit:dual_granularity", "beta": 0.3},
             "folder": str(folder / "runs" / "gradients"),
         },
         "data": {
             "target": "datamodules.question_data:QuestionData",
             "questions": {"target": "tests.toy_rl:Asked", "count": 10},
             "questions_per_iteration": 4,
+            "group_size": 4,
             "updates": 2,
             "micro_batch": 4,
         },
         "callbacks": {"rollout": rollout, "checkpoint": checkpoint, "killer": killer},
-        "trainer": {"max_epochs": ITERATIONS, "gradient_clip_val": 1.0, "accumulate_grad_batches": 2, **changes},
+        "trainer": {"max_epochs": ITERATIONS, "gradient_clip_val": 1.0, **changes},
     }
     content = {"experiment": "rl", "output": str(folder / "runs"), "accelerator": "cpu", "devices": devices}
     path = folder / "rl.yaml"
@@ -125,11 +130,11 @@ def test_neither_buffer_nor_random_state_is_saved(unbroken: Path) -> None:
 def test_tensorboard_has_every_iteration_s_measures_and_times(unbroken: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (events,) = (unbroken / "runs" / "rl" / "seed0" / "tensorboard" / "rl").iterdir()
-    accumulator = EventAccumulator(str(events)).Reload()
+    accumulator = EventAccumulator(str(unbroken / "runs" / "rl" / "seed0" / "rl")).Reload()
     tags = set(accumulator.Tags()["scalars"])
     named = "reward rewards/letters/mean rewards/steps/mean frac_reward_zero_std entropy clip_ratio/region_mean kl "
     named += "adv/mean search/count format/valid_rate stop/answered stop/malformed completions/mean_length "
+    named += "tokens/rollout tokens/rewards "
     named += "time/rollout time/retrieval time/prm time/update perf/tokens_per_s loss grad_norm lr logp_gap/max"
     assert set(named.split()) <= tags
     for tag in ("reward", "entropy", "time/update"):

@@ -72,11 +72,14 @@ def stage(module: dict[str, Any], data: dict[str, Any], callbacks: dict[str, Any
     }
 
 
-def sft(trainer: dict[str, Any], callbacks: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """Fine-tuning on the teacher's episodes."""
+def sft(
+    trainer: dict[str, Any], callbacks: dict[str, Any] | None = None, batch_size: int = 8, **settings: Any
+) -> dict[str, Any]:
+    """Fine-tuning on the teacher's episodes, eight of them in a forward pass."""
     policy = {"target": "modules.policy:random_policy", "tokenizer": "${parts.tokenizer}"}
     policy |= {"hidden_size": 32, "layers": 2, "feed_forward": 32}
-    data = {"target": "datamodules.episode_data:EpisodeData", "path": "${stage:teach}", "batch_size": 8}
+    data = {"target": "datamodules.episode_data:EpisodeData", "path": "${stage:teach}"}
+    data |= {"batch_size": batch_size, "micro_batch": 8}
     return stage({"target": "modules.sft:SFT", "policy": policy, **settings}, data, callbacks or {}, **trainer)
 
 
@@ -101,23 +104,29 @@ def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, An
         name: {"weight": 1.0, "level": level, "reward": {"target": f"tests.toy_rl:{name}"}}
         for name, level in {"letters": "outcome", "step_letters": "step"}.items()
     }
+    rewards["asks"] = {"weight": 0.0, "level": "outcome", "reward": {"target": "tests.toy_rl:ask_again"}}
     rollout = {
         "target": "callbacks.rollout:RolloutCallback",
-        "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": policy, "instruction": ""},
-        "retriever": {"target": "tests.toy_rl:retriever"},
+        "environment": {
+            "target": "envs.retrieval:RetrievalEnvironment",
+            "protocol": {"target": "envs.protocols.prorag:ProRAG", "tokenizer": policy, "instruction": ""},
+            "retriever": {"target": "tests.toy_rl:retriever"},
+            "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
+        },
+        "sampler": {"target": "modules.samplers.in_process:InProcessSampler", "temperature": 1.0},
         "rewards": rewards,
-        "advantage": {"target": "modules.functional.advantages:dual_granularity", "beta": 0.3},
-        "group_size": 4,
-        "limits": {"target": "envs.types:Limits", "turns": 3, "turn_tokens": 8, "total_tokens": 256},
     }
     data = {
         "target": "datamodules.question_data:QuestionData",
         "questions": {"target": "tests.toy_rl:Asked"},
         "questions_per_iteration": 4,
+        "group_size": 4,
         "micro_batch": 8,
     }
-    module = {"target": "modules.grpo:GRPO", "policy": {"target": "modules.policy:load_policy", "model": policy}}
-    return stage(module | settings, data, {"rollout": rollout}, accumulate_grad_batches=2, **trainer)
+    start = {"target": "modules.policy:load_policy", "model": policy}  # and the reference: its adapters disabled
+    module = {"target": "modules.grpo:GRPO", "policy": start, "reference": start, "kl_weight": 0.1}
+    module["credit"] = {"target": "modules.functional.credit:dual_granularity", "beta": 0.3}
+    return stage(module | settings, data, {"rollout": rollout}, **trainer)
 
 
 def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
@@ -125,7 +134,7 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
     output = folder / name
     output.mkdir()
     turns = {"turns": {"target": "tests.unequal:UnequalTurns", "file": str(output / "turns")}}
-    bf16 = {"precision": "bf16-mixed", "accumulate_grad_batches": 2}
+    bf16 = {"precision": "bf16-mixed"}
     stages: dict[str, Any] = {
         "eval_teacher": None,
         "eval_untrained": None,
@@ -134,7 +143,7 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
         "ddp_lora": sft({"strategy": "ddp"}, lora=LORA | {"dropout": 0.1}),
         "fsdp": sft(SHARDED, turns),
         "fsdp_lora": sft(SHARDED, lora=LORA),
-        "fsdp_bf16": sft(SHARDED | bf16, turns, gradient_checkpointing=True),
+        "fsdp_bf16": sft(SHARDED | bf16, turns, batch_size=16, gradient_checkpointing=True),
         "prm": prm(folder, SHARDED),
         "prm_lora": prm(folder, {"strategy": "ddp"}, lora=LORA, logp_weight=1.0, pointwise=0.5),
         "grpo": grpo(folder, SHARDED, lora=LORA),

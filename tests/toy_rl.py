@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections import Counter
@@ -20,10 +21,11 @@ from transformers import PreTrainedTokenizerFast
 
 from callbacks.rollout import RolloutCallback
 from datamodules.question_data import QuestionData
-from envs.interfaces import RewardContext
+from envs.interfaces import Retriever, RewardContext, Sampler
 from envs.protocols.prorag import TAGS, ProRAG
-from envs.types import Document, Episode, Limits, Question
-from modules.functional.advantages import dual_granularity
+from envs.retrieval import RetrievalEnvironment
+from envs.types import Document, Episode, Limits, Question, Request
+from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
@@ -86,6 +88,20 @@ def step_letters(episodes: Sequence[Episode], context: RewardContext) -> list[Te
     return [torch.tensor([_share(turn.action_ids) for turn in episode.turns]) for episode in episodes]
 
 
+def ask_again(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+    """The length of one more first turn by the current policy, for the episodes of one question alone; else 0.
+
+    So one rank runs the model and the other does not.
+    """
+    assert context.sampler is not None
+    asked = [dataclasses.replace(one, turns=[], status=None) for one in episodes if one.question.id == "q0"]
+    context.sampler.submit([Request(one, (), stop=(), max_tokens=4, seed=one.sample) for one in asked])
+    finished = [pair for _ in asked for pair in context.sampler.collect()]
+    context.sampler.release(asked)
+    lengths = iter([float(len(turn.action_ids)) for _, turn in finished])
+    return torch.tensor([next(lengths) if one.question.id == "q0" else 0.0 for one in episodes])
+
+
 def _share(ids: Sequence[int]) -> float:
     return sum(i == 0 for i in ids) / max(len(ids), 1)
 
@@ -134,29 +150,25 @@ def learn(
     iterations: int = 2,
     lr: float = 1e-3,
     beta: float = 0.3,
+    temperature: float = 1.0,
     rewards: dict[str, Any] | None = None,
     questions: Asked | None = None,
     policy: Policy | None = None,
     data: dict[str, Any] | None = None,
     rollout: dict[str, Any] | None = None,
-    sample: RolloutCallback | None = None,
+    place: RetrievalEnvironment | None = None,
     checkpoints: bool = False,
-    accumulate: int = 1,
     callbacks: Sequence[Callback] = (),
     **grpo: Any,
 ) -> tuple[GRPO, Watch, dict[str, Any]]:
     """Train in this process; returns the module, what was watched and the metrics that were logged last."""
     torch.manual_seed(0)
     policy = policy or small_policy()
-    module = GRPO(policy, AdamW(lr, floor=1.0), **grpo)
+    credit = partial(dual_granularity, beta=beta)
+    module = GRPO(policy, AdamW(lr, floor=1.0), **({"credit": credit, "temperature": temperature} | grpo))
     watch = Watch()
-    settings: dict[str, Any] = {
-        "rewards": rewards or TERMS,
-        "advantage": partial(dual_granularity, beta=beta),
-        "group_size": 4,
-        "limits": LIMITS,
-    }
-    sample = sample or RolloutCallback(prorag(policy), retriever(), **(settings | (rollout or {})))
+    settings = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
+    sample = RolloutCallback(place or environment(policy), **settings)
     trainer = Trainer(
         max_epochs=iterations,
         accelerator="cpu",
@@ -165,12 +177,18 @@ def learn(
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        accumulate_grad_batches=accumulate,
         callbacks=[sample, *callbacks, watch],
     )
-    data = {"questions_per_iteration": 4} | (data or {})
+    data = {"questions_per_iteration": 4, "group_size": 4} | (data or {})
     trainer.fit(module, datamodule=QuestionData(questions or Asked(), **data))
     return module, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def environment(
+    policy: Policy, finds: Retriever | None = None, limits: Limits = LIMITS, **settings: Any
+) -> RetrievalEnvironment:
+    """ProRAG's format over one passage, within small limits."""
+    return RetrievalEnvironment(prorag(policy), finds or retriever(), limits=limits, **settings)
 
 
 def prorag(policy: Policy) -> ProRAG:
@@ -199,23 +217,25 @@ class KillOnce(Callback):
 
 
 class WatchedRollout(RolloutCallback):
-    """Writes beside the flag how often a rank's rollouts ask for turns; the second time, its process may be killed."""
+    """Writes beside the flag how often a rank samples a batch of turns; the second time, its process may be killed."""
 
-    def __init__(self, protocol: ProRAG, retriever: Any, *, killer: KillOnce, **settings: Any) -> None:
-        super().__init__(protocol, retriever, **settings)
+    def __init__(
+        self, environment: RetrievalEnvironment, sampler: Sampler, *, killer: KillOnce, **settings: Any
+    ) -> None:
+        super().__init__(environment, sampler, **settings)
         self.killer = killer
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        generate, calls = InProcessSampler.generate, 0
+        collect, calls = InProcessSampler.collect, 0
 
         def counted(*arguments: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 2:
                 self.killer.at("rollout", trainer.current_epoch)
-            return generate(*arguments)
+            return collect(*arguments)
 
-        with patch.object(InProcessSampler, "generate", counted):
+        with patch.object(InProcessSampler, "collect", counted):
             super().on_train_epoch_start(trainer, pl_module)
         with open(f"{self.killer.flag}.calls-{trainer.global_rank}", "a") as f:
             f.write(f"{calls} ")

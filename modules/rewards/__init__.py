@@ -1,1 +1,1 @@
-"""Rewards: what an episode, or each of its steps, is worth. One a file; `combine` adds them up."""
+"""Rewards: functions of finished episodes, one a file. `terms.combine` adds them up with their weights."""

@@ -1,4 +1,4 @@
-"""Outcome rewards: how right an answer is."""
+"""Outcome rewards: the correctness of the answer."""
 
 from __future__ import annotations
 

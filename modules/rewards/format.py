@@ -14,7 +14,7 @@ from envs.types import Episode
 def step_format(
     episodes: Sequence[Episode], context: RewardContext, *, valid: float = 1.0, invalid: float = 0.0
 ) -> list[Tensor]:
-    """`[S]` an episode: `valid` or `invalid` for each step. Source: ProRAG Eq 5, I^step; its code has 1 and -2."""
+    """`[S]` for each episode: `valid` or `invalid`. Source: ProRAG Eq 5, I^step; its released code has 1 and -2."""
     values = [[valid if step.valid else invalid for step in episode.steps] for episode in episodes]
     return [torch.tensor(row, dtype=torch.float32) for row in values]
 

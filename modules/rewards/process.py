@@ -1,4 +1,4 @@
-"""Process reward: what a process reward model says of every step."""
+"""Process reward: the score of a process reward model for every step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def process(
     *,
     scorer: StepScorer,
 ) -> list[Tensor]:
-    """`[S]` an episode: the sigmoid of the scorer's scores (ProRAG Eq 5, R_phi); 0 for a step out of format.
+    """`[S]` for each episode: the sigmoid of the scorer's scores (ProRAG Eq 5, R_phi); 0 for an invalid step.
 
-    Reward models are trained on steps in format alone: what they say of others must not be a reward.
+    Reward models are trained on valid steps alone, so their scores of other steps mean nothing.
     """
     return [
         score.sigmoid().masked_fill(torch.tensor([not step.valid for step in episode.steps], device=score.device), 0.0)

@@ -1,7 +1,7 @@
-"""Weighted rewards of steps and outcomes, with what each of them gave (ProRAG Eqs 5 and 6).
+"""Weighted sums of step rewards and of outcome rewards, with the value of each reward (ProRAG Eqs 5 and 6).
 
-What could not be scored is NaN and never a number: an episode that ended in an error, or all that a reward fails for
-because something it asks is out of order.
+What could not be scored is NaN and never a number: an episode that ended in an error, or every episode where a reward
+fails because a service that it needs is down.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One reward and its weight; with weight 0 it is scored and logged alone.
+    """One reward and its weight; with weight 0 it is only logged.
 
-    `reward(episodes, context)` gives one `[S]` an episode where `level` is `step`, a `[B]` where it is `outcome`.
+    `reward(episodes, context)` returns one `[S]` for each episode at level `step`, one `[B]` at level `outcome`.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -58,8 +58,8 @@ class Scores:
         step_BS: `[B, S]` float32, the weighted sum of step rewards, NaN where unscored, 0 outside the mask.
         step_mask_BS: `[B, S]` bool, true where an episode has a step that the policy sampled.
         outcome_B: `[B]` float32, the weighted sum of outcome rewards, NaN where unscored.
-        breakdown: what each reward gave, unweighted: `[B, S]` or `[B]`.
-        failures: why a reward could not be had at all, by name.
+        breakdown: each reward's values before its weight, by name: `[B, S]` or `[B]`.
+        failures: why a reward failed for all episodes, by name.
     """
 
     step_BS: Tensor
@@ -70,31 +70,31 @@ class Scores:
 
 
 def read_terms(rewards: Mapping[str, Term | Mapping[str, Any]]) -> dict[str, Term]:
-    """The terms that a config's map means: `{answer_f1: {weight: 1.0, level: outcome, reward: {target: ...}}}`.
+    """The terms of a config's map: `{answer_f1: {weight: 1.0, level: outcome, reward: {target: ...}}}`.
 
     Raises:
-        ConfigError: there is none, or one has a setting that is wrong or unknown.
+        ConfigError: the map is empty, or a term has a setting that is wrong or unknown.
     """
     if not rewards:
         raise ConfigError("rewards is empty: nothing would be learnt")
-    known = [one.name for one in fields(Term)]
+    known = [setting.name for setting in fields(Term)]
     terms: dict[str, Term] = {}
     for name, settings in rewards.items():
         if not isinstance(settings, Term):
             if wrong := set(settings) - set(known):
                 raise ConfigError(f"rewards.{name} has an unknown key '{min(wrong)}'; it takes {', '.join(known)}")
             if "reward" not in settings:
-                raise ConfigError(f"rewards.{name} lacks 'reward'")
+                raise ConfigError(f"rewards.{name} has no 'reward'")
             settings = Term(**settings)
         terms[name] = settings
     return terms
 
 
 def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: RewardContext) -> Scores:
-    """Score finished episodes with every term and add up.
+    """Score finished episodes with every term and add the terms up, steps and outcomes separately.
 
     Raises:
-        ConfigError: a reward is not of the level that its term says.
+        ConfigError: the values of a reward do not have the shape of its term's level.
     """
     scored = [i for i, episode in enumerate(episodes) if episode.status != "error"]
     S = max((len(episode.steps) for episode in episodes), default=0)
@@ -113,7 +113,7 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
         shape = step_mask_BS.shape if term.level == "step" else unscored_B.shape
         values = torch.full(shape, NAN)
         try:
-            given = term.reward([episodes[i] for i in scored], context) if scored else []
+            returned = term.reward([episodes[i] for i in scored], context) if scored else []
         except (ConfigError, DataError):
             raise
         except (UserError, ConnectionError, TimeoutError) as error:
@@ -121,7 +121,7 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
             scores.failures[name] = str(error)
         else:
             if scored:
-                values[scored] = _table(name, term, given, [len(episodes[i].steps) for i in scored], S)
+                values[scored] = _table(name, term, returned, [len(episodes[i].steps) for i in scored], S)
         values = values.masked_fill(~values.isfinite(), NAN)
         if term.level == "step":
             values = values.masked_fill(~step_mask_BS, 0.0)
@@ -134,13 +134,13 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
     return scores
 
 
-def _table(name: str, term: Term, given: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:
-    """What a reward gave as one tensor, `[B, S]` or `[B]`, on the CPU."""
+def _table(name: str, term: Term, returned: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:
+    """What a reward returned as one tensor, `[B, S]` or `[B]`, on the CPU."""
     if term.level == "outcome":
-        if not isinstance(given, Tensor) or given.shape != (len(steps),):
-            raise ConfigError(f"reward {name} has level outcome, but gave no tensor of {len(steps)} values")
-        return given.detach().float().cpu()
-    if isinstance(given, Tensor) or [tuple(row.shape) for row in given] != [(count,) for count in steps]:
-        raise ConfigError(f"reward {name} has level step, but gave no list of one value a step for each episode")
-    padded = pad_sequence([row.detach().float().cpu() for row in given], batch_first=True)
+        if not isinstance(returned, Tensor) or returned.shape != (len(steps),):
+            raise ConfigError(f"reward {name} has level outcome, but did not return a tensor of {len(steps)} values")
+        return returned.detach().float().cpu()
+    if isinstance(returned, Tensor) or [tuple(row.shape) for row in returned] != [(count,) for count in steps]:
+        raise ConfigError(f"reward {name} has level step, but did not return a list of one value a step per episode")
+    padded = pad_sequence([row.detach().float().cpu() for row in returned], batch_first=True)
     return torch.nn.functional.pad(padded, (0, S - padded.shape[1]))

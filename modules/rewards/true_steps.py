@@ -1,4 +1,4 @@
-"""The truth as a reward: an upper bound for process rewards, where a world knows it. For research alone."""
+"""The truth as a reward: an upper bound for process rewards, where an oracle knows it. For research alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from callbacks.episode_text import EpisodeText, chosen, episode_text
+from callbacks.episode_text import EpisodeText, best_and_worst, episode_text
 from callbacks.rollout import Iteration
 from common.errors import ConfigError
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
@@ -36,11 +36,12 @@ def episode(sample: int) -> Episode:
     return Episode(question, (0,), turns, "answered", "Jane", steps, sample=sample)
 
 
-def iteration() -> Iteration:
+def iteration(group_size: int = 2) -> Iteration:
     prm = torch.tensor([[0.5, -1.0], [0.25, 0.0], [0.0, 0.0], [0.0, 0.0]])
     outcome = torch.tensor([0.6, 0.8, float("nan"), 0.1])
     scores = Scores(prm * 2, torch.ones(4, 2, dtype=torch.bool), outcome, {"prm": prm, "f1": outcome / 2})
-    return Iteration([episode(i) for i in range(4)], scores, torch.tensor([[1.0, -0.5], [0.1, 0.2], [0, 0], [0, 0]]))
+    advantages = torch.tensor([[1.0, -0.5], [0.1, 0.2], [0, 0], [0, 0]])
+    return Iteration([episode(i) for i in range(4)], group_size, scores, advantages)
 
 
 EXPECTED = """\
@@ -64,11 +65,11 @@ def test_every_step_stands_there_with_its_rewards_and_its_advantage() -> None:
 
 
 def test_the_best_and_the_worst_of_a_question_are_shown_and_what_is_unscored_is_worst() -> None:
-    texts = list(chosen(iteration(), group_size=2, questions=2))
+    texts = list(best_and_worst(iteration(), questions=2))
     assert [text.splitlines()[0] for text in texts] == ["**best of 2**", "**worst of 2**"] * 2
     outcomes = [text.splitlines()[-1].split()[1] for text in texts]
     assert outcomes == ["0.800,", "0.600,", "0.100,", "nan,"]
-    assert len(list(chosen(iteration(), group_size=2, questions=1))) == 2
+    assert len(list(best_and_worst(iteration(), questions=1))) == 2
 
 
 def test_tensorboard_gets_them_every_nth_iteration(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         ({}, {"entropy": [0, 0], "kl": [9, 9], "reward": [1, 0]}, None),
     ],
 )
-def test_a_metric_beyond_its_limit_for_long_enough_is_told_once(
+def test_a_metric_beyond_its_limit_for_long_enough_is_warned_of_once(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     limits: dict[str, float],
@@ -74,9 +74,9 @@ def test_a_metric_beyond_its_limit_for_long_enough_is_told_once(
     values = {name: [float(value) for value in [*series, series[-1]]] for name, series in values.items()}
     with caplog.at_level(logging.WARNING, "callbacks.guard"):
         run(tmp_path, Guard(patience=2, **OFF | limits), **values)  # type: ignore[arg-type]
-    told = warnings(caplog)
-    assert len(told) == (message is not None)
-    assert message is None or message in told[0]
+    messages = warnings(caplog)
+    assert len(messages) == (message is not None)
+    assert message is None or message in messages[0]
 
 
 def test_a_reward_that_falls_from_its_best_is_a_collapse_and_one_lucky_iteration_is_not_the_best(
@@ -87,7 +87,7 @@ def test_a_reward_that_falls_from_its_best_is_a_collapse_and_one_lucky_iteration
     assert warnings(caplog) == []
     guard = Guard(patience=2, **OFF | {"reward_drop": 0.25})  # type: ignore[arg-type]
     run(tmp_path / "b", guard, reward=[0.2, 0.6, 0.6, 0.3, 0.3, 0.3])
-    assert ["iteration 4: reward is 0.3 after 0.6 at its best" in one for one in warnings(caplog)] == [True]
+    assert ["iteration 4: reward is 0.3, its best was 0.6" in one for one in warnings(caplog)] == [True]
 
 
 def test_stop_ends_the_run_with_the_reason_and_without_its_result(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_stop_ends_the_run_with_the_reason_and_without_its_result(tmp_path: Path
 def test_whatever_is_watched_is_what_reinforcement_learning_logs(
     tmp_path: Path, limits: dict[str, float], metric: str
 ) -> None:
-    """Limits that no training keeps: a metric of another name would be watched no more, and nobody told."""
+    """Limits that no training keeps: a metric of another name would be checked no more, and nobody warned."""
     guard = Guard(action="stop", patience=1, **OFF | limits)  # type: ignore[arg-type]
     (name,) = limits
     with pytest.raises(GuardError, match=rf"iteration \d: {metric} is [^;]+; .*\(callbacks\.<guard>\.{name}\)"):

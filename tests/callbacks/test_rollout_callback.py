@@ -11,21 +11,25 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from callbacks.rollout import RolloutCallback, ScoringError
 from common.errors import ConfigError, RetrievalError
+from datamodules.question_data import QuestionData
+from envs.interfaces import RewardContext
 from envs.packing import collate
+from envs.rollout import independent_groups
 from envs.types import Episode, Hit, Limits
-from modules.functional.advantages import dual_granularity
+from modules.functional.credit import CreditInputs
 from modules.rewards.format import step_format
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
 from tests.tiny import byte_tokenizer, tiny_policy
-from tests.toy_rl import LIMITS, TERMS, Asked, learn, letters, prorag, retriever, small_policy
+from tests.toy_rl import TERMS, Asked, ask_again, environment, learn, letters, retriever, small_policy
+from tests.toy_training import Slope
 
 TEMPERATURE = 0.7
 
@@ -80,7 +84,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: 
 @pytest.mark.parametrize("settings", [{"micro_batch": 4}, {"micro_batch": 2}])
 def test_micro_batches_train_as_one_batch(tmp_path: Path, settings: dict[str, int]) -> None:
     whole, _, one = learn(tmp_path, iterations=1, lr=1e-2)
-    cut, _, many = learn(tmp_path, iterations=1, lr=1e-2, data=settings, accumulate=16 // settings["micro_batch"])
+    cut, _, many = learn(tmp_path, iterations=1, lr=1e-2, data=settings)
     assert many["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
     assert many["entropy"] == pytest.approx(one["entropy"], rel=1e-5)
     for name, weight in whole.model.state_dict().items():
@@ -135,7 +139,7 @@ def test_rollouts_that_are_all_malformed_train_nothing_by_their_format(tmp_path:
     module, _, metrics = learn(
         tmp_path,
         rewards={"format": Term(step_format, level="step"), "answer": Term(partial(constant, value=0.0))},
-        rollout={"limits": Limits(turns=2, turn_tokens=1, total_tokens=128)},
+        place=environment(small_policy(), limits=Limits(turns=2, turn_tokens=1, total_tokens=128)),
     )
     assert metrics["format/valid_rate"] == metrics["format/valid_episodes"] == metrics["reward"] == 0
     assert metrics["stop/malformed"] + metrics["stop/step_budget"] == 1
@@ -157,7 +161,7 @@ def test_a_reward_that_is_out_of_order_ends_the_run_with_one_line(tmp_path: Path
     def down(episodes: Sequence[Episode], context: Any) -> list[Tensor]:
         raise TimeoutError("no answer in 30 s")
 
-    with pytest.raises(ScoringError, match=r"^iteration 0: reward prm could not be had for any of 16 episodes: no ans"):
+    with pytest.raises(ScoringError, match=r"^iteration 0: reward prm scored none of 16 episodes: no ans"):
         learn(tmp_path, rewards=TERMS | {"prm": Term(down, level="step")})
 
 
@@ -181,79 +185,135 @@ def test_episodes_that_ended_in_an_error_train_nothing_and_are_counted(tmp_path:
         ended.extend(episodes)
         return letters(episodes, context)
 
-    many = {"questions": Asked(12), "data": {"questions_per_iteration": 12}, "iterations": 1}
-    shaky = RolloutCallback(prorag(small_policy()), Shaky(), rewards={"seen": Term(seen)}, advantage=dual_granularity,
-                            group_size=8, limits=LIMITS, pool=8)  # fmt: skip
-    _, watch, metrics = learn(tmp_path, sample=shaky, **many)
+    many = {"questions": Asked(12), "data": {"questions_per_iteration": 12, "group_size": 8}, "iterations": 1}
+    many |= {"rollout": {"sampling": partial(independent_groups, pool=8)}, "rewards": {"seen": Term(seen)}}
+    _, watch, metrics = learn(tmp_path, place=environment(small_policy(), Shaky()), **many)
     assert 0 < metrics["stop/error"] == metrics["unscored"] < 0.5
     assert len(ended) == len(watch.buffers[0]) == round(96 * (1 - metrics["stop/error"]))
     assert all(episode.status != "error" for episode in ended)
 
 
 def test_a_retriever_that_stays_down_ends_the_run_with_one_line(tmp_path: Path) -> None:
-    down = RolloutCallback(prorag(small_policy()), Shaky(always=True), rewards=TERMS, advantage=dual_granularity,
-                           group_size=8, limits=LIMITS, pool=8)  # fmt: skip
+    down = environment(small_policy(), Shaky(always=True))
     with pytest.raises(RetrievalError, match="3 failed calls in a row: stopping"):
-        learn(tmp_path, sample=down, questions=Asked(12), data={"questions_per_iteration": 12}, iterations=9)
-
-
-def made(**settings: Any) -> RolloutCallback:
-    chosen = {"rewards": TERMS, "advantage": dual_granularity, "group_size": 2} | settings
-    return RolloutCallback(prorag(small_policy()), retriever(), **chosen)
+        learn(tmp_path, place=down, questions=Asked(12), data={"questions_per_iteration": 12}, iterations=9)
 
 
 def test_prompts_that_leave_no_room_end_the_run_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScoringError, match="no prompt leaves room for a turn"):
-        learn(tmp_path, rollout={"limits": Limits(total_tokens=2)})
+        learn(tmp_path, place=environment(small_policy(), limits=Limits(total_tokens=2)))
 
 
-def test_it_samples_in_evaluation_mode_and_forgets_what_it_kept(tmp_path: Path) -> None:
-    modes: list[bool] = []
-    kept: list[int] = []
+def test_it_samples_and_scores_in_evaluation_mode_and_keeps_no_cache(tmp_path: Path) -> None:
+    training: dict[str, set[bool]] = {"sampled": set(), "scored": set(), "trained": set()}
+    sampler = InProcessSampler(temperature=1.0)
+    policy = small_policy()
+    probe = torch.nn.Dropout(0.5)
+    policy.model.register_module("probe", probe)
+    begun: list[bool] = []
 
     class Look(Callback):
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-            modes.append(pl_module.model.training)
-            (callback,) = (one for one in trainer.callbacks if isinstance(one, RolloutCallback))
-            assert isinstance(callback._generator, InProcessSampler)
-            kept.append(len(callback._generator._kept))
+        def on_train_batch_start(self, *_: Any) -> None:
+            begun.append(True)
+            assert not sampler._kept, "the weights that made them are about to change"
 
-    def looked(episodes: Sequence[Episode], context: Any) -> Tensor:
+    def scored(episodes: Sequence[Episode], context: Any) -> Tensor:
+        training["scored"].add(probe.training)
         return letters(episodes, context)
 
-    policy = small_policy()
-    policy.model.config.attention_dropout = 0.0
-    dropped = torch.nn.Dropout(0.5)
-    policy.model.register_module("probe", dropped)
-    during: list[bool] = []
-    policy.model.register_forward_hook(lambda *_: during.append(dropped.training))
-    learn(tmp_path, policy=policy, rewards={"x": Term(looked)}, callbacks=[Look()])
-    assert modes == [True, True]
-    assert kept == [0, 0], "the weights that made them are gone"
-    assert True in during
-    assert False in during
-    assert during[0] is False
+    def forward(*_: Any) -> None:
+        training["trained" if begun else "sampled"].add(probe.training)
+
+    policy.model.register_forward_hook(forward)
+    learn(
+        tmp_path,
+        policy=policy,
+        rewards={"x": Term(scored)},
+        rollout={"sampler": sampler},
+        callbacks=[Look()],
+        iterations=1,
+    )
+    assert training == {"sampled": {False}, "scored": {False}, "trained": {True}}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"group_size": 1}, "group_size must be at least 2"),
-        ({"pool": 0}, "the others 1"),
-        ({"rewards": {}}, "rewards is empty"),
-    ],
-)
-def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_a_reward_may_ask_the_current_policy_and_what_it_samples_is_counted(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def counted(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+        lengths_B = ask_again(episodes, context)
+        asked.append(int(lengths_B.sum()))
+        return lengths_B
+
+    _, _, metrics = learn(tmp_path, rewards={"again": Term(counted)}, questions=Asked(4), iterations=2)
+    assert metrics["tokens/rewards"] == asked[-1] > 0
+    assert metrics["tokens/rollout"] == pytest.approx(16 * metrics["completions/mean_length"])
+    _, _, alone = learn(tmp_path, iterations=1)
+    assert alone["tokens/rewards"] == 0
+
+
+def test_an_iteration_s_sampling_is_a_component(tmp_path: Path) -> None:
+    """Here one episode a question, four times over: its turns are shared, so they train once, with the mean credit."""
+
+    def repeated(*arguments: Any, group_size: int, **settings: Any) -> list[Episode]:
+        alone = independent_groups(*arguments, group_size=1, **settings)
+        return [dataclasses.replace(one, sample=i) for one in alone for i in range(group_size)]
+
+    def by_sample(episodes: Sequence[Episode], context: Any) -> Tensor:
+        return torch.tensor([float(one.sample) for one in episodes])
+
+    rewards = {"by_sample": Term(by_sample)}
+    _, watch, _ = learn(tmp_path, rewards=rewards, rollout={"sampling": repeated}, iterations=1)
+    (buffer,) = watch.buffers
+    assert len(buffer) == 4, "of sixteen episodes"
+    for row in buffer:
+        assert row.advantages_T.abs().max() < 1e-6, "above and below the group's mean alike"
+
+
+def test_credit_gets_everything_and_may_give_an_advantage_a_token(tmp_path: Path) -> None:
+    seen: list[CreditInputs] = []
+
+    def first_token(inputs: CreditInputs) -> Tensor:
+        seen.append(inputs)
+        assert inputs.old_logps_BT is not None
+        return torch.zeros_like(inputs.old_logps_BT).index_fill(1, torch.tensor([0]), 1.0)
+
+    _, watch, _ = learn(tmp_path, credit=first_token, iterations=1)
+    ((inputs,), (buffer,)) = seen, watch.buffers
+    assert inputs.group_size == 4
+    assert inputs.step_lengths_BS is not None
+    assert inputs.old_logps_BT is not None
+    assert inputs.old_logps_BT.shape == (16, int(inputs.step_lengths_BS.sum(dim=1).max()))
+    for row, logps in zip(buffer, inputs.old_logps_BT, strict=True):
+        trained = row.advantages_T[row.loss_mask_T]
+        assert trained.tolist() == [1.0] + [0.0] * (len(trained) - 1)
+        assert torch.equal(row.logps_T[row.loss_mask_T], logps[: len(trained)])
+
+
+def test_without_rewards_there_is_nothing_to_learn() -> None:
+    with pytest.raises(ConfigError, match="rewards is empty"):
+        RolloutCallback(environment(small_policy()), InProcessSampler(temperature=1.0), rewards={})
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.5}, {"temperature": 1.0, "top_p": 0.9}])
+def test_a_sampler_of_another_distribution_than_the_loss_is_an_error(tmp_path: Path, settings: dict[str, Any]) -> None:
+    message = f"sampler has temperature {settings['temperature']} and top_p .* temperature 1.0 and top_p 1"
     with pytest.raises(ConfigError, match=message):
-        made(**settings)
+        learn(tmp_path, rollout={"sampler": InProcessSampler(**settings)})
 
 
-def test_a_policy_that_cannot_read_the_protocol_is_refused(tmp_path: Path) -> None:
+def test_a_policy_that_cannot_read_the_protocol_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="different tokenizers"):
-        learn(tmp_path, policy=tiny_policy(byte_tokenizer()), sample=made())
+        learn(tmp_path, policy=tiny_policy(byte_tokenizer()), place=environment(small_policy()))
 
 
-def test_a_checkpoint_in_the_middle_of_an_iteration_is_refused(tmp_path: Path) -> None:
+def test_a_module_without_credit_is_an_error(tmp_path: Path) -> None:
+    callback = RolloutCallback(environment(small_policy()), InProcessSampler(temperature=1.0), rewards=TERMS)
+    trainer = Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", max_epochs=1, callbacks=[callback])
+    with pytest.raises(ConfigError, match=r"needs a module with a credit function, such as modules\.grpo:GRPO"):
+        trainer.fit(Slope(), datamodule=QuestionData(Asked()))
+
+
+def test_a_checkpoint_in_the_middle_of_an_iteration_is_an_error(tmp_path: Path) -> None:
     often = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1)
     with pytest.raises(ConfigError, match="in the middle of an iteration"):
         learn(tmp_path, data={"updates": 4}, callbacks=[often], checkpoints=True)

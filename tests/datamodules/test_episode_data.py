@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule, Trainer
 
 from common.errors import ConfigError, DataError
 from datamodules.episode_data import EpisodeData
@@ -145,7 +146,7 @@ def test_sequences_that_are_too_long_are_left_out_and_counted(tmp_path: Path, ca
 
 
 def test_nothing_left_to_train_on_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"episodes.jsonl: no sequence of episode/1 to train on is left"):
+    with pytest.raises(DataError, match=r"episodes.jsonl: no sequence of episode/1 is left to train on"):
         data(tmp_path, episodes(2), max_tokens=5)
     with pytest.raises(DataError, match=r"episodes.jsonl"):
         data(tmp_path / "missing", []).setup("fit")
@@ -155,8 +156,38 @@ def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:
     for settings in ({"batch_size": 0}, {"validation": 1.0}, {"max_tokens": 1}):
         with pytest.raises(ConfigError, match="batch_size must be >= 1, validation in"):
             EpisodeData(tmp_path, **settings)
-    with pytest.raises(ConfigError, match="batch_size 4 does not divide among 3 ranks"):
-        data(tmp_path, episodes(2), world_size=3).train_dataloader()
+    for settings, ranks in (({}, 3), ({"micro_batch": 2}, 4), ({"micro_batch": 3}, 1), ({"micro_batch": -2}, 1)):
+        with pytest.raises(ConfigError, match=r"batch_size 4, micro_batch .*: the micro-batches must divide the batch"):
+            data(tmp_path, episodes(2), world_size=ranks, **settings)
+
+
+def test_micro_batches_set_the_accumulation_and_with_it_the_number_of_steps(tmp_path: Path) -> None:
+    """Twenty sequences in steps of eight are three steps an epoch, in forward passes of two; Lightning counts them."""
+
+    class Steps(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.expected, self.taken = torch.nn.Parameter(torch.zeros(())), 0, 0
+
+        def configure_optimizers(self) -> Any:
+            self.expected = self.trainer.estimated_stepping_batches
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def training_step(self, batch: SequenceBatch, index: int) -> torch.Tensor:
+            assert len(batch) == 2
+            return self.weight * 1.0
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            self.taken += 1
+
+    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, episodes(20)))
+    module = Steps()
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(module, datamodule=EpisodeData(tmp_path, batch_size=8, micro_batch=2, max_tokens=20_000))
+    assert trainer.accumulate_grad_batches == 4
+    assert module.taken == module.expected == 2 * 3
 
 
 def test_collating_keeps_every_token(tmp_path: Path) -> None:

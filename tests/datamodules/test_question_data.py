@@ -18,10 +18,9 @@ from envs.types import Question
 from tests.toy_rl import Asked
 
 
-def data(count: int = 8, *, world_size: int = 1, rank: int = 0, accumulate: int = 1, **settings: Any) -> QuestionData:
-    made = QuestionData(Asked(count), **settings)
-    made.trainer = SimpleNamespace(world_size=world_size, global_rank=rank, accumulate_grad_batches=accumulate)  # pyright: ignore
-    made.group_size = 4
+def data(count: int = 8, *, world_size: int = 1, rank: int = 0, **settings: Any) -> QuestionData:
+    made = QuestionData(Asked(count), **({"group_size": 4} | settings))
+    made.trainer = SimpleNamespace(world_size=world_size, global_rank=rank)  # pyright: ignore
     made.setup("fit")
     return made
 
@@ -103,7 +102,7 @@ def test_an_episode_may_have_many_sequences_or_none() -> None:
 
 
 def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
-    with pytest.raises(RuntimeError, match="before a rollout filled it"):
+    with pytest.raises(RuntimeError, match=r"needs a callbacks\.rollout:RolloutCallback"):
         next(iter(IterationBuffer(1, 1, 1)))
     with pytest.raises(ValueError, match="1 episodes for a buffer of 2"):
         IterationBuffer(1, 2, 1).fill([[row(2)]])
@@ -114,30 +113,25 @@ def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
     [
         ({"questions_per_iteration": 9}, {}, "8 questions are too few for 9"),
         ({"questions_per_iteration": 0}, {}, "each must be at least 1"),
-        ({"questions_per_iteration": 4, "updates": 3}, {}, "share out the questions evenly"),
+        ({"questions_per_iteration": 4, "updates": 3}, {}, "divide the questions evenly"),
+        ({"group_size": 1}, {}, "at least 2 episodes"),
         ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
         ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
-        ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "micro_batch 3 must divide the 16 episodes"),
-        ({"questions_per_iteration": 4, "micro_batch": 1}, {"world_size": 2, "accumulate": 16}, "divide among 2 ranks"),
-        ({"questions_per_iteration": 4, "micro_batch": 4}, {}, "needs trainer.accumulate_grad_batches: 4, not 1"),
-        ({"questions_per_iteration": 4}, {"accumulate": 3}, "needs trainer.accumulate_grad_batches: 1, not 3"),
+        ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the micro-batches must"),
+        ({"questions_per_iteration": 4, "micro_batch": 1}, {"world_size": 2}, "divide among 2 ranks"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(settings: dict[str, Any], trainer: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        data(**trainer, **settings).train_dataloader()
+        data(**trainer, **settings)
 
 
-def test_sizes_that_fit_are_batches() -> None:
-    loader = data(questions_per_iteration=4, updates=2, micro_batch=4, accumulate=2, world_size=2).train_dataloader()
+def test_sizes_that_fit_are_batches_and_set_the_accumulation() -> None:
+    made = data(questions_per_iteration=4, updates=2, micro_batch=4, world_size=2)
+    assert made.trainer is not None
+    assert made.trainer.accumulate_grad_batches == 2
+    loader = made.train_dataloader()
     assert (loader.updates, loader.batches, loader.size, len(loader)) == (2, 2, 2, 4)
-
-
-def test_without_a_rollout_there_is_nothing_to_serve() -> None:
-    made = data(questions_per_iteration=4)
-    made.group_size = None
-    with pytest.raises(ConfigError, match=r"callbacks\.rollout:RolloutCallback"):
-        made.train_dataloader()
 
 
 def test_two_questions_of_one_id_are_refused() -> None:
@@ -145,5 +139,7 @@ def test_two_questions_of_one_id_are_refused() -> None:
         def __iter__(self):
             return iter([*super().__iter__(), *super().__iter__()])
 
+    made = QuestionData(Twice())
+    made.trainer = SimpleNamespace(world_size=1)  # pyright: ignore
     with pytest.raises(DataError, match="have the same id"):
-        QuestionData(Twice()).setup("fit")
+        made.setup("fit")

@@ -186,7 +186,7 @@ def test_a_rendered_context_is_encoded_in_pieces_and_its_passages_are_data() -> 
 
 
 def test_room_is_reckoned_against_the_context_that_comes() -> None:
-    """A context of 563 tokens, an opening of 2 and a token to sample fit into 566, whatever the contexts before held."""
+    """563 tokens of context, an opening of 2 and a token to sample fit into 566, whatever stood in contexts before."""
     whole = notes(Limits(turn_tokens=24, observation_tokens=600))
     assert len(whole.turns[1].context_ids or ()) == 563
     fits = notes(Limits(turn_tokens=24, observation_tokens=600, total_tokens=566))

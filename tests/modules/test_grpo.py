@@ -11,16 +11,16 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch, collate, pack
-from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode
-from modules.functional.advantages import per_token
+from modules.functional.credit import CreditInputs, dual_granularity
 from modules.grpo import GRPO
+from modules.lora import LoRA
 from modules.optimizer import AdamW
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
-from tests.toy_rl import LIMITS, Asked, prorag, retriever, small_policy
+from tests.toy_rl import Asked, environment, small_policy
 
 TEMPERATURE = 0.7
 
@@ -28,9 +28,8 @@ TEMPERATURE = 0.7
 def sampled() -> list[Episode]:
     """Eight episodes, of one to three turns; three with passages."""
     policy = small_policy()
-    environment = RetrievalEnvironment(prorag(policy), retriever(), limits=LIMITS)
-    generator = InProcessSampler(policy, temperature=TEMPERATURE)
-    episodes = rollout(environment, generator, list(Asked(8)), seed=3, samples=16)
+    sampler = InProcessSampler(policy, temperature=TEMPERATURE)
+    episodes = rollout(environment(policy), sampler, list(Asked(8)), seed=3, samples=16)
     searching = [one for one in episodes if any(turn.observation_ids for turn in one.turns)]
     chosen = searching[:3] + [one for one in episodes if one not in searching][:5]
     assert len(chosen) == 8
@@ -45,15 +44,15 @@ def batch() -> SequenceBatch:
     for number, episode in enumerate(sampled()):
         for sequence in episode.sequences():
             row = pack(sequence)
-            advantages = torch.tensor([[1.0, -0.5, 0.3]]) * (number + 1)
-            row.advantages_T = per_token(advantages, row.step_index_T[None].long())[0]
+            advantages = torch.tensor([1.0, -0.5, 0.3]) * (number + 1)
+            row.advantages_T = advantages[row.step_index_T.long()].masked_fill(~row.loss_mask_T, 0.0)
             rows.append(row)
     return collate(rows)
 
 
 def module(policy: Policy | None = None, **settings: Any) -> GRPO:
     """A module outside a Trainer, whose loss is the plain sum."""
-    made = GRPO(policy or small_policy(), AdamW(1e-3), temperature=TEMPERATURE, **settings)
+    made = GRPO(policy or small_policy(), AdamW(1e-3), credit=dual_granularity, temperature=TEMPERATURE, **settings)
     made._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # pyright: ignore
     made.logged = {}  # pyright: ignore
 
@@ -139,7 +138,7 @@ def test_rows_give_the_same_alone_or_together(batch: SequenceBatch, aggregate: A
     """Sums and counts add up over micro-batches, so how episodes are cut into batches says nothing."""
     made = module(aggregate=aggregate)
     whole, gradients = step(made, batch)
-    count = made._count_of(batch)
+    count = made._count(batch)
     parts = [
         changed(batch, **{n: getattr(batch, n)[rows] for n in ("ids_BT", "attention_BT", "loss_mask_BT")},
                 logps_BT=batch.logps_BT[rows], advantages_BT=batch.advantages_BT[rows])  # pyright: ignore
@@ -147,18 +146,18 @@ def test_rows_give_the_same_alone_or_together(batch: SequenceBatch, aggregate: A
     ]  # fmt: skip
     losses = [step(made, part) for part in parts]
     assert sum(loss for loss, _ in losses) == pytest.approx(whole, rel=1e-5)
-    assert sum(made._count_of(part) for part in parts) == count
+    assert sum(made._count(part) for part in parts) == count
     for name, gradient in gradients.items():
         assert torch.allclose(losses[0][1][name] + losses[1][1][name], gradient, atol=1e-4), name
 
 
 def test_counts_are_tokens_rows_or_all_that_follows_the_prompt(batch: SequenceBatch) -> None:
-    assert int(module()._count_of(batch)) == int(batch.loss_mask_BT.sum())
-    assert int(module(aggregate="group_sum")._count_of(batch)) == len(batch)
+    assert int(module()._count(batch)) == int(batch.loss_mask_BT.sum())
+    assert int(module(aggregate="group_sum")._count(batch)) == len(batch)
     expected = 0
     for mask, attention in zip(batch.loss_mask_BT.tolist(), batch.attention_BT.tolist(), strict=True):
         expected += sum(attention) - mask.index(True)
-    assert int(module(denominator="all")._count_of(batch)) == expected > int(batch.loss_mask_BT.sum())
+    assert int(module(denominator="all")._count(batch)) == expected > int(batch.loss_mask_BT.sum())
 
 
 def test_the_policy_that_sampled_has_no_gap_no_clip_and_no_divergence(batch: SequenceBatch) -> None:
@@ -186,6 +185,73 @@ def test_another_policy_has_all_three(batch: SequenceBatch) -> None:
         < logged["clip_ratio/region_mean"]
         == pytest.approx(logged["clip_ratio/low_mean"] + logged["clip_ratio/high_mean"])
     )
+
+
+def test_clip_ratios_count_the_tokens_without_gradient_at_either_end(batch: SequenceBatch) -> None:
+    """Of ten tokens three are clipped from below and two from above; the fourth and the third only look like it."""
+    ratios = torch.tensor([[0.5, 0.5, 0.5, 0.5, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 0.1]])
+    advantages = torch.tensor([[-1.0, -2.0, -3.0, 1.0, 1.0, 2.0, -1.0, 1.0, -1.0, 0.0, -1.0]])
+    mask = torch.tensor([[True] * 10 + [False]])
+    ids, old = torch.zeros((1, 11), dtype=torch.long), torch.full((1, 11), -1.0)
+    literal = SequenceBatch(ids, torch.ones_like(mask), mask, ids, old, advantages)
+    made = module()
+    logps = old + ratios.log()
+    made._log(literal, 0, logps, old, torch.zeros_like(old))
+    logged = made.logged  # pyright: ignore
+    assert logged["clip_ratio/low_mean"] == pytest.approx(0.3)
+    assert logged["clip_ratio/high_mean"] == pytest.approx(0.2)
+    assert logged["clip_ratio/region_mean"] == pytest.approx(0.5)
+    assert logged["logp_gap/max"] == pytest.approx(float(torch.tensor(2.0).log()))
+    assert logged["kl_k1"] == pytest.approx(float(ratios[0, :10].log().mean()))
+
+
+def test_groups_whose_advantages_are_all_0_may_be_dropped() -> None:
+    outcome = torch.tensor([1.0, 0.0, 0.5, 0.5, float("nan"), 1.0])
+    inputs = CreditInputs(torch.zeros(6, 1), torch.ones(6, 1, dtype=torch.bool), outcome, group_size=2)
+    advantages = torch.tensor([[1.0, 0.0], [-1.0, -1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
+    assert module().trained_episodes(inputs, advantages).tolist() == [True, True, True, True, False, True]
+    dropping = module(zero_variance="drop")
+    assert dropping.trained_episodes(inputs, advantages).tolist() == [True, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("trainable_tokens", [False, True])
+def test_with_adapters_the_reference_is_their_base_and_no_second_model(
+    batch: SequenceBatch, trainable_tokens: bool
+) -> None:
+    """To the bit what a frozen copy gives, in a loss whose gradient is the same, dropout and checkpointing on."""
+    copied, shared = small_policy(), small_policy()
+    lora = LoRA(r=2, dropout=0.2, trainable_tokens=trainable_tokens)
+    settings: dict[str, Any] = {"kl_weight": 0.5, "lora": lora, "gradient_checkpointing": True}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        one = module(copied, reference=small_policy(), **settings)
+        torch.manual_seed(0)
+        other = module(shared, reference=shared, **settings)
+    for made in (one, other):
+        with torch.no_grad():
+            for parameter in made.model.parameters():
+                parameter.add_(0.02 * parameter.requires_grad)
+    assert one.reference is not None
+    assert other.reference is not None
+    assert other.reference.model is other.model
+    expected = one._reference_logprobs(one.reference, batch)
+    assert torch.equal(other._reference_logprobs(other.reference, batch), expected)
+    results = []
+    for made in (one, other):
+        torch.manual_seed(1)
+        results.append(step(made, batch))
+    assert results[0][0] == results[1][0]
+    assert all(torch.equal(gradient, results[1][1][name]) for name, gradient in results[0][1].items())
+    assert one.logged["kl"] == other.logged["kl"] > 1e-4  # pyright: ignore
+
+
+def test_a_policy_that_has_adapters_already_keeps_a_copy_as_its_reference() -> None:
+    """Without its adapters it would be another policy than the one that training begins with."""
+    policy = small_policy()
+    LoRA(r=2).apply(policy)
+    made = module(policy, reference=policy, kl_weight=0.5)
+    assert made.reference is not None
+    assert made.reference.model is not made.model
 
 
 def test_the_reference_pulls_the_policy_back(batch: SequenceBatch) -> None:
@@ -238,4 +304,4 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_greedy_sampling_has_no_gradient() -> None:
     with pytest.raises(ConfigError, match="temperature"):
-        GRPO(small_policy(), AdamW(1e-3), temperature=0.0)
+        GRPO(small_policy(), AdamW(1e-3), credit=dual_granularity, temperature=0.0)
