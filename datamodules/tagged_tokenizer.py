@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tokenizers import AddedToken
+from transformers import AddedToken
 
 from common.files import build_once
 from envs.protocols.prorag import TAGS
