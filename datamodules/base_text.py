@@ -24,10 +24,10 @@ REPEATED = (4, 8, 16, 24)  # how many tokens are said again
 
 
 class WorldText(LightningDataModule):
-    """Sequences of drills in random worlds, each a function of hash(seed, its number). The loss is on what
-    follows from the text before it.
+    """Sequences of drills in random worlds, each a function of hash(seed, its number).
 
-    The first sequences only repeat random tokens, from which copying is learnt fastest.
+    The loss is on what follows from the text before it. The first sequences only repeat random tokens: copying is
+    learnt fastest from these.
 
     Args:
         world: stage folder of a made world: its tokenizer and size are used, none of its facts.
