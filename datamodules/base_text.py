@@ -24,12 +24,13 @@ REPEATED = (4, 8, 16, 24)  # how many tokens are said again
 
 
 class WorldText(LightningDataModule):
-    """Sequences of drills in random worlds, each a function of hash(seed, its number); what can be known is trained.
+    """Sequences of drills in random worlds, each a function of hash(seed, its number).
 
-    The first sequences only repeat random tokens, which is how copying is learnt fastest.
+    The loss is on what follows from the text before it. The first sequences only repeat random tokens: copying is
+    learnt fastest from these.
 
     Args:
-        world: stage folder of a made world: its tokenizer is used and its size, but nothing that it says.
+        world: stage folder of a made world: its tokenizer and size are used, none of its facts.
         sequences: how many in all, one epoch.
         batch_size: sequences of one batch of all ranks.
         tokens: length of a sequence; texts follow each other in it, and the last is cut.
@@ -59,7 +60,7 @@ class WorldText(LightningDataModule):
         super().__init__()
         self.shares = dict.fromkeys(DRILLS, 1.0) if shares is None else dict(sorted(shares.items()))
         if unknown := set(self.shares) - set(DRILLS):
-            raise ConfigError(f"shares name {min(unknown)!r}, which is no drill: there are {', '.join(DRILLS)}")
+            raise ConfigError(f"shares name {min(unknown)!r}, which is not a drill; there are {', '.join(DRILLS)}")
         if not sum(self.shares.values()) > 0 or min(self.shares.values()) < 0:
             raise ConfigError(f"shares {self.shares}: none may be below 0, and one must be above")
         if min(sequences, batch_size) < 1 or tokens < 2 or not (0 <= copying <= 1 and 0 <= first <= 1):

@@ -29,11 +29,11 @@ HEADLINE = ("entities", "facts", "questions", "vocabulary", "guess_em", "guess_s
 
 
 class WorldData:
-    """Makes `data/{corpus,questions,facts}.jsonl`, `data/world.json` and `tokenizer/`, all from one seed.
+    """A `Maker` of `data/{corpus,questions,facts}.jsonl`, `data/world.json` and `tokenizer/`, all from one seed.
 
     Args:
         people, cities, works, organisations, countries: how many entities of each kind.
-        hops: lengths of chains, 1 to 4; questions are spread evenly over the entries, so one that stands there twice
+        hops: lengths of chains, 1 to 4; questions are spread evenly over the entries, so a length that is listed twice
             gets twice as many.
         comparison: how many questions compare two entities, or their share where it is below 1.
         questions: how many in all.
@@ -82,7 +82,7 @@ class WorldData:
         self._check()
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Write the world, on rank 0; `world.json` comes last, so a world that has it is whole, and kept."""
+        """Write the world, on rank 0; `world.json` comes last, so a world that has it is complete and is kept."""
         data = Path(folder) / "data"
         if rank or (data / "world.json").exists():
             return
@@ -143,7 +143,7 @@ class WorldData:
         }
 
     def _check(self) -> None:
-        """Refuse what no world can be made of."""
+        """Require settings of which a world can be made."""
         people, cities, countries = (self.counts[kind] for kind in ("person", "city", "country"))
         wrong = [
             (min(self.counts.values()) < 1, "every kind needs at least one entity"),
@@ -157,7 +157,7 @@ class WorldData:
             (not 0 <= self.comparison < self.questions, f"comparison {self.comparison} must be less than questions"),
             (any(not weight > 0 for weight in self.splits.values()), f"splits {self.splits} must be positive"),
             ("test" not in self.splits, f"splits {list(self.splits)} must have 'test', which guessing is scored on"),
-            ({*self.splits} <= {*HELD_OUT}, f"splits {list(self.splits)} must have one to train on"),
+            ({*self.splits} <= {*HELD_OUT}, f"splits {list(self.splits)} must have a split to train on"),
         ]
         for is_wrong, reason in wrong:
             if is_wrong:

@@ -21,7 +21,7 @@ from common.errors import ConfigError
 from envs.pieces import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
-_DATE = "26 Jul 2024"  # for templates that write a date; the one Llama's own falls back to
+_DATE = "26 Jul 2024"  # for templates that write a date: the default of Llama's template
 
 
 def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
@@ -158,11 +158,11 @@ def _in_common(one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def refuse_absent(model: str, what: str) -> None:
-    """Tell a folder that is not there from a hub id, before anybody asks the hub for it.
+def require_present(model: str, what: str) -> None:
+    """Require that a model named by a path is there: the hub would be asked for it otherwise.
 
     Raises:
-        ConfigError: it is such a folder; `what` names its user.
+        ConfigError: there is no such folder; `what` says whose it is.
     """
     if model.startswith(("/", ".", "models/")) and not os.path.isdir(model):
         raise ConfigError(f"{what} {model}: no such folder; `make models` fills models/")
@@ -172,9 +172,9 @@ def load_tokenizer(path: str | Path, *, revision: str | None = None) -> PreTrain
     """Load a tokenizer from a folder or hub id.
 
     Raises:
-        ConfigError: there is none there.
+        ConfigError: there is no tokenizer.
     """
-    refuse_absent(str(path), "tokenizer")
+    require_present(str(path), "tokenizer")
     try:
         return AutoTokenizer.from_pretrained(str(path), revision=revision)
     except (OSError, ValueError) as error:

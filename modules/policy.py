@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from common.errors import ConfigError
 from envs.interfaces import Protocol
-from envs.text import load_tokenizer, refuse_absent
+from envs.text import load_tokenizer, require_present
 from envs.types import Limits
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -51,7 +51,7 @@ def load_policy(
     Raises:
         ConfigError: there is no such model or adapter, or `tokenizer` numbers the model's tokens otherwise.
     """
-    refuse_absent(model, "policy")
+    require_present(model, "policy")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
         spoken = load_tokenizer(adapter or model, revision=None if adapter else revision)

@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import train
-from envs.types import Action
+from envs.types import Move
 from tests import micro
 from tests.envs.protocols.conformance import check_protocol
 from tests.micro import Quickstart, artifacts
@@ -84,4 +84,4 @@ def test_a_protocol(follow: Follow) -> None:
     assert len(predictions) == 8
     assert set() < kinds <= {"query", "answer", "invalid"}
     lines = importlib.import_module("my_protocol").Lines(byte_tokenizer())
-    check_protocol(lines, [Action("query", "first program"), Action("answer", "Ada")], "Ada")
+    check_protocol(lines, [Move("search", "first program"), Move("conclude", "Ada")], "Ada")

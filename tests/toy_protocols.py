@@ -92,7 +92,7 @@ class SearchOnly(OneMove):
     A query that was searched for before, or one after `searches` of them, finds nothing and gets a notice.
     """
 
-    moves = ("search", "conclude")
+    moves: tuple[MoveKind, ...] = ("search", "conclude")
     stop = ("</find>", "</say>")
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None = None, *, searches: int = 8) -> None:
@@ -116,7 +116,7 @@ class SearchOnly(OneMove):
 class TwoAgents(OneMove):
     """A frozen reader writes the claim after each search of the agent that is trained."""
 
-    moves = ("search", "read", "conclude")
+    moves: tuple[MoveKind, ...] = ("search", "read", "conclude")
 
     def request(self, episode: Episode) -> Request:
         reads = bool(episode.turns) and episode.turns[-1].action.kind == "query"
@@ -127,7 +127,7 @@ class TwoAgents(OneMove):
 class Notebook(OneMove):
     """Re-renders its context every turn, as ReasonRAG does: passages are seen once, then only what was said stays."""
 
-    moves = ("search", "read", "conclude")
+    moves: tuple[MoveKind, ...] = ("search", "read", "conclude")
 
     def request(self, episode: Episode) -> Request:
         context: list[Piece] = [Control("Q: "), Data(episode.question.text)]
@@ -144,7 +144,7 @@ class Notebook(OneMove):
 class ForcedSearch(OneMove):
     """The first turn is given: the question is searched for, and the policy only scores that."""
 
-    moves = ("search", "read", "conclude")
+    moves: tuple[MoveKind, ...] = ("search", "read", "conclude")
 
     def request(self, episode: Episode) -> Request:
         request = super().request(episode)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer
 
 from common.errors import ConfigError
-from envs.text import refuse_absent
+from envs.text import require_present
 
 Pooling = Literal["mean", "cls", "last"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -52,7 +52,7 @@ class Encoder:
                 raise ConfigError(f"encoder {model}: {name} must be one of {', '.join(allowed)}; got {value!r}")
         if max_tokens < 1 or batch_size < 1:
             raise ConfigError(f"encoder {model}: max_tokens and batch_size must be at least 1")
-        refuse_absent(model, "encoder")
+        require_present(model, "encoder")
         folder = Path(model)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)

@@ -1,4 +1,4 @@
-"""A retriever for teachers: a real one, whose hits have the gold passage among them."""
+"""A retriever for teachers: the hits of a real one, with the gold passage among them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from envs.retrievers.lookup import Lookup
 from envs.types import Hit
 
 
-class Knowing(typing.Protocol):
-    """Who knows the gold passages of a query, by id or title: a `PlanTeacher`."""
+class KnowsGold(typing.Protocol):
+    """Gives the gold passages of a query, by id or title: a `PlanTeacher`."""
 
     def documents(self, query: str) -> tuple[str, ...]: ...
 
 
 class GoldAmong:
-    """What `retriever` finds; where it missed a gold passage of the query, that takes the place of the last hit.
+    """The hits of `retriever`; where the gold passage of the query is missing, it replaces the last hit.
 
-    A passage put in has no score. `counts` says how often the gold passage was found, was put in, or is not known or
-    not in the corpus; such a query keeps its hits.
+    A passage that was put in has no score. `counts` says how often the gold passage was found, was put in, or is
+    unknown or not in the corpus; such a query keeps its hits.
 
     Args:
         retriever: the real one.
-        teacher: knows the gold passages; in a config the very teacher that asks the queries, quoted twice.
+        teacher: knows the gold passages; in a config the same component as the sampler, by `${parts…}`.
         corpus: JSONL file of all passages, the retriever's.
     """
 
-    def __init__(self, retriever: Retriever, teacher: Knowing, corpus: Path) -> None:
+    def __init__(self, retriever: Retriever, teacher: KnowsGold, corpus: Path) -> None:
         self._retriever, self._teacher, self._corpus = retriever, teacher, Lookup(corpus)
         self.counts: Counter[str] = Counter()
 
@@ -40,8 +40,8 @@ class GoldAmong:
         Raises:
             RetrievalError: the real retriever failed.
         """
-        found = self._retriever.search(queries, k)
-        return [self._with_gold(query, hits, k) for query, hits in zip(queries, found, strict=True)]
+        results = self._retriever.search(queries, k)
+        return [self._with_gold(query, hits, k) for query, hits in zip(queries, results, strict=True)]
 
     def _with_gold(self, query: str, hits: list[Hit], k: int) -> list[Hit]:
         known = [self._corpus.find(name) for name in self._teacher.documents(query)]

@@ -1,1 +1,1 @@
-"""Teachers over real data: a plan of sub-questions, sub-answers and thoughts, played turn by turn."""
+"""Teachers over real data: a plan of sub-questions, sub-answers and thoughts, carried out turn by turn."""

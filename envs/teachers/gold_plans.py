@@ -59,9 +59,9 @@ class GoldPlans:
 
 
 def resolve(step: GoldStep, known: Sequence[str]) -> str | None:
-    """A sub-question with every `#k` replaced by the k-th of the known answers; None if one is not known yet.
+    """A sub-question with every `#k` replaced by the k-th of the known answers; None if one of them is not known yet.
 
-    `#1` in "the #1 hit" is a number like any other to MuSiQue's format, so what is no reference cannot be told apart.
+    MuSiQue's format does not distinguish a reference from the `#1` in "the #1 hit": both are replaced.
     """
     numbers = {int(number) for number in _REFERENCE.findall(step.question)}
     if any(not 1 <= number <= len(known) for number in numbers):

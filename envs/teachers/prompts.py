@@ -1,4 +1,4 @@
-"""What the model teacher is told."""
+"""The system messages of the chat model that writes plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every teacher writes: a turn as a policy could have sampled it."""
+"""A teacher's turn, as a policy could have sampled it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def written_turn(protocol: Protocol, request: Request, moves: Sequence[Move]) ->
 
 
 def require_moves(teacher: object, protocol: Protocol, moves: Sequence[MoveKind]) -> None:
-    """Require a format in which a teacher can say all that it needs to.
+    """Require a format that can write a teacher's moves.
 
     Raises:
         ConfigError: a move cannot be written in it.

@@ -26,7 +26,7 @@ LIKENESS = 0.6  # how often a distractor shares a word with the right entity or 
 
 
 class Drills:
-    """Texts about one random world, in pieces; only pieces that can be known from what stands before are learnt.
+    """Texts about one random world, in pieces; only pieces that follow from the text before them are trained.
 
     The world is of the size of `names` and made from the seed alone, which should be a hash: small seeds are those of
     the worlds that people ask about.
@@ -60,7 +60,7 @@ class Drills:
         return {"plan": self.plan, "reading": self.reading, "session": self.session}[kind](rng)
 
     def reading(self, rng: Random) -> list[Piece]:
-        """One to three passages, then what they say: values are learnt, what is asked for is not."""
+        """One to three passages, then what they say: the loss is on values, not on what is asked for."""
         shown = self._among(rng.choice(self._entities), rng)[: rng.randint(1, SHOWN)]
         pieces = [(self._passages(shown), False)]
         hops = [self.world.hop(entity.id, relation) for entity in shown for relation in entity.facts]
@@ -71,7 +71,7 @@ class Drills:
         return pieces
 
     def plan(self, rng: Random) -> list[Piece]:
-        """A question and what to look up for it, one after the other; no passages, and so no value is learnt."""
+        """A question and what to look up for it, one after the other; without passages, so no value is trained."""
         return self._solve((1, 2, 2, 3, 3), rng, shown=False)
 
     def session(self, rng: Random) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""How a teacher goes wrong on purpose: systematic flaws for training data, of which the oracle knows every one."""
+"""Systematic flaws of a teacher, on request: training data with errors that the oracle can tell."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class Flaws:
     """Shares of episodes, in [0, 1] and at most 1 together, that are flawed in one way each.
 
     Attributes:
-        shortcut: the last look-up is skipped and the right answer given from memory.
+        shortcut: the last look-up is skipped and the right answer comes from memory. In a format with steps from memory
+            the teacher writes one, which the oracle accepts.
         redundant: a settled hop is looked up again.
         wrong_relation: something else about an entity is looked up before what is needed.
         stops_early: the value before the last is taken for the answer.
-        shortcut_relations: last relations at which alone shortcuts are taken, so that a pupil can learn to take them;
+        shortcut_relations: relations of the last hop for which shortcuts are taken, so that a policy can learn when;
             empty for all.
 
     Chains of one hop are neither cut short nor stopped early.
 
     Raises:
-        ConfigError: the shares are no shares.
+        ConfigError: a share is negative, or they add up to more than 1.
     """
 
     shortcut: float = 0.0

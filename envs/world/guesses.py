@@ -1,4 +1,4 @@
-"""How far guessing and memory go: a world that can be answered with them teaches nothing about searching."""
+"""How far guessing and memory go: in a world that can be answered so, nothing is learnt about searching."""
 
 from __future__ import annotations
 

@@ -163,10 +163,10 @@ class _Trail:
         return list(self.open if self._any_order else self.open[:1])
 
     def _next(self, reading: Reading) -> Hop | None:
-        """The open hop that a query asks for, if it asks for that one alone and says only what is known."""
+        """The open hop that a query asks for, if it asks for that one alone and mentions only what is known."""
         asked = [hop for hop in self._reachable() if (hop.subject.id, hop.relation) in reading.asked]
         if len(asked) != 1:
             return None
         relations = {hop.relation for hop in (*self._settled, asked[0])}
-        told = all(cue & relations for cue in reading.cues) and all(name & self._known for name in reading.named)
-        return asked[0] if told else None
+        known = all(cue & relations for cue in reading.cues) and all(name & self._known for name in reading.named)
+        return asked[0] if known else None

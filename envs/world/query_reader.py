@@ -43,11 +43,11 @@ class Reading:
 class _Mention:
     start: int
     end: int
-    namesakes: list[Entity]  # one, if the query tells who is meant
+    namesakes: list[Entity]  # a single one if the query says who is meant
 
 
 class Reader:
-    """Reads queries about one world: full names of entities, and words that tell of a relation."""
+    """Reads queries about one world: full names of entities, and words that express a relation."""
 
     def __init__(self, world: World) -> None:
         self._named: dict[tuple[str, ...], list[Entity]] = defaultdict(list)
@@ -60,7 +60,7 @@ class Reader:
         """Find what a query asks for.
 
         A namesake counts as named only together with its type, in brackets or anywhere in the query. A relation is
-        told by its cues or, where an entity has none, by its hints.
+        read from its cues or, where an entity has none, by its hints.
         """
         words = _words(query)
         mentions = list(self._mentions(words))
@@ -75,8 +75,8 @@ class Reader:
         hints = [_HINTS[words[position]] for position in outside if words[position] in _HINTS]
         asked = set()
         for entity in (mention.namesakes[0] for mention in mentions if len(mention.namesakes) == 1):
-            told = _relations(entity, cues) or _relations(entity, hints)
-            asked |= {(entity.id, relation) for relation in told}
+            expressed = _relations(entity, cues) or _relations(entity, hints)
+            asked |= {(entity.id, relation) for relation in expressed}
         named = (frozenset(entity.id for entity in mention.namesakes) for mention in mentions)
         return Reading(frozenset(asked), tuple(cues or hints), tuple(named))
 
@@ -115,5 +115,5 @@ def _describes(words: list[str], position: int, starts: dict[int, str]) -> bool:
     return kind is not None and all(RELATIONS[name].subject != kind for name in _CUES[words[position]])
 
 
-def _relations(entity: Entity, told: list[frozenset[str]]) -> set[str]:
-    return {name for names in told for name in names if name in entity.facts}
+def _relations(entity: Entity, words: list[frozenset[str]]) -> set[str]:
+    return {name for names in words for name in names if name in entity.facts}

@@ -1,1 +1,1 @@
-"""Judges of steps, one a file; none of them knows how the steps were found."""
+"""Judges of steps, one a file. A judge does not depend on how the steps were sampled."""

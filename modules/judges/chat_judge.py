@@ -1,4 +1,4 @@
-"""The judge that asks a chat model (ProRAG, arXiv 2601.21912): one call a node, one pair at most."""
+"""Preferences of a chat model (ProRAG, arXiv 2601.21912): one call a node, at most one pair."""
 
 from __future__ import annotations
 

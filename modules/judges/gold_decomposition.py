@@ -1,4 +1,4 @@
-"""The judge that reads a dataset's own reasoning: sub-questions, sub-answers and supporting passages."""
+"""Preferences from a dataset's own reasoning: sub-questions, sub-answers and supporting passages."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class GoldDecomposition:
         )
 
     def _worth(self, candidate: Candidate) -> _Worth:
-        """Whether the last turn is good, and why; None where gold does not tell."""
+        """Whether the last turn is good, and why; None where gold does not say."""
         question, steps = candidate.episode.question, candidate.episode.steps
         if question.gold is None or not question.gold.steps:
             return None, "no gold reasoning"
         trail = _Trail(question.gold, question.answers, self.min_f1)
         verdicts = [trail.take(step) for step in steps][len(steps) - len(candidate.written()) :]
-        # A false part decides, then one that gold does not tell of.
+        # A bad part decides, then one that gold says nothing about.
         worths = [worth for worths in verdicts for worth in worths]
         return min(worths, key=lambda worth: (worth[0] is not False, worth[0] is not None), default=(None, "no step"))
 

@@ -1,4 +1,4 @@
-"""The judge that needs no judge: what the search found out."""
+"""Preferences from the values of the tree search alone."""
 
 from __future__ import annotations
 

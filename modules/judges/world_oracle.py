@@ -1,4 +1,4 @@
-"""The judge that knows the truth, in the embedded world."""
+"""Preferences from the truth, in the embedded world."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.judges.pairing import ranked_pairs
 
 
 class WorldOracle:
-    """Prefers a valid step to an invalid one, as the oracle of the embedded world judges them.
+    """Prefers a turn whose steps are valid to one with an invalid step, by the oracle of the embedded world.
 
     Args:
         world: the stage folder of a made world.

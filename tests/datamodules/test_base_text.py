@@ -85,7 +85,7 @@ def test_ranks_share_what_one_would_see(world: Path) -> None:
 
 
 def test_wrong_settings_and_a_missing_world_are_named(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'riddle', which is no drill: there are plan, reading, session"):
+    with pytest.raises(ConfigError, match="'riddle', which is not a drill; there are plan, reading, session"):
         WorldText(world, sequences=10, shares={"riddle": 1})
     with pytest.raises(ConfigError, match="copying 2"):
         WorldText(world, sequences=10, copying=2)

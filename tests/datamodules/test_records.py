@@ -66,7 +66,9 @@ EPISODES = st.builds(
     turns=st.lists(TURNS, max_size=3),
     status=st.none() | st.sampled_from(["answered", "step_budget", "token_budget", "malformed", "error"]),
     answer=TEXT,
-    steps=st.lists(st.builds(Step, TEXT, TEXT, st.booleans(), SPANS, HITS), max_size=2).map(tuple),
+    steps=st.lists(
+        st.builds(Step, TEXT, st.booleans(), SPANS, TEXT, st.none() | TEXT, TEXT, HITS, st.booleans()), max_size=2
+    ).map(tuple),
     iteration=st.integers(0, 99),
     sample=st.integers(0, 99),
     truncations=st.dictionaries(st.sampled_from(["turn", "total"]), st.integers(1, 9)).map(Counter),
@@ -101,7 +103,7 @@ def test_episodes_come_back_equal_to_the_last_bit(tmp_path_factory: pytest.TempP
 
 def test_a_read_episode_goes_on_as_the_written_one() -> None:
     turns = [Turn("policy", (1,), (2, 3), (-0.1, -0.2), "stop", "u1", observation_ids=(4,))]
-    episode = Episode(QUESTION, (9,), turns, steps=(Step("query", "who", True, ((0, 0, 2),)),))
+    episode = Episode(QUESTION, (9,), turns, steps=(Step("query", True, ((0, 0, 2),), "who"),))
     again = episode_from_row(episode_to_row(episode))
     assert again.sequences() == episode.sequences()
     again.truncations["turn"] += 1

@@ -8,9 +8,11 @@ from common.errors import ConfigError
 from datamodules.tagged_tokenizer import TaggedTokenizer
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.text import load_tokenizer
-from envs.types import Action
+from envs.types import Episode, Move
 from modules.policy import load_policy
-from tests.tiny import byte_tokenizer, tiny_policy
+from tests.tiny import byte_tokenizer, question, tiny_policy
+from tests.toy_protocols import TAGS as TOY_TAGS
+from tests.toy_protocols import Spanning
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def taught(plain: Path, folder: Path, **settings) -> dict[str, float]:
 
 def test_every_tag_becomes_one_token_and_the_others_keep_their_numbers(plain: Path, tmp_path: Path) -> None:
     before = load_tokenizer(plain).get_vocab()
-    assert taught(plain, tmp_path) == {"vocabulary": len(before) + 10.0, "tags": 10.0}
+    assert taught(plain, tmp_path) == {"vocabulary": len(before) + 10.0, "tags": 10.0, "words": 0.0}
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
     assert {token: tokenizer.get_vocab()[token] for token in before} == before
     assert set(TAGS) <= set(tokenizer.all_special_tokens)
@@ -44,9 +46,39 @@ def test_a_policy_gets_rows_for_the_tags(plain: Path, tmp_path: Path) -> None:
     protocol = ProRAG(tmp_path / "tokenizer")
     policy = load_policy(str(plain), tokenizer=tmp_path / "tokenizer", device="cpu")
     assert policy.tokenizer.get_vocab() == protocol.codec.tokenizer.get_vocab()
-    text = protocol.compose(Action("query", "Who?"), "I ask.")
+    text = protocol.say(Episode(question(), ()), [Move("search", "Who?", "I ask.")])
     assert protocol.codec.decode(protocol.codec.control(text)) == text
     assert max(protocol.codec.control(text)) < policy.model.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr]
+
+
+WORLD_BASE = Path(__file__).parents[2] / "assets" / "world_base"
+WORDS = ("Wait", "Conclude: is it so?")
+
+
+def test_another_format_s_tags_and_words_leave_every_token_of_the_world_in_its_place(tmp_path: Path) -> None:
+    headline = taught(WORLD_BASE, tmp_path, tags=TOY_TAGS, words=WORDS)
+    before, tokenizer = load_tokenizer(WORLD_BASE).get_vocab(), load_tokenizer(tmp_path / "tokenizer")
+    after = tokenizer.get_vocab()
+    assert {token: after[token] for token in before} == before
+    new = {token for token in after if token not in before}
+    assert {*TOY_TAGS} - {*before} <= new
+    assert headline == {"vocabulary": len(after), "tags": len({*TOY_TAGS} - {*before}), "words": 2.0}
+    assert new - {*TOY_TAGS} == {"Conclude", "Wait"}
+    assert "is" in before  # what is known is not added again
+
+    codec = Spanning(tokenizer).codec
+    text = "<note> Wait, I Conclude: the answer </note>"
+    ids = codec.control(text)
+    assert codec.decode(ids) == text
+    assert [codec.decode([token]) for token in ids][1:4] == ["Wait", ",", "I"]
+    assert after["Conclude"] not in codec.control("Concluded Waiter")
+    assert not {after[tag] for tag in TOY_TAGS} & set(codec.data("<note> Wait </find>"))
+
+    policy = load_policy(str(WORLD_BASE), tokenizer=tmp_path / "tokenizer", device="cpu")
+    old = load_policy(str(WORLD_BASE), device="cpu").model.get_input_embeddings().weight  # type: ignore[union-attr]
+    rows = policy.model.get_input_embeddings().weight  # type: ignore[union-attr]
+    assert len(rows) >= len(after)
+    assert bool((rows[: len(before)] == old[: len(before)]).all())
 
 
 def test_teaching_twice_adds_nothing(plain: Path, tmp_path: Path) -> None:
@@ -69,7 +101,9 @@ def test_what_is_no_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("models/SmolLM2-135M-Instruct").is_dir(), reason="no SmolLM2 here: make models")
 def test_a_real_tokenizer_learns_the_tags(tmp_path: Path) -> None:
-    assert taught(Path("models/SmolLM2-135M-Instruct"), tmp_path) == {"vocabulary": 49162.0, "tags": 10.0}
+    assert taught(Path("models/SmolLM2-135M-Instruct"), tmp_path) == {"vocabulary": 49162.0, "tags": 10.0, "words": 0.0}
     protocol = ProRAG(tmp_path / "tokenizer")
-    text = protocol.compose(Action("query", "Who wrote Emma?"), "I do not know this yet, so I search.")
+    text = protocol.say(
+        Episode(question(), ()), [Move("search", "Who wrote Emma?", "I do not know this yet, so I search.")]
+    )
     assert protocol.codec.decode(protocol.codec.control(text)) == text

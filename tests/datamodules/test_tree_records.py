@@ -29,7 +29,7 @@ def turn(text: str, kind: str = "query", hits: tuple[Hit, ...] = ()) -> Turn:
 
 
 def step(one: Turn, index: int) -> Step:
-    return Step(one.action.kind, one.text, True, ((index, 0, 2),), one.hits)
+    return Step(one.action.kind, True, ((index, 0, 2),), one.text, said=one.text, hits=one.hits)
 
 
 def pair() -> Pair:
@@ -73,7 +73,7 @@ def test_two_episodes_of_a_read_pair_share_their_history_but_can_be_changed_apar
 def test_steps_that_differ_before_the_last_turn_stay_with_their_side() -> None:
     """A step may span two turns, so the last turn can change what the one before it was."""
     original = pair()
-    steps = (dataclasses.replace(original.rejected.steps[0], text="first, and again"),)
+    steps = (dataclasses.replace(original.rejected.steps[0], query="first, and again"),)
     changed = dataclasses.replace(original, rejected=dataclasses.replace(original.rejected, steps=steps))
     assert pair_from_row(pair_to_row(changed)) == changed
 

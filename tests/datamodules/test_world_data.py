@@ -152,7 +152,7 @@ def test_the_order_in_which_splits_are_written_does_not_matter(tmp_path: Path) -
         ({"comparison": 300}, "comparison 300"),
         ({"splits": {"train": 1, "test": 0}}, "must be positive"),
         ({"splits": {"train": 1}}, "must have 'test'"),
-        ({"splits": {"test": 1, "dev": 1}}, "one to train on"),
+        ({"splits": {"test": 1, "dev": 1}}, "a split to train on"),
     ],
 )
 def test_impossible_settings_are_refused_before_any_work(settings: dict[str, Any], reason: str) -> None:

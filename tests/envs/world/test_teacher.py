@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from common.errors import ConfigError
 from datamodules.sources.world_questions import WorldQuestions
+from datamodules.tagged_tokenizer import TaggedTokenizer
 from envs.interfaces import Protocol
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
@@ -22,7 +24,7 @@ from envs.world.query_reader import Reader
 from envs.world.questions import question
 from envs.world.teacher import Teacher
 from tests.tiny import byte_tokenizer
-from tests.toy_protocols import Notebook, OneMove, SearchOnly, Spanning, TwoAgents
+from tests.toy_protocols import TAGS, Notebook, OneMove, SearchOnly, Spanning, TwoAgents
 
 BORN = "w-2hop-000020-director-birthplace"
 
@@ -269,3 +271,16 @@ def test_shares_that_are_none_are_refused() -> None:
         Flaws(shortcut=0.6, redundant=0.5)
     with pytest.raises(ConfigError, match="not be negative"):
         Flaws(stops_early=-0.1)
+
+
+def test_the_world_s_own_tokenizer_with_other_tags_writes_another_format(made: Path, tmp_path: Path) -> None:
+    TaggedTokenizer(str(made / "tokenizer"), TAGS).make(tmp_path, seed=0, rank=0, world_size=1)
+    protocol = Spanning(AutoTokenizer.from_pretrained(str(tmp_path / "tokenizer")))
+    environment = RetrievalEnvironment(protocol, BM25(made / "data" / "corpus.jsonl"))
+    questions = list(WorldQuestions(made, "test"))[:20]
+    for episode in rollout(environment, Teacher(made, protocol), questions, seed=0):
+        assert protocol.valid(episode)
+        assert all(Oracle(made).judge(episode).valid)
+        said = ["".join(step.said.split()) for step in episode.steps]
+        spelt = [protocol.codec.decode(episode.turns[t].action_ids[a:b]) for s in episode.steps for t, a, b in s.spans]
+        assert "".join(said) == "".join("".join(spelt).split())
