@@ -1,4 +1,4 @@
-"""A retriever for teachers: a real one, whose hits have the gold passage among them."""
+"""A retriever for teachers: another retriever's hits, with the gold passage among them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from envs.types import Hit
 
 
 class Knowing(typing.Protocol):
-    """Who knows the gold passages of a query, by id or title: a `PlanTeacher`."""
+    """Knows the gold passages of a query, by id or title: a `PlanTeacher`."""
 
     def documents(self, query: str) -> tuple[str, ...]: ...
 
 
 class GoldAmong:
-    """What `retriever` finds; where it missed a gold passage of the query, that takes the place of the last hit.
+    """The hits of `retriever`; where none is a gold passage of the query, one replaces the last hit.
 
-    A passage put in has no score. `counts` says how often the gold passage was found, was put in, or is not known or
-    not in the corpus; such a query keeps its hits.
+    The replacement has no score. `counts` has the queries whose gold passage was among the hits (`gold_found`), was put
+    in (`gold_put_in`), or is not known or not in the corpus (`gold_unknown`): these keep their hits.
 
     Args:
-        retriever: the real one.
-        teacher: knows the gold passages; in a config the very teacher that asks the queries, quoted twice.
-        corpus: JSONL file of all passages, the retriever's.
+        retriever: the other retriever.
+        teacher: knows the gold passages; in a config the same component as the teacher that writes the queries.
+        corpus: JSONL file of all passages of the retriever.
     """
 
     def __init__(self, retriever: Retriever, teacher: Knowing, corpus: Path) -> None:
@@ -38,10 +38,10 @@ class GoldAmong:
         """At most `k` hits a query, best first.
 
         Raises:
-            RetrievalError: the real retriever failed.
+            RetrievalError: the other retriever failed.
         """
-        found = self._retriever.search(queries, k)
-        return [self._with_gold(query, hits, k) for query, hits in zip(queries, found, strict=True)]
+        answers = self._retriever.search(queries, k)
+        return [self._with_gold(query, hits, k) for query, hits in zip(queries, answers, strict=True)]
 
     def _with_gold(self, query: str, hits: list[Hit], k: int) -> list[Hit]:
         known = [self._corpus.find(name) for name in self._teacher.documents(query)]
