@@ -21,8 +21,7 @@ from pipeline.stages import record, run_stage
 def main(arguments: Sequence[str]) -> int:
     """Load, plan, run, report.
 
-    Returns 2 for a wrong setting or input that is reported before any work, 1 for any other error, 0 at the end; a
-    signal exits with 128 plus its number.
+    Returns 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end.
     """
     options = parse(arguments)
     quiet_without_terminal()
@@ -34,9 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         if configuration.experiment.accelerator == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # models outside the Trainer stay on the CPU too
         with process_group(configuration.experiment) as ranks:
-            plan = ranks.broadcast_from_rank0(
-                lambda: Plan.of(configuration, only=options.stage, force=options.force).checked()
-            )
+            choice = {"only": options.stage, "force": options.force}
+            plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked())
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
