@@ -56,8 +56,8 @@ PAPER = {
     "rl.module.clip_high": 0.2,
     "rl.module.aggregate": "group_sum",
     "rl.module.temperature": 1.0,
-    "rl.callbacks.rollout.advantage.statistics": "step",
-    "rl.callbacks.rollout.advantage.beta": 0.3,
+    "rl.module.credit.statistics": "step",
+    "rl.module.credit.beta": 0.3,
 }
 OFFICIAL = {
     "search.data.prior": "uniform",
@@ -70,8 +70,8 @@ OFFICIAL = {
     "refine.data.threshold": -1e-9,
     "rl.module.aggregate": "token_mean",
     "rl.module.denominator": "all",
-    "rl.callbacks.rollout.advantage.statistics": "token",
-    "rl.callbacks.rollout.advantage.beta": 0.3,
+    "rl.module.credit.statistics": "token",
+    "rl.module.credit.beta": 0.3,
     "rl.callbacks.rollout.rewards.answer_f1.reward.scale": 2.0,
     "rl.callbacks.rollout.rewards.answer_f1.reward.zero_below": 0.2,
     "rl.callbacks.rollout.rewards.step_format.reward.invalid": -2.0,

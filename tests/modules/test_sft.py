@@ -135,6 +135,6 @@ def test_a_gradient_that_is_no_number_reaches_no_weight(tmp_path: Path) -> None:
     write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
     module = Steep(tiny_policy(TOKENIZER), AdamW(1e-3))
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    with pytest.raises(TrainingError, match="the gradient's norm is nan at optimiser step 0: lower the learning rate"):
+    with pytest.raises(TrainingError, match="the norm of the loss's gradient is nan at optimiser step 0: lower the learning rate"):
         trainer().fit(module, datamodule=EpisodeData(tmp_path, batch_size=2))
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

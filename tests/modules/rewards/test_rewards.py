@@ -212,7 +212,7 @@ def test_a_reward_of_the_other_level_is_refused() -> None:
     [
         ({}, "rewards is empty"),
         ({"f1": {"weigth": 2.0, "reward": answer_f1}}, "rewards.f1 has an unknown key 'weigth'"),
-        ({"f1": {"weight": 2.0}}, "rewards.f1 lacks 'reward'"),
+        ({"f1": {"weight": 2.0}}, "rewards.f1 has no 'reward'"),
         ({"f1": {"reward": answer_f1, "level": "steps"}}, "level 'steps'"),
         ({"f1": {"reward": "answer_f1"}}, "must be a component"),
         ({"f1": {"reward": answer_f1, "weight": float("nan")}}, "weight nan of a reward: it must be finite"),
