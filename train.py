@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
                 ranks.agree(leaks.check)
-            ranks.agree(lambda: write_report(plan))
+            ranks.agree(lambda: write_report(plan, configuration.question))
     except UserError as error:
         if ranks.speaks():
             print(f"error: {error}", file=sys.stderr)
@@ -66,13 +66,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def write_report(plan: Plan) -> None:
-    """Write the experiment's pages and print its headline table."""
+def write_report(plan: Plan, question: str) -> None:
+    """Write the experiment's pages, which begin with its question, and print its headline table."""
     from evaluation import report, tensorboard_summary
 
     record(plan)
     output = Path(plan.experiment.output)
-    print(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts()))
+    print(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts(), question=question))
     tensorboard_summary.write(plan.folder, plan.settings())
 
 

@@ -100,7 +100,13 @@ class Validation(Callback):
         questions = list(dataset.questions)[trainer.global_rank :: trainer.world_size]
         episodes = rollout(environment, self.sampler, questions, seed=0, pool=self.pool, label=name)
         rows = [
-            score(episode, valid=environment.protocol.valid(episode), match=dataset.match, oracle=dataset.oracle)
+            score(
+                episode,
+                valid=environment.protocol.valid(episode),
+                retrieves=environment.retriever is not None,
+                match=dataset.match,
+                oracle=dataset.oracle,
+            )
             for episode in episodes
         ]
         values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}

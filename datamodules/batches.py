@@ -1,4 +1,4 @@
-"""Batches in an order that is a hash, shared out over ranks, from a position that a checkpoint remembers."""
+"""Batches in an order given by a hash, shared out over ranks, with a position that a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.seeds import stable_hash
 
 Item = TypeVar("Item")
 Batch = TypeVar("Batch")
-_WINDOW = 16  # batches whose items are sorted by length together: little padding, much mixing
+_WINDOW = 16  # batches sorted by length together: little padding, yet a mixed order
 
 
 def accumulate(trainer: Trainer | None, batch_size: int, micro_batch: int) -> None:
@@ -36,15 +36,15 @@ class Batches(Generic[Item, Batch]):
     """A loader for the Trainer: it has a length, reads in-process, and rewinds when it is iterated again.
 
     Every epoch goes over all items once, in an order given by hash(seed, epoch); the last batch is filled up with the
-    epoch's first items. A batch of `batch_size` items belongs to all ranks together: each takes its share, so two
-    ranks see what one would. Its state is the position within the epoch, so a resumed epoch goes on where it was.
+    epoch's first items. A batch of `batch_size` items is shared out over the ranks, so two ranks together see the
+    batches of one. The state is the position within the epoch, so a resumed epoch continues at its next batch.
 
     Args:
-        collate: a batch of a rank's items.
-        batch_size: items of one batch of all ranks; a multiple of the number of ranks.
-        epoch: tells the epoch that begins.
-        lengths: of the items, so that items of a batch are of like length.
-        shuffle: False keeps the given order.
+        collate: makes a batch of a rank's items.
+        batch_size: items of a batch over all ranks; a multiple of the number of ranks.
+        epoch: returns the number of the epoch that begins.
+        lengths: of the items; with them a batch has items of similar length.
+        shuffle: False keeps the order of `items`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Batches(Generic[Item, Batch]):
         lengths: Sequence[int] | None = None,
         shuffle: bool = True,
     ) -> Batches[Item, Batch]:
-        """The batches of a trainer's rank.
+        """The batches of this rank of a trainer.
 
         Raises:
             ConfigError: a batch does not divide among the ranks.

@@ -19,7 +19,7 @@ class CorpusData:
         self.source = source
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Write the corpus, on rank 0; one that is there already is whole, and kept.
+        """Write the corpus, on rank 0; a file that exists is complete and kept.
 
         Raises:
             DataError: the source has no passages, or cannot be read.

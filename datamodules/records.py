@@ -1,7 +1,7 @@
 """Records on disk: JSON lines whose rows name their schema and its version.
 
-A row is the fields of a dataclass of `envs.types` in their order, after `"schema"`: same object, same bytes. Reading
-checks every field, so a damaged file ends in an error that names the line, never in a strange object.
+A row is `"schema"` and then the fields of a dataclass in their order, so equal objects give equal bytes. Reading checks
+every field: a damaged file ends in an error that names the line.
 """
 
 from __future__ import annotations
@@ -30,26 +30,17 @@ T = TypeVar("T")
 
 
 def question_to_row(question: Question, **extra: Any) -> dict[str, Any]:
-    """A `question/1` row; `extra` adds keys (`split`, say) that reading leaves aside."""
+    """A `question/1` row; `extra` adds keys, such as `split`, that reading ignores."""
     return _to_row(QUESTION, Question, question) | extra
 
 
-def question_from_row(row: dict[str, Any], where: str = "row") -> Question:
-    """The question of a `question/1` row; `where` is how an error names the row.
-
-    Raises:
-        DataError: another schema, a field is missing or of the wrong type, or there is no text or no answer.
-    """
-    return checked(_from_row(QUESTION, Question, row, where), where)
-
-
 def episode_to_row(episode: Episode) -> dict[str, Any]:
-    """An `episode/1` row: everything, with the documents of all hits, so that an episode can be read alone."""
+    """An `episode/1` row: all fields, with the documents of all hits."""
     return _to_row(EPISODE, Episode, episode)
 
 
 def episode_from_row(row: dict[str, Any], where: str = "row") -> Episode:
-    """The episode of an `episode/1` row, equal to the one that was written.
+    """The episode of an `episode/1` row, equal to the one written.
 
     Raises:
         DataError: another schema, or a field is missing or of the wrong type.
@@ -63,7 +54,7 @@ def tree_to_row(tree: Tree) -> dict[str, Any]:
 
 
 def tree_from_row(row: dict[str, Any], where: str = "row") -> Tree:
-    """The tree of a `tree/1` row, equal to the one that was written.
+    """The tree of a `tree/1` row, equal to the one written.
 
     Raises:
         DataError: another schema, or a field is missing or of the wrong type.
@@ -73,7 +64,7 @@ def tree_from_row(row: dict[str, Any], where: str = "row") -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One side of a pair: the turns and the steps that the other side does not share."""
+    """One side of a pair: its turns and steps after the shared history."""
 
     turns: list[Turn]
     steps: tuple[Step, ...]
@@ -99,7 +90,7 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class _PairRow:
-    """A pair with what its two sides share written once."""
+    """A pair; the history that its two sides share is written once."""
 
     history: Episode
     chosen: _Branch
@@ -133,15 +124,15 @@ def pair_from_row(row: dict[str, Any], where: str = "row") -> Pair:
 
 
 def _shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items two sequences have in common at their beginnings."""
+    """Length of the longest common prefix of two sequences."""
     return [*(a == b for a, b in zip(one, other, strict=False)), False].index(False)
 
 
 def read_rows(path: Path, schema: str | None) -> Iterator[dict[str, Any]]:
-    """Stream the rows of a JSONL file; blank lines are left out, `schema` None takes any row.
+    """Stream the rows of a JSONL file; blank lines are skipped; with `schema` None any row is accepted.
 
     Raises:
-        DataError: the file is missing, or a line is no JSON object or of another schema; names file and line.
+        DataError: the file is missing, or a line is not a JSON object of the schema; names file and line.
     """
     for where, row in numbered_rows(path):
         if schema is not None:
@@ -165,10 +156,10 @@ def numbered_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write rows as they come to a JSONL file that is whole or absent.
+    """Write rows to a JSONL file, streamed; the file is complete or absent.
 
     Raises:
-        DataError: a row holds what JSON cannot: a number that is not finite, a lone surrogate, a foreign object.
+        DataError: JSON cannot hold a row: a number that is not finite, a lone surrogate, an object of another type.
     """
     with atomic_write(path) as file:
         for number, row in enumerate(rows, 1):
@@ -178,11 +169,11 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
                 raise DataError(f"{path}: row {number} cannot be written: {error}") from error
 
 
-def checked(question: Question, where: str) -> Question:
-    """The question itself, if it has an id, a text and an answer.
+def check_question(question: Question, where: str) -> None:
+    """Check a question that was read; `where` names its place in the error.
 
     Raises:
-        DataError: it has not, or a text in it is no Unicode.
+        DataError: it has no id, text or answer, or a text that is not valid Unicode.
     """
     if not question.id.strip():
         raise DataError(f"{where}: a question without id")
@@ -193,12 +184,11 @@ def checked(question: Question, where: str) -> Question:
     try:
         json.dumps(question_to_row(question), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: question {question.id!r} holds half a character (a lone surrogate)") from error
-    return question
+        raise DataError(f"{where}: question {question.id!r} is not valid Unicode (a lone surrogate)") from error
 
 
 def explain(error: ValidationError) -> str:
-    """What is wrong with the first bad field, as a clause."""
+    """The first bad field and what is wrong with it, for an error message."""
     first = error.errors(include_url=False)[0]
     return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
 
@@ -221,9 +211,9 @@ def _from_row(schema: str, kind: type[T], row: dict[str, Any], where: str) -> T:
 
 
 def _check_schema(schema: str, row: dict[str, Any], where: str) -> None:
-    found = row.get("schema")
-    if found != schema:
-        raise DataError(f"{where}: the row's schema is {found!r}; {schema!r} is expected here")
+    actual = row.get("schema")
+    if actual != schema:
+        raise DataError(f"{where}: the row's schema is {actual!r}; {schema!r} is expected here")
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
@@ -232,5 +222,5 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON: {error}") from error
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, found {type(row).__name__}")
+        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
     return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from common.errors import ConfigError, RetrievalError
@@ -188,4 +189,21 @@ class RetrievalEnvironment:
     def _finish(self, episode: Episode, status: Status) -> None:
         episode.status = status
         episode.steps = self.protocol.steps(episode)
+        require_whole_steps(episode, type(self.protocol).__name__)
         episode.answer = "" if status == "error" else self.protocol.answer(episode)
+
+
+def require_whole_steps(episode: Episode, protocol: str) -> None:
+    """Every sampled token of a trained turn lies in exactly one step: one in none would train without credit.
+
+    Raises:
+        ConfigError: a token lies in none or in several; names the protocol, the turn and the token.
+    """
+    steps_of = Counter(
+        (turn, place) for step in episode.steps for turn, start, end in step.spans for place in range(start, end)
+    )
+    for number, turn in enumerate(episode.turns):
+        for place in range(len(turn.action_ids) if turn.trainable else 0):
+            if (count := steps_of[number, place]) != 1:
+                where = f"question {episode.question.id}, turn {number}, token {place}"
+                raise ConfigError(f"{protocol}.steps puts a sampled token into {count} steps, not one ({where})")

@@ -1,4 +1,4 @@
-"""Steps that are compared, most often siblings, which continue one episode: what is judged, and what came of it."""
+"""Steps that a judge compares, mostly siblings, which continue one episode; its verdicts and the pairs they give."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from envs.types import Episode, Step
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of several steps: an episode that ends in it, and what the tree search knows of it.
+    """A step to be compared: an episode that ends in it, and its statistics in the tree search.
 
-    `value` is the mean backed-up outcome in [0, 1] and `visits` how often it was measured.
+    `value` is the mean backed-up value in [0, 1], `visits` the number of values in that mean.
     """
 
     episode: Episode
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A judge's preference among candidates: indices of the better and the worse one, and why."""
+    """A judge's preference: the indices of the better and the worse candidate, and the reason."""
 
     chosen: int
     rejected: int
@@ -35,9 +35,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two steps on one question and which is better: episodes with `steps` set; siblings differ in the last turn alone.
+    """A better and a worse step on one question, as episodes with `steps` set; siblings differ only in the last turn.
 
-    Values and visits are those the search gave the two steps, as in `Candidate`.
+    Values and visits are those of the search, as in `Candidate`.
     """
 
     chosen: Episode

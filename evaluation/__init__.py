@@ -1,1 +1,1 @@
-"""Pages and tables made from finished runs."""
+"""Scores of episodes, statistics over questions and seeds, step ranking, and pages of finished runs."""

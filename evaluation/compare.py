@@ -39,16 +39,16 @@ Tests = tuple[PairedTest, PairedTest, PairedTest]  # over questions: bootstrap, 
 _TESTS = ("bootstrap", "t-test", "seeds")
 
 _EXPLANATION = (
-    "Brackets: 95 % bootstrap interval over questions, each averaged over seeds first. Difference: to the baseline, on "
-    "the same questions. p: two-sided and paired. `bootstrap` and `t-test` are over questions: they speak of other "
-    "questions under these seeds. `seeds` is a t-test over the means of seeds: it speaks of other seeds. "
+    "Brackets: 95 % bootstrap interval over questions, after averaging each question over seeds. Difference: to the "
+    "baseline, on the same questions. p: two-sided, paired. `bootstrap` and `t-test` sample questions and generalise "
+    "to other questions under these seeds. `seeds` is a t-test over the seeds' means and generalises to other seeds. "
     "Holm: adjusted for all comparisons by one metric."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A metric of one arm on one dataset: `values` [K seeds, N questions], NaN where it does not apply."""
+    """A metric of an arm on a dataset: `values` [K seeds, N questions], NaN where it does not apply."""
 
     seeds: list[int]
     questions: list[Key]
@@ -90,27 +90,27 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
     parts = [f"Baseline: {base}. {_EXPLANATION}"]
     for where, by_arm in scores.items():
         rows = []
-        for arm, one in by_arm.items():
-            cells = [arm, *_summary(one, metric), *_difference(tests.get((where, arm)), metric, len(shown))]
+        for arm, values in by_arm.items():
+            cells = [arm, *_summary(values, metric), *_difference(tests.get((where, arm)), metric, len(shown))]
             cells += [p_value(p) for p in corrected.get((where, arm), [math.nan] * len(shown))] if several else []
             rows.append(cells)
-        parts += [f"## {'/'.join(where)}", table(header + several, rows)]
+        parts += [f"## {METRICS.get(metric, metric)}, {'/'.join(where)}", table(header + several, rows)]
     return "\n\n".join(parts)
 
 
 def _distinct(arms: Sequence[Arm]) -> list[Arm]:
-    """Each arm once; figures go by name, so two runs of one name would be taken for one."""
+    """Arms without repetitions; figures are kept by name, so two runs of the same name would be merged."""
     named: dict[str, Arm] = {}
     for arm in arms:
         other = named.setdefault(arm.name, arm)
         if other != arm:
-            folders = " and ".join(str(next(iter(one.artifacts.values()))) for one in (other, arm))
+            folders = " and ".join(str(next(iter(same.artifacts.values()))) for same in (other, arm))
             raise DataError(f"two runs are called {arm.name} ({folders}): rename the folder of one, or leave it out")
     return list(named.values())
 
 
 def _baseline(arms: Sequence[Arm], name: str | None) -> str:
-    """The arm of that name, or the only one of that experiment or stage."""
+    """The name of the arm called `name`, or of the only arm of that experiment or stage."""
     if name is None:
         return arms[0].name
     names = [arm.name for arm in arms]
@@ -123,27 +123,27 @@ def _baseline(arms: Sequence[Arm], name: str | None) -> str:
 
 def _load(arms: Sequence[Arm], metric: str) -> dict[Where, dict[str, Scores]]:
     """Scores by dataset and arm, where the metric applies to any question."""
-    found: dict[Where, dict[str, Scores]] = {}
+    scores: dict[Where, dict[str, Scores]] = {}
     figures: dict[str, None] = {}
     for arm in arms:
         by_seed: dict[Where, dict[int, dict[Key, float]]] = {}
         for seed, artifact in arm.artifacts.items():
             for row in read_evaluation(artifact)["rows"]:
                 values: dict[Key, float] = {}
-                for answered in predictions(artifact, row["dataset"], row["split"]):
-                    numbers = {name: float(v) for name, v in answered.items() if isinstance(v, int | float)}
+                for prediction in predictions(artifact, row["dataset"], row["split"]):
+                    numbers = {name: float(v) for name, v in prediction.items() if isinstance(v, int | float)}
                     figures |= dict.fromkeys(numbers)
-                    key = answered["id"], answered["question"], tuple(answered["answers"])
+                    key = prediction["id"], prediction["question"], tuple(prediction["answers"])
                     values[key] = numbers.get(metric, math.nan)
                 by_seed.setdefault((row["dataset"], row["split"]), {})[seed] = values
         for where, seeds in by_seed.items():
             questions = list(dict.fromkeys(question for values in seeds.values() for question in values))
             grid = np.array([[values.get(question, math.nan) for question in questions] for values in seeds.values()])
             if not np.isnan(grid).all():
-                found.setdefault(where, {})[arm.name] = Scores(list(seeds), questions, grid)
-    if not found:
+                scores.setdefault(where, {})[arm.name] = Scores(list(seeds), questions, grid)
+    if not scores:
         raise DataError(f"no question has the figure {metric!r}; there are: {', '.join(figures)}")
-    return found
+    return scores
 
 
 def _tests(where: Where, arm: str, scores: Scores, base: str, baseline: Scores) -> Tests:
@@ -163,7 +163,7 @@ def _tests(where: Where, arm: str, scores: Scores, base: str, baseline: Scores) 
 
 
 def _summary(scores: Scores, metric: str) -> list[str]:
-    """Cells: seeds, n, mean with interval, spread of the seeds."""
+    """Cells: seeds, n, mean with interval, standard deviation over seeds."""
     averages = scores.averages(scores.questions)
     used = averages[~np.isnan(averages)]
     shown = estimate(metric, float(used.mean()), *bootstrap_interval(used, seed=_SEED))
@@ -172,7 +172,7 @@ def _summary(scores: Scores, metric: str) -> list[str]:
 
 
 def _difference(tests: Tests | None, metric: str, shown: int) -> list[str]:
-    """Cells: difference with interval, and so many p-values."""
+    """Cells: difference with interval, and the first `shown` p-values."""
     if tests is None:
         return [figure(metric, None)] * (1 + shown)
     bootstrap = tests[0]

@@ -24,8 +24,8 @@ from evaluation.scoring import Match, Row, endings, score, summarise, summarise_
 class Benchmark:
     """A dataset's questions of one split; `retriever` holds its passages where the environment's own does not.
 
-    `match` says how retrieved passages are compared with gold ones: by id, or by title where the corpus has other ids.
-    `oracle` judges steps where truth is known.
+    `match`: whether retrieved passages are compared with gold ones by id, or by title where the corpus has other ids.
+    `oracle`: judges steps, where truth is known.
     """
 
     role: ClassVar[str] = "eval"
@@ -40,8 +40,8 @@ class Benchmark:
 class Evaluation:
     """A `Maker` of results: `data/predictions-<dataset>-<split>.jsonl` and `data/results.json`.
 
-    Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed evaluation
-    goes on where it was, and the predictions do not depend on how many processes made them.
+    Questions are split into units of `unit`, dealt out to the ranks and each written whole. A killed evaluation resumes
+    after its last unit, and predictions do not depend on the number of processes.
 
     Args:
         datasets: what to evaluate on, by the name that results carry.
@@ -70,10 +70,10 @@ class Evaluation:
         environment.check(sampler)
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Evaluate this rank's units; those that are there already stay.
+        """Evaluate this rank's units; finished ones are kept.
 
         Raises:
-            RetrievalError: the retriever failed for a question; its unit is not written, and made when run again.
+            RetrievalError: the retriever failed for a question; its unit is not written, and is redone by the next run.
             ConfigError: no prompt of a unit leaves room for a turn.
             DataError: a dataset is empty.
         """
@@ -90,7 +90,7 @@ class Evaluation:
             episodes = rollout(
                 environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
             )
-            _refuse_failure(episodes, environments[name])
+            _check_failures(episodes, environments[name])
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
             write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
             write_rows(path, rows)
@@ -134,12 +134,12 @@ class Evaluation:
         return units(folder / "data" / "units" / f"{name}-{dataset.split}", questions, self.unit)
 
 
-def _refuse_failure(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:
-    """A unit with failed questions, or one in which nothing could be asked, is not a result."""
+def _check_failures(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:
+    """Raise for a unit with failed questions, or one whose prompts leave no room for any turn: it is not a result."""
     failed = [episode.error for episode in episodes if episode.status == "error"]
     if failed:
         raise RetrievalError(
-            f"{len(failed)} of {len(episodes)} questions failed, run again to go on; the first: {failed[0]}"
+            f"{len(failed)} of {len(episodes)} questions failed, run again to resume; the first: {failed[0]}"
         )
     if all(episode.truncations["prompt"] for episode in episodes):
         longest = max(len(episode.prompt_ids) for episode in episodes)
@@ -150,7 +150,7 @@ def _refuse_failure(episodes: Sequence[Episode], environment: RetrievalEnvironme
 
 
 def _describe(thing: object) -> str:
-    """A short name of a component, with its plain settings."""
+    """The class name of a component with its settings that are text or numbers."""
     names = getattr(type(thing), "__slots__", ()) or vars(thing)
     plain = {k: v for k in names if isinstance(v := getattr(thing, k), str | int | float) and not k.startswith("_")}
     return ", ".join([type(thing).__name__, *(f"{key} {value}" for key, value in plain.items())])

@@ -1,7 +1,8 @@
-"""Keep results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
+"""Freeze results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
 
-The JSON holds all that `evaluation.page` prints: what was asked, how it was run, on what, the rows, what stages took
-and made, and with `--metric` paired tests against the first arm or the one that `--baseline` names.
+The JSON holds the question, command, commit, versions and machine, the rows of results, seconds and metrics of every
+stage, and with `--metric` paired tests against the first arm or the one that `--baseline` names. `evaluation.page`
+makes a page of it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def freeze(
     metrics: Sequence[str] = (),
     baseline: str | None = None,
 ) -> dict[str, Any]:
-    """Rows and notes of the runs' evaluations, and their stages, with every commit and version their manifests name.
+    """Rows and notes of the runs' evaluations, and their stages, with all commits and versions of their manifests.
 
-    `machine` is this one in a few words, unless it is given. Notes are those of the first seed.
+    Notes are those of the first seed. `machine` defaults to a description of this one.
 
     Raises:
         DataError: there is no such run, or it is unfinished; the arms cannot be compared.
@@ -41,7 +42,7 @@ def freeze(
     evaluations = [(arm, seed, artifact) for arm in arms for seed, artifact in arm.artifacts.items()]
     manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
     versions = [manifest["versions"] for manifest in manifests]
-    libraries = dict.fromkeys(name for one in versions for name in one)
+    libraries = dict.fromkeys(name for used in versions for name in used)
     rows, notes = [], {}
     for arm, seed, artifact in evaluations:
         results = read_evaluation(artifact)
@@ -52,10 +53,10 @@ def freeze(
         "title": title,
         "question": question,
         "command": command,
-        "commit": _all(manifest["commit"] or "unknown" for manifest in manifests),
+        "commit": _joined(manifest["commit"] or "unknown" for manifest in manifests),
         "seeds": sorted({seed for _, seed, _ in evaluations}),
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
-        "versions": {name: _all(one.get(name, "none") for one in versions) for name in libraries},
+        "versions": {name: _joined(used.get(name, "none") for used in versions) for name in libraries},
         "rows": rows,
         "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
         "stages": list(_stages(runs)),
@@ -64,31 +65,31 @@ def freeze(
 
 
 def _stages(runs: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What every stage took and made; one that several experiments share counts for the first."""
+    """Seconds and metrics of every stage; a stage that several experiments share is listed for the first."""
     seen: set[Path] = set()
-    for experiment, seed, stage, artifact in (found for run in runs for found in find_stages(run)):
+    for experiment, seed, stage, artifact in (entry for run in runs for entry in find_stages(run)):
         if artifact not in seen:
             seen.add(artifact)
             manifest = read_json(artifact / "manifest.json")
-            made = {"seconds": manifest.get("seconds"), "metrics": manifest.get("metrics", {})}
-            yield {"experiment": experiment, "seed": seed, "stage": stage, **made}
+            results = {"seconds": manifest.get("seconds"), "metrics": manifest.get("metrics", {})}
+            yield {"experiment": experiment, "seed": seed, "stage": stage, **results}
 
 
-def _all(values: Iterable[str]) -> str:
-    """What reused artifacts were made with may differ; then all of it is said."""
+def _joined(values: Iterable[str]) -> str:
+    """The distinct values: reused artifacts may come from several commits and versions."""
     return ", ".join(dict.fromkeys(values))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m evaluation.freeze", description="Keep results of runs as JSON.")
+    parser = argparse.ArgumentParser(prog="python -m evaluation.freeze", description="Freeze results of runs as JSON.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
     parser.add_argument("--title", required=True)
-    parser.add_argument("--command", required=True, help="what made the run")
-    parser.add_argument("--question", default="", help="what the run was to find out")
-    parser.add_argument("--machine", help="the machine, in a few words (default: this one)")
-    parser.add_argument("--metric", action="append", default=[], help="compare the arms by it; may be repeated")
-    parser.add_argument("--baseline", help="what they are compared with (default: the first)")
+    parser.add_argument("--command", required=True, help="the command that made the run")
+    parser.add_argument("--question", default="", help="the question that the run answers")
+    parser.add_argument("--machine", help="description of the machine (default: of this one)")
+    parser.add_argument("--metric", action="append", default=[], help="compare the arms by this; may be repeated")
+    parser.add_argument("--baseline", help="the arm to compare with (default: the first)")
     options = parser.parse_args(arguments)
     try:
         frozen = freeze(

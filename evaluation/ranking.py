@@ -1,4 +1,4 @@
-"""How well scores rank what is right above what is wrong: the area under the ROC curve, with intervals by question."""
+"""How well scores rank true above untrue: the area under the ROC curve, with intervals by question."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ from common.seeds import stable_hash
 from evaluation.statistics import Floats
 
 
-def auc(scores: ArrayLike, right: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """The chance that a right one, drawn by weight, scores above a wrong one; ties count half, NaN for one side alone.
+def auc(scores: ArrayLike, true: ArrayLike, weights: ArrayLike | None = None) -> float:
+    """The chance that a true step, drawn by weight, scores above an untrue one; ties count half.
 
-    Source: Hanley & McNeil 1982.
+    NaN where all are true or none is. Source: Hanley & McNeil 1982.
 
     Args:
         scores: `[N]`.
-        right: `[N]`, true where right.
+        true: `[N]` bool.
         weights: `[N]`, how often each counts; once where absent.
     """
-    scores, right = np.asarray(scores, dtype=float), np.asarray(right, dtype=bool)
+    scores, true = np.asarray(scores, dtype=float), np.asarray(true, dtype=bool)
     weights = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
     _, level = np.unique(scores, return_inverse=True)
     count = int(level.max(initial=-1)) + 1
-    right_at = np.bincount(level[right], weights[right], minlength=count)
-    wrong_at = np.bincount(level[~right], weights[~right], minlength=count)
-    pairs = right_at.sum() * wrong_at.sum()
-    below = np.cumsum(wrong_at) - wrong_at / 2
-    return float(right_at @ below / pairs) if pairs else float("nan")
+    true_at = np.bincount(level[true], weights[true], minlength=count)
+    untrue_at = np.bincount(level[~true], weights[~true], minlength=count)
+    pairs = true_at.sum() * untrue_at.sum()
+    below = np.cumsum(untrue_at) - untrue_at / 2
+    return float(true_at @ below / pairs) if pairs else float("nan")
 
 
-def auc_resampled(
-    scores: ArrayLike, right: ArrayLike, questions: Sequence[str], *, seed: int, resamples: int = 500
-) -> Floats:
-    """AUCs `[resamples]` over questions drawn with replacement, with all steps of a question together.
+def draw_questions(questions: Sequence[str], *, seed: int, resamples: int = 500) -> Floats:
+    """How often each step counts, `[resamples, N]`: questions are drawn with replacement, each with all its steps.
 
-    The draws depend on the seed and the questions alone, so those of two scorers of the same steps can be subtracted.
+    The draws depend on the seed and the questions alone, so AUCs of two scorers on the same draws can be subtracted.
+
+    Args:
+        questions: the question id of each of N steps.
+        seed: of the draws.
+        resamples: how many.
     """
     _, question = np.unique(np.asarray(questions), return_inverse=True)
     count = int(question.max(initial=-1)) + 1
     generator = np.random.default_rng(stable_hash(seed, "auc"))
     drawn = generator.multinomial(count, np.full(count, 1 / max(count, 1)), size=resamples)
-    return np.array([auc(scores, right, weights[question]) for weights in drawn])
+    return drawn[:, question].astype(float)
 
 
 def interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
-    """The (1 ∓ level)/2 quantiles; NaN where no value is a number."""
+    """The (1 ∓ level)/2 quantiles of the values that are not NaN; NaN where there is none."""
     known = values[~np.isnan(values)]
     if not len(known):
         return float("nan"), float("nan")

@@ -1,9 +1,9 @@
-"""What finished runs leave behind: rows of results, and the predictions they were counted from."""
+"""Reading finished runs: rows of results, predictions, manifests, and where they are."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """An evaluation: a stage of an experiment, with its artifact folder for each seed; `name` tells it from others."""
+    """An evaluation of an experiment, with its artifact folder for each seed; `name` is `<run>:<stage>`."""
 
     name: str
     experiment: str
@@ -29,7 +29,7 @@ class Arm:
 
 
 def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with exactly the keys of a `results.json`; what is missing is None."""
+    """A row with exactly the keys of a `results.json`; missing values are None."""
     return {key: row.get(key) for key in KEYS}
 
 
@@ -50,6 +50,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_manifest(artifact: Path) -> dict[str, Any]:
+    """An artifact's `manifest.json`, empty where there is none.
+
+    Raises:
+        DataError: it is malformed.
+    """
+    path = artifact / "manifest.json"
+    return read_json(path) if path.exists() else {}
+
+
 def read_evaluation(artifact: Path) -> dict[str, Any]:
     """An evaluation's own `results.json`: rows, groups, notes.
 
@@ -65,24 +75,34 @@ def read_evaluation(artifact: Path) -> dict[str, Any]:
     return results
 
 
+def by_dataset(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows by `<dataset>/<split>`, in order of appearance."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        parts.setdefault(f"{row['dataset']}/{row['split']}", []).append(row)
+    return parts
+
+
 def predictions(artifact: Path, dataset: str, split: str) -> Iterator[dict[str, Any]]:
-    """The questions of one evaluation, in its order."""
+    """The rows of an evaluation's predictions file, one a question, in order."""
     return read_rows(artifact / "data" / f"predictions-{dataset}-{split}.jsonl", None)
 
 
 def seed_folders(experiment: Path) -> dict[int, Path]:
-    """seed -> folder of an experiment, by seed."""
-    found = {int(path.name[4:]): path for path in experiment.glob("seed*") if path.name[4:].isdigit()}
-    return dict(sorted(found.items()))
+    """The folders of an experiment by seed, in order of the seeds."""
+    folders = {int(path.name[4:]): path for path in experiment.glob("seed*") if path.name[4:].isdigit()}
+    return dict(sorted(folders.items()))
 
 
-def find_arms(run: str, runs: Path = Path("runs")) -> list[Arm]:
-    """The evaluations of `runs/<experiment>`, `runs/<experiment>/seed<k>` or either with `:<stage>`; `runs/` may go.
+def find_arms(run: str) -> list[Arm]:
+    """The evaluations of `runs/<experiment>`, `runs/<experiment>/seed<k>` or either with `:<stage>`.
+
+    `runs/` may be left out.
 
     Raises:
         DataError: there is no such run or stage, or a seed is unfinished.
     """
-    name, folders = _folders(run, runs)
+    name, folders = _folders(run)
     place, _, stage = run.partition(":")
     artifacts: dict[str, dict[int, Path]] = {}
     for seed, path in folders.items():
@@ -97,13 +117,13 @@ def find_arms(run: str, runs: Path = Path("runs")) -> list[Arm]:
     return [Arm(f"{name}:{evaluation}", experiment, evaluation, artifacts[evaluation]) for evaluation in chosen]
 
 
-def find_stages(run: str, runs: Path = Path("runs")) -> Iterator[tuple[str, int, str, Path]]:
-    """Experiment, seed, stage and artifact folder of all stages of a run, evaluations and others.
+def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
+    """Experiment, seed, stage and artifact folder of every stage of a run.
 
     Raises:
         DataError: as `find_arms`.
     """
-    name, folders = _folders(run, runs)
+    name, folders = _folders(run)
     for seed, path in folders.items():
         for stage, artifact in _finished(path)["artifacts"].items():
             yield name.split("/")[0], seed, stage, (path / artifact).resolve()
@@ -115,10 +135,10 @@ def _finished(folder: Path) -> dict[str, Any]:
     return read_json(folder / "results.json")
 
 
-def _folders(run: str, runs: Path) -> tuple[str, dict[int, Path]]:
+def _folders(run: str) -> tuple[str, dict[int, Path]]:
     """The name of a run, `<experiment>` or `<experiment>/seed<k>`, and its folders by seed."""
     place = run.partition(":")[0]
-    folder = next((path for path in (Path(place), runs / place) if path.is_dir()), None)
+    folder = next((path for path in (Path(place), Path("runs") / place) if path.is_dir()), None)
     if folder is None:
         raise DataError(f"no run at {place}: give runs/<experiment>, runs/<experiment>/seed<k> or <experiment>:<stage>")
     folder = folder.resolve()

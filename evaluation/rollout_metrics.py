@@ -1,4 +1,4 @@
-"""What is measured of an iteration's episodes, rewards and advantages. Pure: the caller reduces over ranks."""
+"""Metrics of an iteration's episodes, rewards and advantages. Pure: the caller reduces over ranks."""
 
 from __future__ import annotations
 
@@ -18,29 +18,37 @@ from modules.rewards.terms import NAN, Scores
 def measure(
     episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, protocol: Protocol, *, group_size: int
 ) -> dict[str, Tensor]:
-    """The values whose means are logged, by tag; every rank has the same tags in the same order.
+    """The values whose means are logged, by tag.
 
-    NaN is left out of a mean; how much could not be scored is in `unscored` and `rewards/<name>/unscored`.
+    NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
+    Measures of a level that has no reward are absent. Tags and their order depend on the names and levels of the
+    rewards alone, so all ranks have the same.
+
+    Args:
+        episodes: B finished episodes, `group_size` of each question in a row.
+        scores: their rewards.
+        advantages_BS: of their steps.
+        protocol: the format they are in.
+        group_size: episodes a question.
     """
     mask_BS = scores.step_mask_BS
-    outcome_QG = scores.outcome_B.reshape(-1, group_size)
-    process_QN = scores.step_BS.masked_fill(~mask_BS, NAN).reshape(len(outcome_QG), -1)
-    values = {
-        "reward": scores.outcome_B,
-        "reward_std": _std(outcome_QG),
-        "step_reward": scores.step_BS[mask_BS],
-        "step_reward_std": _std(process_QN),
-        "frac_reward_zero_std": no_spread(outcome_QG, outcome_QG.isfinite()).float(),
-        "frac_reward_zero_std/process": no_spread(process_QN, process_QN.isfinite()).float(),
-        "unscored": scores.outcome_B.isnan(),
-    }
-    for name, given in scores.breakdown.items():
-        given_N = given[mask_BS] if given.dim() == 2 else given
-        values[f"rewards/{name}/mean"] = given_N
-        values[f"rewards/{name}/std"] = _std(given_N[None])
-        values[f"rewards/{name}/unscored"] = given_N.isnan()
-        if given.dim() == 2:
-            values |= _by_answer(name, given, mask_BS, episodes)
+    values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}
+    levels = {reward.dim() for reward in scores.breakdown.values()}
+    if 1 in levels:
+        outcome_QG = scores.outcome_B.reshape(-1, group_size)
+        values["reward"], values["reward_std"] = scores.outcome_B, _std(outcome_QG)
+        values["frac_reward_zero_std"] = no_spread(outcome_QG, outcome_QG.isfinite()).float()
+    if 2 in levels:
+        process_QN = scores.step_BS.masked_fill(~mask_BS, NAN).reshape(len(episodes) // group_size, -1)
+        values["step_reward"], values["step_reward_std"] = scores.step_BS[mask_BS], _std(process_QN)
+        values["frac_reward_zero_std/process"] = no_spread(process_QN, process_QN.isfinite()).float()
+    for name, reward in scores.breakdown.items():
+        reward_N = reward[mask_BS] if reward.dim() == 2 else reward
+        values[f"rewards/{name}/mean"] = reward_N
+        values[f"rewards/{name}/std"] = _std(reward_N[None])
+        values[f"rewards/{name}/unscored"] = reward_N.isnan()
+        if reward.dim() == 2:
+            values |= _by_outcome(name, reward, episodes, mask_BS)
     advantages_N = advantages_BS[mask_BS]
     values["adv/mean"], values["adv/abs"] = advantages_N, advantages_N.abs()
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])
@@ -58,19 +66,19 @@ def measure(
     return values
 
 
-def _by_answer(name: str, given_BS: Tensor, mask_BS: Tensor, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-    """A step reward in episodes with right and with wrong answers: does it still tell them apart while it is optimised?
+def _by_outcome(name: str, reward_BS: Tensor, episodes: Sequence[Episode], mask_BS: Tensor) -> dict[str, Tensor]:
+    """A step reward in right and in wrong episodes: one that is trained against no longer helps when these meet.
 
-    Of valid steps alone: a process reward model gives the others 0 by rule, and most of them are in wrong episodes.
+    Of steps in format alone: other steps get a fixed reward by rule, and are mostly in wrong episodes.
     """
-    valid_BS = mask_BS.clone()
+    in_format_BS = mask_BS.clone()
     for row, episode in enumerate(episodes):
         for number, step in enumerate(episode.steps):
-            valid_BS[row, number] &= step.valid
+            in_format_BS[row, number] &= step.valid
     right_B = _floats(exact_match(episode.answer, episode.question.answers) for episode in episodes).bool()
     return {
-        f"rewards/{name}/right": given_BS[valid_BS & right_B[:, None]],
-        f"rewards/{name}/wrong": given_BS[valid_BS & ~right_B[:, None]],
+        f"rewards/{name}/right": reward_BS[in_format_BS & right_B[:, None]],
+        f"rewards/{name}/wrong": reward_BS[in_format_BS & ~right_B[:, None]],
     }
 
 
@@ -79,6 +87,6 @@ def _floats(values: Iterable[float]) -> Tensor:
 
 
 def _std(values_QN: Tensor) -> Tensor:
-    """Population standard deviation of what is known in each row, `[Q]`; NaN where nothing is."""
+    """Population standard deviation of each row, `[Q, N]` -> `[Q]`; NaN is left out, a row of NaN alone gives NaN."""
     mean_Q1 = values_QN.nanmean(dim=1, keepdim=True)
     return ((values_QN - mean_Q1) ** 2).nanmean(dim=1).sqrt()

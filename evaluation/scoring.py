@@ -1,4 +1,4 @@
-"""From finished episodes to rows, and from rows to results. Pure: no model, no files, no time."""
+"""Rows of finished episodes, and means over rows. Pure: no model, no files, no clock."""
 
 from __future__ import annotations
 
@@ -26,10 +26,19 @@ def score(
 ) -> Row:
     """One row of a predictions file. Measures that do not apply are None, all of them after an error.
 
-    `searches` counts queries, `valid_steps` is the share of sampled steps that follow the format, `valid_episodes` is 1
-    if the whole episode does (`valid`), `true_steps` the share that the oracle calls valid. `recall` is the share of
-    gold documents among all hits: 0 without a search, None without a retriever (`retrieves`). `flawed` and `unresolved`
-    are 1 for a right answer reached by a wrong process.
+    - `searches`: queries; `recall`: share of gold documents among all hits, 0 without a search. Both None without a
+      retriever.
+    - `valid_steps`: share of sampled steps in format; `valid_episodes`: 1 if the whole episode is.
+    - `true_steps`: share of sampled steps that the oracle calls true, of those that it can judge.
+    - `flawed`, `unresolved`: 1 for a right answer with an untrue step, or one that the steps do not establish; None
+      without an oracle, `flawed` also where it can judge no step.
+
+    Args:
+        episode: a finished episode.
+        valid: whether the whole episode is in format.
+        retrieves: whether there is a retriever.
+        match: how retrieved documents are compared with gold ones.
+        oracle: judges steps, where truth is known.
     """
     question, gold = episode.question, episode.question.gold or Gold()
     row: Row = {
@@ -52,15 +61,18 @@ def score(
             "em": exact_match(episode.answer, question.answers),
             "f1": f1_score(episode.answer, question.answers),
             "cover": cover_match(episode.answer, question.answers),
-            "searches": sum(turn.action.kind == "query" for turn in episode.turns),
+            "searches": sum(turn.action.kind == "query" for turn in episode.turns) if retrieves else None,
             "valid_steps": _mean([float(step.valid) for step in sampled]),
             "valid_episodes": float(valid),
             "recall": _recall(episode, gold, match) if retrieves else None,
         }
         if oracle is not None:
             judgement = oracle.judge(episode)
-            row["flawed"], row["unresolved"] = float(judgement.flawed), float(judgement.unresolved)
-            judged = [float(v) for v, step in zip(judgement.valid, episode.steps, strict=True) if step.spans]
+            verdicts: Sequence[bool | None] = judgement.valid
+            unknown = bool(verdicts) and all(verdict is None for verdict in verdicts)
+            row["flawed"] = None if unknown else _float(judgement.flawed)
+            row["unresolved"] = _float(judgement.unresolved)
+            judged = [v for v, step in zip(verdicts, episode.steps, strict=True) if step.spans and v is not None]
             row["true_steps"] = _mean(judged)
     row["steps"] = [
         {
@@ -82,6 +94,10 @@ def _recall(episode: Episode, gold: Gold, match: Match) -> float | None:
     documents = [hit.document for turn in episode.turns for hit in turn.hits]
     found = {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}
     return len(wanted & found) / len(wanted)
+
+
+def _float(value: bool | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -116,7 +132,7 @@ def summarise_groups(rows: Sequence[Row], *, seed: int) -> list[Row]:
 
 
 def endings(rows: Sequence[Row]) -> dict[str, Mapping[str, float]]:
-    """How episodes ended, what was cut and what failed, counted by name; mean turns and sampled tokens."""
+    """Counts by name of how episodes ended, what was truncated and which errors there were; mean turns and tokens."""
     truncations: Counter[str] = Counter()
     for row in rows:
         truncations.update(row["truncations"])
@@ -124,5 +140,5 @@ def endings(rows: Sequence[Row]) -> dict[str, Mapping[str, float]]:
         "stop": dict(sorted(Counter(row["status"] for row in rows).items())),
         "truncations": dict(sorted(truncations.items())),
         "errors": dict(sorted(Counter(row["error"] for row in rows if row["error"]).items())),
-        "mean": {key: round(_mean([row[key] for row in rows]) or 0.0, 2) for key in ("turns", "tokens")},
+        "mean": {key: round(math.fsum(row[key] for row in rows) / len(rows), 2) for key in ("turns", "tokens")},
     }

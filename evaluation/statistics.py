@@ -1,8 +1,8 @@
-"""What a figure, and a difference between two, is worth: bootstrap intervals, paired tests, Holm's correction.
+"""Uncertainty of a mean and of a paired difference: bootstrap intervals, paired tests, Holm's correction.
 
 The unit is the question. NaN means that a measure does not apply to a question, which is then left out. Suffixes: K
-seeds, N questions. Several training seeds are averaged per question first; intervals and tests then speak of other
-questions under these seeds, and `across_seeds` of other seeds.
+seeds, N questions. Several training seeds are averaged per question first; intervals and tests then generalise to other
+questions under these seeds, and `across_seeds` to other seeds.
 """
 
 from __future__ import annotations

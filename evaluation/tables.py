@@ -1,4 +1,4 @@
-"""Markdown tables that read as plain text too, and the one way figures are printed."""
+"""Markdown tables, padded so that they read as plain text too, and the format of figures in them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ METRICS = {
     "seconds": "seconds",
 }
 LEGEND = (
-    "Percent, except searches (per question) and seconds. Brackets: 95 % bootstrap interval over questions, a point "
-    "where all of them score the same. Cover: an answer is contained in the prediction. Flawed: right answer with at "
-    "least one step that is not true, also where only the retriever missed the passage; unresolved: right answer whose "
-    "chain was never established. Valid: in format; true: right by the world's own facts. Recall: gold documents "
-    "found, 0 for a question without a search where there is a retriever. Seconds: of all processes, added up. "
-    "n: questions that were scored."
+    "Percent, except searches (queries a question) and seconds. Brackets: 95 % bootstrap interval over questions. n: "
+    "questions scored. Cover: the prediction contains an answer. Flawed: right answer with at least one untrue step, "
+    "also where only the retriever missed the passage. Unresolved: right answer not established by the steps. Valid: "
+    "in format. True: correct by the facts of the embedded world. Recall: share of gold documents retrieved, 0 for a "
+    "question without a search where there is a retriever. Seconds: summed over processes. A dash: does not apply."
 )
-_MISSING = "–"
+MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}
 
 
@@ -58,9 +57,9 @@ def metrics_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) 
 
 
 def figure(metric: str, value: float | None, *, signed: bool = False) -> str:
-    """A metric as it is printed: shares in percent, a dash where it is missing."""
+    """A metric as text: shares in percent, a dash where it is missing."""
     if value is None or math.isnan(value):
-        return _MISSING
+        return MISSING
     scaled = value * 100 if metric in _PERCENT else value
     return f"{scaled:{'+' if signed else ''}.{0 if metric == 'seconds' else 1 if metric in _PERCENT else 2}f}"
 
@@ -71,12 +70,12 @@ def estimate(metric: str, value: float | None, low: float | None, high: float | 
         figure(metric, value, signed=signed),
         [figure(metric, bound, signed=signed) for bound in (low, high)],
     )
-    return shown if _MISSING in bounds else f"{shown} [{', '.join(bounds)}]"
+    return shown if MISSING in bounds else f"{shown} [{', '.join(bounds)}]"
 
 
 def p_value(p: float) -> str:
     """A probability to three digits, a dash where there was no test."""
-    return _MISSING if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+    return MISSING if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _estimate_of(metric: str, row: Mapping[str, Any]) -> str:
@@ -84,5 +83,5 @@ def _estimate_of(metric: str, row: Mapping[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that can neither end its cell nor its line."""
+    """Text on one line, `|` escaped."""
     return " ".join(text.split()).replace("|", "\\|")

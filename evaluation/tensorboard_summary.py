@@ -40,7 +40,7 @@ _LAYOUT = {
 
 
 def write(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the events of one experiment and seed, `folder/tensorboard/summary`, unless they are there already.
+    """Write the events of one experiment and seed, `folder/summary`, unless they are there already.
 
     One entry of the table of hyperparameters: `settings` beside the final metrics that `folder/results.json` holds,
     named `<stage>/<dataset>/<split>/<measure>`; and the layout of the custom charts.
@@ -53,7 +53,7 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
         if row[measure] is not None
     }
     told = {"settings": dict(settings), "metrics": metrics}
-    place = folder / "tensorboard" / "summary"
+    place = folder / "summary"
     content = place / "summary.json"
     if content.exists() and read_json(content) == told:
         return

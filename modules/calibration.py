@@ -1,4 +1,4 @@
-"""From scores that only rank to log-odds: a threshold needs a zero that means something."""
+"""Platt scaling: from scores that only rank to log-odds, so that a threshold has a meaning."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from scipy.optimize import minimize
 
 
 def platt(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float]:
-    """(scale, offset) such that `scale * score + offset` is the log-odds that a score is a positive one's.
+    """(scale, offset) such that `scale * score + offset` is the log-odds that a score belongs to a positive.
 
-    Fitted by maximum likelihood to smoothed targets, so that separable scores get a finite scale, and with both sides
-    weighing the same, so that 0 is even odds where either is as likely. The scale is never negative: the order of
-    scores is kept. Source: Platt 1999, with the targets of his Eq 5.
+    Fitted by maximum likelihood. Targets are smoothed, so that separable scores get a finite scale. Both sides have the
+    same total weight, so 0 means even odds under equal priors. The scale is positive: the order of scores is kept.
+    Source: Platt 1999, with the targets of his Eq 5.
 
     Args:
-        positive: scores `[P]` of what is right.
-        negative: scores `[N]` of what is wrong.
+        positive: scores `[P]` of valid steps.
+        negative: scores `[N]` of invalid ones.
 
     Raises:
         ValueError: one side is empty.

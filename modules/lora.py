@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train; how they are disabled, merged and saved."""
+"""Low-rank adapters (LoRA, Hu et al. 2021) as a component: what they train, how they are disabled, merged and saved."""
 
 from __future__ import annotations
 

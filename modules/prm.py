@@ -76,7 +76,7 @@ class PRM(Training):
             mean = mean + self.pointwise * alone / 2
         right = (chosen_N > rejected_N).float().mean()
         self.log("accuracy", right, batch_size=len(batch), on_step=False, on_epoch=True, sync_dist=True)
-        return self.mean_loss(mean * len(batch), torch.tensor(float(len(batch)), device=mean.device))
+        return self.mean_loss(mean * len(batch), mean.new_tensor(len(batch)))
 
     def validation_step(self, batch: PairBatch, index: int) -> None:
         self._held_out.append(self._compared(batch))

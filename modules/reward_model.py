@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 import torch
 from safetensors import SafetensorError
@@ -31,8 +31,12 @@ _TOKENS = 16384  # of one forward pass
 class StepHead(torch.nn.Module):
     """The score of a step: a linear function of its hidden state and of the mean log-probability of its tokens.
 
-    It begins as `logp_weight` times the latter alone, so with a weight the untrained model ranks steps as the policy
-    itself does, and without one it is the paper's bias-free linear head. `zero` stays 0 unless a loss asks for one.
+    The linear part starts at zero. With a `logp_weight` the untrained model therefore ranks steps by the policy's own
+    log-probability; with `logp_weight` 0 this is the paper's bias-free linear head. `zero`, an offset, is trained only
+    where a loss depends on it.
+
+    Parameters and arithmetic are float32 in any precision of training: siblings score so close to each other that in
+    bfloat16 they would tie.
     """
 
     def __init__(self, hidden: int, logp_weight: float) -> None:
@@ -44,8 +48,13 @@ class StepHead(torch.nn.Module):
         self.zero = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, hidden_PD: Tensor, logp_P: Tensor) -> Tensor:
-        linear_P = self.linear(hidden_PD.to(self.linear.weight.dtype)).squeeze(-1)
-        return linear_P + self.logp_weight * logp_P + self.zero
+        """Scores `[P]` float32 of hidden states `[P, D]` and mean log-probabilities `[P]` of any float type."""
+        with torch.autocast(hidden_PD.device.type, enabled=False):
+            return self.linear(hidden_PD.float()).squeeze(-1) + self.logp_weight * logp_P.float() + self.zero
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow a move of the module around it to a device, but not a cast, such as that of `bf16-true`."""
+        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)
 
 
 @dataclass(slots=True)
@@ -68,7 +77,7 @@ class RewardModel:
     def raw_scores(self, batch: ScoreBatch) -> Tensor:
         """Scores before calibration at all score positions of a batch, `[P]` float32; gradients flow where enabled."""
         hidden_PD, logp_P = position_states(self.policy, batch, self.read_at, logps=self.head.uses_logps)
-        return self.head(hidden_PD, logp_P).float()
+        return self.head(hidden_PD, logp_P)
 
     @torch.inference_mode()
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
@@ -155,7 +164,7 @@ def position_states(policy: Policy, batch: ScoreBatch, read_at: ReadAt, *, logps
         output_hidden_states=True,
     )
     hidden_PD = cast(Tensor, output.hidden_states[-1][batch.row_P, places_P])
-    logp_P = torch.zeros(len(places_P), device=hidden_PD.device)
+    logp_P = torch.zeros(len(places_P), dtype=torch.float32, device=hidden_PD.device)
     if not logps:
         return hidden_PD, logp_P
     logps_BK = token_logprobs(output.logits, ids_BT[:, columns_K])

@@ -73,6 +73,17 @@ def read(path: Path) -> Document:
     return Document(value, marks)
 
 
+def question_of(path: Path) -> str:
+    """The question that the comment at the head of a file asks, empty if it asks none."""
+    comment: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# "))
+    text, mark, _ = " ".join(comment).partition("?")
+    return text + mark if mark else ""
+
+
 def from_overrides(overrides: Iterable[str]) -> Document:
     """`key=value` arguments as one document; values are YAML.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from omegaconf.errors import (
 )
 
 from common.errors import ConfigError
-from pipeline.documents import Document, from_overrides, read_chain
+from pipeline.documents import Document, from_overrides, question_of, read_chain
 from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.schema import Experiment
@@ -36,11 +36,17 @@ OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=
 
 @dataclass(frozen=True)
 class Configuration:
-    """An experiment, every `${…}` but `${stage:…}` resolved, where its settings were written, and how, unresolved."""
+    """An experiment, every `${…}` but `${stage:…}` resolved, and where its settings were written.
+
+    `written` holds the settings before `${…}` was resolved; `changes` those that the file itself or the command line
+    sets otherwise than the file's bases; `question` what the file asks in the comment at its head.
+    """
 
     experiment: Experiment
     origins: Origins
     written: dict[str, Any]
+    changes: dict[Key, Any]
+    question: str
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
@@ -68,7 +74,13 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     _check_names(experiment, origins)
     _check_counts(experiment, origins)
     _check_parts(merged, documents[-2:], origins)
-    return Configuration(experiment, origins, merged.value)
+    return Configuration(experiment, origins, merged.value, _changes(documents), question_of(Path(path)))
+
+
+def _changes(documents: Sequence[Document]) -> dict[Key, Any]:
+    *bases, own, overrides = documents
+    known = {key for document in bases for key in document.marks}
+    return {key: leaf for key, leaf in leaves(own.value) if key in known} | dict(leaves(overrides.value))
 
 
 def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import graphlib
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Plan:
     experiment: Experiment
     origins: Origins
     written: dict[str, Any]
+    changes: dict[Key, Any]
     inputs: Inputs
     stages: dict[str, PlannedStage]
     chosen: tuple[str, ...]
@@ -75,9 +77,8 @@ class Plan:
             hashes[name] = fingerprint(stage, experiment, inputs, hashes)
             artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
             stages[name] = PlannedStage(name, stage, needs[name], hashes[name], artifact, name in force)
-        return cls(
-            experiment, origins, configuration.written, inputs, stages, tuple(name for name in order if name in wanted)
-        )
+        chosen = tuple(name for name in order if name in wanted)
+        return cls(experiment, origins, configuration.written, configuration.changes, inputs, stages, chosen)
 
     def checked(self) -> Plan:
         """This plan, once the components and inputs of all that would run are found right; builds nothing.
@@ -105,11 +106,16 @@ class Plan:
         return {name: planned.artifact.folder for name, planned in self.stages.items() if planned.artifact.complete}
 
     def settings(self) -> dict[str, Any]:
-        """Every setting as it was written, by its dotted name; one that quotes a part is that quotation."""
+        """The settings in which experiments may differ, by dotted name, as written: numbers, names and switches.
+
+        Left out are import paths, files, references to other settings and the arguments of Lightning's own callbacks.
+        `changes` is what the experiment's file and the command line set otherwise than the file's bases.
+        """
         experiment = self.experiment
-        whose = {"experiment": experiment.experiment, "seed": experiment.seed, "processes": experiment.world_size}
-        settings = {part: self.written.get(part) or {} for part in ("parts", "stages")}
-        return whose | {dotted(key): leaf for key, leaf in leaves(settings)}
+        run = {"experiment": experiment.experiment, "seed": experiment.seed, "processes": experiment.world_size}
+        changes = [f"{dotted(key)}={leaf}" for key, leaf in self.changes.items() if key[0] in ("parts", "stages")]
+        settings = {dotted(key): leaf for part in ("parts", "stages") for key, leaf in _tunable(self.written, part)}
+        return run | {"changes": ", ".join(changes)} | settings
 
     def table(self) -> str:
         """The chosen stages as text: name, kind, what each needs, its artifact, whether it would run."""
@@ -123,6 +129,14 @@ class Plan:
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
+
+
+def _tunable(settings: Mapping[str, Any], part: str) -> Iterator[tuple[Key, Any]]:
+    library = {key[:-1] for key, leaf in leaves(settings) if key[-1] == "target" and str(leaf).startswith("lightning.")}
+    for key, leaf in leaves(settings.get(part) or {}, (part,)):
+        is_reference = isinstance(leaf, str) and ("${" in leaf or os.sep in leaf)
+        if key[-1] != "target" and not is_reference and not any(key[:length] in library for length in range(len(key))):
+            yield key, leaf
 
 
 def _needs(name: str, experiment: Experiment, origins: Origins) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from common.files import write_json
 from common.seeds import stable_hash
 from pipeline.components import build, with_default
+from pipeline.events import events_folder, pack_events, prepare_events, show_events
 from pipeline.fingerprints import with_folders
 from pipeline.launcher import Ranks
 from pipeline.plan import Plan, PlannedStage
@@ -40,6 +40,8 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
         metrics = finite(run(planned, plan, ranks, settings))
         _free_memory()
         if ranks.rank == 0:
+            if planned.stage.module is not None:
+                pack_events(planned, plan)
             seconds = round(time.monotonic() - start, 3)
             artifact.close(_manifest(planned, plan, origin, metrics, seconds))
             print(f"{name}: finished in {seconds:.1f} s{_headline(metrics)}", flush=True)
@@ -55,19 +57,13 @@ def _free_memory() -> None:
 
 
 def record(plan: Plan) -> None:
-    """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name.
-
-    Makers' headline metrics are written; the curves of a fit that another experiment ran are copied from there.
-    """
+    """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name."""
     artifacts = plan.artifacts()
     output = Path(plan.experiment.output)
     places = {name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}
     write_json(plan.folder / "stages.json", places)
     for name in artifacts:
-        if plan.stages[name].stage.module is None:
-            _write_events(plan.stages[name], plan)
-        else:
-            _copy_events(plan.stages[name], plan)
+        show_events(plan.stages[name], plan)
 
 
 def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -82,8 +78,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
         return None
     if planned.forced:
         artifact.set_aside()
-        for events in _all_events(planned, plan):
-            shutil.rmtree(events)
+    prepare_events(planned, plan)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
     now = {"inputs": _inputs(planned, plan), **provenance()}
     begun = artifact.open({**settings, **run}, now)
@@ -133,7 +128,7 @@ def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str,
         strategy=pieces["trainer"]["strategy"],
         experiment=plan.experiment,
         folder=planned.artifact.folder,
-        events=_events(planned, plan),
+        events=events_folder(planned, plan),
     )
 
 
@@ -168,37 +163,3 @@ def _manifest(
 def _headline(metrics: Mapping[str, float | None]) -> str:
     shown = [f"{name} {value:.4g}" for name, value in metrics.items() if value is not None]
     return "".join(f", {text}" for text in shown[:4])
-
-
-def _events(planned: PlannedStage, plan: Plan) -> Path:
-    """The TensorBoard folder of one artifact, so that runs with other settings are never drawn as one."""
-    return plan.folder / "tensorboard" / planned.name / planned.fingerprint[:12]
-
-
-def _all_events(planned: PlannedStage, plan: Plan) -> list[Path]:
-    """The TensorBoard folders of an artifact in all experiments."""
-    own = _events(planned, plan)
-    return sorted(Path(plan.experiment.output).glob(f"*/seed*/{own.relative_to(plan.folder).as_posix()}"))
-
-
-def _copy_events(planned: PlannedStage, plan: Plan) -> None:
-    """A fit's curves from whichever experiment ran it, once, so that a shared stage is drawn in all that share it."""
-    folder = _events(planned, plan)
-    if not folder.exists() and (found := _all_events(planned, plan)):
-        half = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(half, ignore_errors=True)
-        shutil.copytree(found[0], half)
-        half.rename(folder)
-
-
-def _write_events(planned: PlannedStage, plan: Plan) -> None:
-    """A maker's headline metrics as TensorBoard scalars, once."""
-    folder = _events(planned, plan)
-    metrics = {name: value for name, value in planned.artifact.manifest()["metrics"].items() if value is not None}
-    if folder.exists() or not metrics:
-        return
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder)) as writer:
-        for name, value in metrics.items():
-            writer.add_scalar(name, value)

@@ -112,5 +112,4 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def scalars(output: Path, stage: str, experiment: str = "quickstart") -> EventAccumulator:
     """What TensorBoard has of a stage."""
-    (events,) = (output / experiment / "seed0" / "tensorboard" / stage).iterdir()
-    return EventAccumulator(str(events)).Reload()
+    return EventAccumulator(str(output / experiment / "seed0" / stage)).Reload()

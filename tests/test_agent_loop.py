@@ -39,7 +39,7 @@ def test_the_teacher_solves_the_world_and_an_untrained_policy_does_not(finished:
 
 
 def test_the_report_prints_what_guessing_scores_far_below_the_teacher(finished: Path) -> None:
-    report = (finished / "world" / "seed0" / "report.md").read_text()
+    report = (finished / "world" / "seed0" / "details.md").read_text()
     [line] = [line for line in report.split("## Guessing")[1].splitlines() if "guess_em" in line]
     assert float(line.rsplit(maxsplit=1)[1]) < 45  # a world of 40 people leaks more than the real one
 

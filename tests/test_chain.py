@@ -37,7 +37,7 @@ MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 def contents(folder: Path) -> dict[str, Any]:
     """All that a stage made but times and places: hashes of its files, and its metrics."""
     files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
-    told = {"manifest.json", "config.yaml", "results.json"}
+    told = {"manifest.json", "config.yaml", "results.json", "events.tar"}
     kept = [path for path in files if path.name not in told and path.suffix != ".seconds"]
     hashes = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
     return dict(sorted(hashes.items())) | metrics(folder)
@@ -103,13 +103,14 @@ def test_an_evaluation_has_an_interval_for_every_measure(quickstart: Quickstart,
     assert low <= value <= high
 
 
-def test_the_report_has_a_row_for_every_stage_and_links_their_pages(quickstart: Quickstart) -> None:
-    report = quickstart.output / "quickstart" / "seed0" / "report.md"
+def test_the_details_have_a_row_for_every_stage_and_link_their_pages(quickstart: Quickstart) -> None:
+    report = quickstart.output / "quickstart" / "seed0" / "details.md"
     for stage, folder in artifacts(quickstart.output).items():
         assert re.search(rf"^\| {stage} +\| {folder.name} ", report.read_text(), re.M)
     links = re.findall(r"\[report\]\(([^)]+)\)", report.read_text())
     assert {Path(link).parent.name.split("-")[0] for link in links} >= {"search", "label", "rank"}
     assert all((report.parent / link).exists() for link in links)
+    assert len((report.parent / "report.md").read_text().splitlines()) < 80
     assert "Question:" in (artifacts(quickstart.output)["search"] / "report.md").read_text(), "a tree as text"
 
 
@@ -134,7 +135,7 @@ def test_tensorboard_shows_the_curve_and_the_episodes_of_reinforcement_learning(
 
 
 def test_tensorboard_shows_the_results_of_the_experiment_beside_its_settings(quickstart: Quickstart) -> None:
-    summary = EventAccumulator(str(quickstart.output / "quickstart" / "seed0" / "tensorboard" / "summary")).Reload()
+    summary = EventAccumulator(str(quickstart.output / "quickstart" / "seed0" / "summary")).Reload()
     shown = {measure: summary.Scalars(f"eval_rl/world/test/{measure}")[0].value for measure in MEASURES}
     assert shown == pytest.approx({measure: final(quickstart)[measure] for measure in MEASURES})
     written = summary.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content

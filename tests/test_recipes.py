@@ -53,8 +53,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_a_reward(quickstart: Quickstart, follow: Follow) -> None:
     made = follow("A reward")
-    (events,) = (quickstart.output / "brevity" / "seed0" / "tensorboard" / "rl").iterdir()
-    values = [event.value for event in EventAccumulator(str(events)).Reload().Scalars("rewards/brevity/mean")]
+    events = EventAccumulator(str(quickstart.output / "brevity" / "seed0" / "rl")).Reload()
+    values = [event.value for event in events.Scalars("rewards/brevity/mean")]
     assert len(values) == 2
     assert all(0 < value <= 1 for value in values), "most of what is sampled searches once or twice"
     assert made["rl"] != artifacts(quickstart.output)["rl"]

@@ -42,12 +42,19 @@ def test_the_manifest_and_the_experiment_say_where_things_come_from(tmp_path: Pa
     assert resolved["data"]["source"] == str(artifact(tmp_path, "first"))
 
 
+def test_the_report_opens_with_the_question_of_the_file(tmp_path: Path) -> None:
+    path = chain(tmp_path)
+    path.write_text("# Can it count?\n" + path.read_text())
+    run(path)
+    report = (tmp_path / "runs" / "toy" / "seed0" / "report.md").read_text()
+    assert report.startswith("# toy, seed 0\n\nCan it count?\n")
+
+
 def test_headline_metrics_of_makers_are_tensorboard_scalars(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run(chain(tmp_path))
-    (events,) = (tmp_path / "runs" / "toy" / "seed0" / "tensorboard" / "more").iterdir()
-    accumulator = EventAccumulator(str(events)).Reload()
+    accumulator = EventAccumulator(str(tmp_path / "runs" / "toy" / "seed0" / "more")).Reload()
     assert [event.value for event in accumulator.Scalars("numbers")] == [5.0]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
@@ -132,9 +133,25 @@ class Notebook(OneMove):
         context: list[Piece] = [Control("Q: "), Data(episode.question.text)]
         for turn in episode.turns:
             context += [Control("\nThought: "), Quoted(turn.action_ids)]
-        if episode.turns:  # an observation is neutralised and cut already
-            context += [Control("\nPassages: "), Quoted(episode.turns[-1].observation_ids)]
-        return Request(episode, self.codec.control("\n>"), self.stop, context_ids=self.codec.encode(context))
+        if episode.turns and episode.turns[-1].hits:
+            context += [Control("\nPassages: "), Data(render_hits(episode.turns[-1].hits), cuttable=True)]
+        return Request(episode, self.codec.control("\n>"), self.stop, context=tuple(context))
+
+    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
+        return Observation()
+
+
+class ForcedSearch(OneMove):
+    """The first turn is given: the question is searched for, and the policy only scores that."""
+
+    moves = ("search", "read", "conclude")
+
+    def request(self, episode: Episode) -> Request:
+        request = super().request(episode)
+        if episode.turns:
+            return request
+        ids = self.codec.control(self.written(Move("search", episode.question.text, "I ask.")))
+        return replace(request, forced_ids=ids)
 
 
 class Spanning(OneMove):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import typing
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from common.answers import normalize_answer
@@ -18,9 +17,6 @@ Part = tuple[float, float]
 
 class Source(typing.Protocol):
     """Where questions come from; each iteration starts anew and gives the same questions in the same order."""
-
-    skipped: Counter[str]
-    """Questions left out in the last iteration, by reason."""
 
     def __iter__(self) -> Iterator[Question]:
         """Stream the questions.

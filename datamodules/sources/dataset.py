@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import ValidationError
 
 from common.errors import ConfigError, DataError
-from datamodules.records import checked, explain
+from datamodules.records import check_question, explain
 from datamodules.sources import Part, check_choice, choose
 from datamodules.sources.fields import Row
 from datamodules.sources.upstream_files import Rows, read_hub, read_json
@@ -57,7 +57,6 @@ class Dataset(ABC, Generic[R]):
         self.path = None if path is None else Path(path)
         self.hub, self.name, self.split, self.revision = hub, name, split, revision
         self.part, self.limit, self.sample, self.seed = part, limit, sample, seed
-        self.skipped: Counter[str] = Counter()
 
     @abstractmethod
     def question(self, row: R, default_id: str) -> Question | str:
@@ -84,19 +83,20 @@ class Dataset(ABC, Generic[R]):
                     yield document
 
     def _questions(self) -> Iterator[Question]:
-        self.skipped.clear()
+        skipped: Counter[str] = Counter()
         seen: set[str] = set()
         for number, (where, row) in enumerate(self._rows(), 1):
             question = self.question(row, f"{self.label}-{number}")
             if isinstance(question, str):
-                self.skipped[question] += 1
+                skipped[question] += 1
                 continue
             if question.id in seen:
                 raise DataError(f"{where}: duplicate question id {question.id!r}")
-            seen.add(checked(question, where).id)
+            check_question(question, where)
+            seen.add(question.id)
             yield question
         if not seen:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
+            reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
             suffix = f" (skipped: {reasons})" if reasons else ""
             raise DataError(f"{self.path or self.hub}: no usable question{suffix}")
 

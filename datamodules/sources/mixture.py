@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -43,11 +42,6 @@ class Mixture:
         check_choice(part=part, limit=limit, sample=sample)
         self.sources, self.weights = sources, weights
         self.part, self.limit, self.sample, self.seed = part, limit, sample, seed
-
-    @property
-    def skipped(self) -> Counter[str]:
-        """The sources' own counts, as `name/reason`."""
-        return Counter({f"{n}/{reason}": count for n, s in self.sources.items() for reason, count in s.skipped.items()})
 
     def __iter__(self) -> Iterator[Question]:
         return choose(self._questions(), part=self.part, limit=self.limit, sample=self.sample, seed=self.seed)

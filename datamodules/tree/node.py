@@ -10,17 +10,17 @@ from envs.types import Episode, Question, Status, Turn
 
 @dataclass(slots=True)
 class Node:
-    """A turn and what the search knows of it; the root is a turn nobody took.
+    """A turn, with the statistics of the search; the root has no turn.
 
     Attributes:
         turn: None at the root.
         prior: the policy's probability of this step among its siblings.
-        multiplicity: how many of the sampled siblings were this one.
-        visits: how often an outcome was backed up through it (N).
-        value: mean of those outcomes, discounted (Q).
-        status: how the episode ended with this turn; None where it goes on.
-        outcome: what it was worth, where it ended.
-        dead: nothing came of expanding it; it is not selected again.
+        multiplicity: how many samples of its parent were this step.
+        visits: values backed up through it (N).
+        value: mean of those values, discounted (Q).
+        status: how the episode ended with this turn; None where it continues.
+        outcome: value of the episode that ended here; None where it continues.
+        dead: it cannot be expanded, or all its children are dead; it is not selected again.
     """
 
     turn: Turn | None = None
@@ -38,8 +38,8 @@ class Node:
 class Tree:
     """The search of one question.
 
-    `counts` has `expansions`, `simulations` (outcomes of rollouts), `terminal` (outcomes read off a terminal leaf
-    selected again), `dead` and `failures` (samples lost to a failed retrieval).
+    `counts` has `expansions`, `simulations` (values backed up from a node that was played out or judged), `terminal`
+    (values backed up again from the end of an episode), `dead` and `failures` (samples whose retrieval failed).
     """
 
     question: Question
@@ -48,7 +48,7 @@ class Tree:
     counts: dict[str, int] = field(default_factory=dict)
 
     def episode(self, path: Sequence[Node], sample: int = 0) -> Episode:
-        """The episode that a path from the root is; it shares the path's turns."""
+        """The episode along a path from the root; it shares the path's turns."""
         turns = [node.turn for node in path if node.turn is not None]
         return Episode(self.question, self.prompt_ids, turns, sample=sample, status=path[-1].status)
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the search: which child to visit next, and what an outcome does to those on its path."""
+"""The arithmetic of the search: PUCT scores of children, back-up of an outcome, and priors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def puct_scores(
     *,
     c_puct: float,
 ) -> Tensor:
-    """Q + c · prior · sqrt(ΣN) / (1 + N), `[K]` float64; the child with the highest score is visited next.
+    """Q + c · prior · sqrt(ΣN) / (1 + N), `[K]` float64, of K siblings.
 
     Source: ProRAG (arXiv 2601.21912), Eq 2.
 
     Args:
-        value_K: mean outcome of each child, 0 where it was never visited.
+        value_K: mean backed-up value of each child, 0 where it was never visited.
         prior_K: the policy's probability of each child.
-        visits_K: how often each was visited.
-        c_puct: weight of exploring.
+        visits_K: visits of each child.
+        c_puct: weight of exploration.
     """
     value_K, prior_K, visits_K = (torch.as_tensor(x, dtype=torch.float64) for x in (value_K, prior_K, visits_K))
     return value_K + c_puct * prior_K * visits_K.sum().sqrt() / (1 + visits_K)
@@ -47,7 +47,7 @@ def priors(turns: Sequence[Turn], multiplicities: Sequence[int], kind: Prior) ->
     """Probabilities of distinct siblings, which sum to 1.
 
     `logp_mean` is the softmax of the mean log-probability of a step's sampled tokens, `logp_sum` of their sum, `count`
-    the share of the samples that were this step. The paper leaves open how its prior is computed.
+    the share of the samples that were this step, `uniform` 1 / K. The paper does not say how its prior is computed.
     """
     match kind:
         case "uniform":

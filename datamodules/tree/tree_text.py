@@ -1,4 +1,4 @@
-"""Trees and pairs as text for people."""
+"""Trees and pairs as text for reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH = 110
 
 
 def tree_text(tree: Tree, nodes: int = 80) -> str:
-    """A tree as an indented list: N visits, Q value, P prior, and each step; at most so many nodes, depth first."""
+    """A tree as an indented list of its first `nodes` nodes, depth first: N visits, Q value, P prior, and the step."""
     lines = [f"Question: {tree.question.text}", f"Gold: {' | '.join(tree.question.answers)}"]
     paths = list(tree.paths())
     for path in paths[:nodes]:
@@ -23,7 +23,7 @@ def tree_text(tree: Tree, nodes: int = 80) -> str:
 
 
 def pair_text(pair: Pair) -> str:
-    """A pair: the question, the steps before in short, the better and the worse step, and why."""
+    """A pair: the question, the history in short, the better and the worse step, and the reason."""
     question = pair.chosen.question
     siblings = pair.chosen.turns[:-1] == pair.rejected.turns[:-1]
     lines = [f"Question: {question.text}", f"Gold: {' | '.join(question.answers)}"]
@@ -35,7 +35,7 @@ def pair_text(pair: Pair) -> str:
     for name, episode, value, visits in sides:
         lines += () if siblings else _history(episode)
         lines.append(f"{name} (Q {value:.2f}, N {visits}): {_turn(episode.turns[-1])}")
-        lines += _found(episode.turns[-1])
+        lines += _hits(episode.turns[-1])
     return "\n".join([*lines, f"because: {pair.reason}"] if pair.reason else lines)
 
 
@@ -50,12 +50,12 @@ def _node(node: Node) -> str:
 def _history(episode: Episode) -> Iterator[str]:
     for number, turn in enumerate(episode.turns[:-1], 1):
         yield f"  {number}. {turn.action.kind}: {_short(turn.action.text)}"
-        yield from _found(turn)
+        yield from _hits(turn)
 
 
-def _found(turn: Turn) -> Iterator[str]:
+def _hits(turn: Turn) -> Iterator[str]:
     if turn.hits:
-        yield f"     found: {_short(' | '.join(hit.document.title for hit in turn.hits))}"
+        yield f"     hits: {_short(' | '.join(hit.document.title for hit in turn.hits))}"
 
 
 def _turn(turn: Turn) -> str:

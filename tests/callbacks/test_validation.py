@@ -139,6 +139,14 @@ def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
     assert sorted(asked[0]["searches"]) == sorted(asked[1]["searches"] + asked[2]["searches"])
 
 
+def test_searches_do_not_apply_to_a_dataset_without_a_retriever() -> None:
+    policy = tiny_policy(byte_tokenizer())
+    checked = Validation({"toy": Benchmark(Asked(2), "dev")}, prorag(policy), limits=LIMITS)
+    checked._generator = PolicyGenerator(policy)
+    values = checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=0, world_size=1))  # type: ignore[arg-type]
+    assert (len(values["em"]), values["searches"]) == (2, [])
+
+
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     policy = small_policy()
     with pytest.raises(ConfigError, match="every 0"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ LINES = (
 
 class Questions:
     def __init__(self, count: int) -> None:
-        self.count, self.skipped = count, Counter[str]()
+        self.count = count
 
     def __iter__(self) -> Iterator[Question]:
         return (Question(f"q{i}", f"Who wrote book {i}?", ("Ada",)) for i in range(self.count))

@@ -24,7 +24,7 @@ def turn(opening: tuple[int, ...], action: tuple[int, ...], observation: tuple[i
 
 
 def step(*spans: tuple[int, int, int]) -> Step:
-    return Step("query", "x", True, spans)
+    return Step("query", True, spans, "x")
 
 
 def test_a_step_is_scored_at_the_end_of_its_observation_whether_it_is_trained_or_not() -> None:

@@ -11,7 +11,7 @@ def turn(opening: tuple[int, ...], action: tuple[int, ...], observation: tuple[i
 
 def test_a_growing_context_is_one_sequence_with_its_mask_and_steps() -> None:
     episode = Episode(question(), (1, 2), [turn((3,), (4, 5), (6,)), turn((7,), (8,), ())])
-    episode.steps = (Step("a", "", True, ((0, 0, 2),)), Step("b", "", True, ((1, 0, 1),)))
+    episode.steps = (Step("a", True, ((0, 0, 2),)), Step("b", True, ((1, 0, 1),)))
     [row] = episode.sequences()
     assert row.ids == (1, 2, 3, 4, 5, 6, 7, 8) == episode.context()
     assert row.loss_mask == (0, 0, 0, 1, 1, 0, 0, 1)
@@ -32,7 +32,7 @@ def test_a_rerendered_context_is_one_sequence_a_turn() -> None:
 
 def test_a_step_may_span_two_turns_and_a_turn_hold_two_steps() -> None:
     episode = Episode(question(), (1,), [turn((), (4, 5), (6,)), turn((), (7, 8), ())])
-    episode.steps = (Step("a", "", True, ((0, 0, 2), (1, 0, 1))), Step("b", "", True, ((1, 1, 2),)))
+    episode.steps = (Step("a", True, ((0, 0, 2), (1, 0, 1))), Step("b", True, ((1, 1, 2),)))
     assert episode.sequences()[0].step_index == (-1, 0, 0, -1, 0, 1)
 
 

@@ -128,7 +128,7 @@ def test_a_retriever_that_is_down_is_one_clear_error_and_no_result(tmp_path: Pat
 
 def test_a_unit_with_a_failed_question_is_made_again_and_the_others_stay(tmp_path: Path) -> None:
     run(tmp_path / "whole")
-    with pytest.raises(RetrievalError, match=r"2 of 4 questions failed, run again to go on; .*answered 400"):
+    with pytest.raises(RetrievalError, match=r"2 of 4 questions failed, run again to resume; .*answered 400"):
         run(tmp_path / "cut", retriever=DownOnce([Document("d", "T", "x")]), pool=2)
     assert not list(tmp_path.glob("cut/data/units/toy-test/*.jsonl"))
     run(tmp_path / "cut")

@@ -17,11 +17,23 @@ ROOT = Path(__file__).parents[2]
 TITLE = ["--title", "T", "--command", "c"]
 
 
-def test_the_committed_page_is_what_the_committed_results_say() -> None:
-    page = ROOT / "docs" / "results.md"
-    if not page.exists():
-        pytest.skip("no results are committed")
-    assert page.read_text(encoding="utf-8") == render(ROOT / "docs" / "results")
+def page(folder: Path, name: str = "a") -> str:
+    """One page, its runs of spaces shortened."""
+    return " ".join(render(folder)[folder / "pages" / f"{name}.md"].split())
+
+
+def test_the_committed_pages_are_what_the_committed_results_say() -> None:
+    folder = ROOT / "docs" / "results"
+    pages = render(folder)
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m evaluation.page docs/results"
+    assert {folder.with_suffix(".md"), *folder.glob("pages/*")} == pages.keys()
+
+
+def test_every_committed_result_has_an_answer() -> None:
+    for path in (ROOT / "docs" / "results").glob("*.json"):
+        answer = path.with_suffix(".md").read_text(encoding="utf-8").partition("\n\n")[0]
+        assert 10 < len(answer.split()) < 100, path.name
 
 
 def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
@@ -57,7 +69,7 @@ def test_every_measure_is_kept_and_shown_with_its_interval(tmp_path: Path) -> No
     freeze_main([str(tmp_path / "exp"), "--out", str(tmp_path / "kept" / "a.json"), "--title", "T", "--command", "c"])
     kept = json.loads((tmp_path / "kept" / "a.json").read_text())["rows"]
     assert kept == [{"experiment": "exp", "seed": 0, "stage": "eval", **row}]
-    assert "50.0 [25.0, 75.0] | 60.0 [40.0, 80.0] | 30.0 [12.5, 37.5] |" in render(tmp_path / "kept")
+    assert "50.0 [25.0, 75.0] | 60.0 [40.0, 80.0] | 30.0 [12.5, 37.5] |" in page(tmp_path / "kept")
 
 
 def test_seeds_may_have_different_measures(tmp_path: Path) -> None:
@@ -65,7 +77,7 @@ def test_seeds_may_have_different_measures(tmp_path: Path) -> None:
         row = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0, **more}
         write(tmp_path, "exp", seed, {"eval": evaluation(tmp_path / f"store{seed}", [answered(0, 1)], rows=[row])})
     freeze_main([str(tmp_path / "exp"), "--out", str(tmp_path / "kept" / "a.json"), "--title", "T", "--command", "c"])
-    assert "| toy | dev | eval | 2 | 100.0 ± 0.0 | 50.0 |" in " ".join(render(tmp_path / "kept").split())
+    assert "| toy | dev | eval | 2 | 100.0 ± 0.0 | 50.0 |" in page(tmp_path / "kept")
 
 
 def test_results_of_different_commits_name_them_all(tmp_path: Path) -> None:
@@ -75,77 +87,73 @@ def test_results_of_different_commits_name_them_all(tmp_path: Path) -> None:
     assert freeze([f"{tmp_path / 'exp'}:old"], title="T", command="c")["commit"] == "old"
 
 
-def test_the_page_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> None:
+def test_each_result_has_a_page_and_a_place_in_the_index(tmp_path: Path) -> None:
+    exp, folder = str(tmp_path / "runs" / "exp"), tmp_path / "kept"
     run(tmp_path / "runs", "exp", [1, 0], seed=0)
-    exp, kept = str(tmp_path / "runs" / "exp"), tmp_path / "kept"
-    freeze_main([exp, "--out", str(kept / "b.json"), "--title", "One", "--command", "train it"])
+    freeze_main([exp, "--out", str(folder / "b.json"), "--title", "One", "--command", "train it"])
     run(tmp_path / "runs", "exp", [1, 1], seed=1)
-    freeze_main(
-        [
-            str(tmp_path / "runs/exp"),
-            "--out",
-            str(tmp_path / "kept/a.json"),
-            "--title",
-            "Two",
-            "--command",
-            "train both",
-        ]
-    )
-    page_main([str(tmp_path / "kept"), str(tmp_path / "page.md")])
-    page = (tmp_path / "page.md").read_text()
-    two, one = page.index("## Two"), page.index("## One")
-    assert two < one
-    assert "| toy | dev | eval | 2 | 75.0 ± 35.4 |" in " ".join(page[two:one].split())
-    assert "```\ntrain both\n```" in page[two:one]
-    assert "Commit abc123, seeds 0, 1, " in page[two:one]
-    assert "torch 2.13.0" in page[two:one]
-    assert "- exp:eval, seed 0: top_k 3" in page[two:one]
-    assert "50.0 [25.0, 50.0]" in page[one:]
-    assert "±" not in page[one:]
-    assert page == render(kept)
+    asked = ["--title", "Two", "--command", "train both", "--question", "Are two better?"]
+    freeze_main([exp, "--out", str(folder / "a.json"), *asked])
+    (folder / "a.md").write_text("Yes, by 25 points.\n\nOr so.\n")
+    page_main([str(folder)])
+    index = (tmp_path / "kept.md").read_text()
+    lines = [line for line in index.splitlines() if line][2:]
+    two = ["## [Two](kept/pages/a.md)", "*Are two better?*", "Yes, by 25 points."]
+    assert lines == [*two, "## [One](kept/pages/b.md)"]
+    assert page(folder).startswith("# Two *Are two better?* Yes, by 25 points. Or so. ## Figures Mean over seeds ")
+    assert "| toy | dev | eval | 2 | 75.0 ± 35.4 |" in page(folder)
+    assert "``` train both ``` Commit abc123; seeds 0, 1; " in page(folder)
+    assert "torch 2.13.0" in page(folder)
+    assert "[a.json](../a.json)" in page(folder)
+    assert "top_k 3" not in page(folder), "settings stay in the JSON"
+    one = page(folder, "b")
+    assert "50.0 [25.0, 50.0]" in one
+    assert "±" not in one
+    assert {path: path.read_text() for path in [tmp_path / "kept.md", *folder.glob("pages/*")]} == render(folder)
 
 
 def test_several_experiments_are_compared_and_commented_on(tmp_path: Path) -> None:
     for seed in (0, 1):
         run(tmp_path, "one", [1, 0], seed=seed)
         run(tmp_path, "two", [1, seed], seed=seed)
-    kept = tmp_path / "kept"
+    folder = tmp_path / "kept"
     arms = [str(tmp_path / "one"), f"{tmp_path / 'two'}:eval"]
     asked = ["--metric", "em", "--metric", "f1", "--baseline", "one"]
-    freeze_main([*arms, "--out", str(kept / "a.json"), *TITLE, *asked])
-    (kept / "a.md").write_text("Two is no better.\n")
-    page = " ".join(render(kept).split())
-    assert "| one | toy | dev | eval | 2 | 50.0 ± 0.0 |" in page
-    assert "| two | toy | dev | eval | 2 | 75.0 ± 35.4 |" in page
-    assert (page.count("Baseline: one:eval."), page.count(" ### toy/dev ")) == (1, 2)
-    assert "+25.0 [" in page
-    assert page.index("Two is no better.") < page.index("+25.0 [") < page.index("Commit abc123"), "what it means first"
+    freeze_main([*arms, "--out", str(folder / "a.json"), *TITLE, *asked])
+    (folder / "a.md").write_text("Two is no better.\n")
+    text = page(folder)
+    assert "| one | toy | dev | eval | 2 | 50.0 ± 0.0 |" in text
+    assert "| two | toy | dev | eval | 2 | 75.0 ± 35.4 |" in text
+    assert text.count("Baseline: one:eval.") == text.count(" ### EM, toy/dev ") == text.count(" ### F1, toy/dev ") == 1
+    assert "+25.0 [" in text
+    assert text.index("Two is no better.") < text.index("+25.0 [") < text.index("Commit abc123"), "the answer first"
 
 
-def test_stages_that_experiments_share_are_shown_once_with_what_their_seeds_made(tmp_path: Path) -> None:
-    for seed, auc in enumerate((0.75, 0.85)):
-        prm = tmp_path / f"prm{seed}"
-        prm.mkdir()
-        (prm / "manifest.json").write_text(json.dumps({"seconds": 10.0 + 4 * seed, "metrics": {"prm/auc": auc}}))
-        for name in ("one", "two"):
-            artifacts = {"prm": prm, "eval": evaluation(tmp_path / f"{name}{seed}", [answered(0, 1)])}
-            write(tmp_path, name, seed, artifacts)
-    freeze_main([str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "k/a.json"), *TITLE])
-    page = " ".join(render(tmp_path / "k").split())
-    assert "- one:prm (12 ± 3 s): prm/auc 0.8 ± 0.0707 " in page
-    assert "two:prm" not in page
+def test_stages_that_experiments_share_are_frozen_once(tmp_path: Path) -> None:
+    prm = tmp_path / "prm"
+    prm.mkdir()
+    (prm / "manifest.json").write_text(json.dumps({"seconds": 10.0, "metrics": {"prm/pair_accuracy": 0.75}}))
+    for name in ("one", "two"):
+        write(tmp_path, name, 0, {"prm": prm, "eval": evaluation(tmp_path / f"{name}0", [answered(0, 1)])})
+    stages = freeze([str(tmp_path / "one"), str(tmp_path / "two")], title="T", command="c")["stages"]
+    assert [(stage["experiment"], stage["stage"]) for stage in stages] == [
+        ("one", "prm"),
+        ("one", "eval"),
+        ("two", "eval"),
+    ]
+    assert stages[0]["metrics"] == {"prm/pair_accuracy": 0.75}
 
 
 def test_a_file_that_was_not_made_by_freezing_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"title": "T"}))
-    with pytest.raises(DataError, match=r"x\.json lacks 'rows'"):
+    with pytest.raises(DataError, match=r"x\.json lacks 'question'"):
         render(tmp_path)
 
 
-def test_a_folder_without_results_leaves_the_page_as_it_was(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Results")
-    for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(SystemExit, match=rf"^error: no results \(\*\.json\) in {folder}: make some with [^\n]*$"):
-            page_main([str(folder), str(page)])
-    assert page.read_text() == "# Results"
+def test_a_folder_without_results_leaves_the_pages_as_they_were(tmp_path: Path) -> None:
+    index = tmp_path / "kept.md"
+    index.write_text("# Results")
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(SystemExit, match=r"^error: no results \(\*\.json\) in .*kept: make some with [^\n]*$"):
+        page_main([str(tmp_path / "kept")])
+    assert index.read_text() == "# Results"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
-from evaluation.ranking import auc, auc_resampled, interval
+from evaluation.ranking import auc, draw_questions, interval
 
 
 def test_auc_counts_the_pairs_in_the_right_order_and_ties_half() -> None:
@@ -36,16 +36,21 @@ def test_auc_is_the_statistic_of_mann_and_whitney(rows: list[tuple[int, bool]]) 
         assert auc([score for score, _ in rows], [label for _, label in rows]) == pytest.approx(expected)
 
 
-def test_questions_are_drawn_whole_and_alike_for_every_scorer() -> None:
-    questions = [f"q{n // 4}" for n in range(400)]
+def test_questions_are_drawn_with_all_their_steps_and_alike_for_every_scorer() -> None:
+    draws = draw_questions(["a", "b", "a", "c"], seed=1, resamples=200)
+    assert draws.shape == (200, 4)
+    assert np.array_equal(draws[:, 0], draws[:, 2])
+    assert np.all(draws[:, [0, 1, 3]].sum(1) == 3), "three questions are drawn, some of them twice"
+    assert np.array_equal(draws, draw_questions(["a", "b", "a", "c"], seed=1, resamples=200))
+    assert not np.array_equal(draws, draw_questions(["a", "b", "a", "c"], seed=2, resamples=200))
+
+
+def test_the_interval_of_resampled_aucs_holds_the_auc() -> None:
     right = np.arange(400) // 2 % 2 == 0
-    noise = np.random.default_rng(0).normal(size=400)
-    good, again = (auc_resampled(right + noise, right, questions, seed=1) for _ in range(2))
-    assert np.array_equal(good, again)
-    assert not np.array_equal(good, auc_resampled(right + noise, right, questions, seed=2))
-    assert np.allclose(auc_resampled(2 * (right + noise), right, questions, seed=1) - good, 0)
-    low, high = interval(good)
-    assert low < auc(right + noise, right) < high
+    scores = right + np.random.default_rng(0).normal(size=400)
+    draws = draw_questions([f"q{n // 4}" for n in range(400)], seed=1, resamples=500)
+    low, high = interval(np.array([auc(scores, right, weights) for weights in draws]))
+    assert low < auc(scores, right) < high
     assert 0.03 < high - low < 0.15
-    whole = auc_resampled(np.arange(8), [True] * 4 + [False] * 4, ["a"] * 8, seed=0)
-    assert np.all(whole == 0), "one question is always drawn whole"
+    assert interval(np.array([math.nan, 1.0, 1.0])) == (1.0, 1.0)
+    assert all(math.isnan(bound) for bound in interval(np.array([math.nan])))

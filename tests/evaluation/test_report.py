@@ -49,8 +49,8 @@ def test_the_headline_is_returned_with_intervals(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def report(tmp_path: Path) -> str:
-    """The page of an experiment with a world, a wrong agent and a better one."""
+def folder(tmp_path: Path) -> Path:
+    """The folder of an experiment with a world, a wrong agent and a better one."""
     world = tmp_path / "store" / "world-1"
     world.mkdir(parents=True)
     (world / "manifest.json").write_text(json.dumps({"metrics": {"facts": 9, "guess_em": 0.234}, "seconds": 1.0}))
@@ -64,57 +64,75 @@ def report(tmp_path: Path) -> str:
         "weak": evaluation(tmp_path / "store" / "weak-1", [answered(0, 0), answered(1, 0)]),
         "strong": evaluation(tmp_path / "store" / "strong-1", good, groups=groups, notes=notes),
     }
-    write(tmp_path, "exp", 1, artifacts)
-    return (tmp_path / "exp" / "seed1" / "report.md").read_text()
+    write(tmp_path, "exp", 1, artifacts, question="Is the strong agent better?")
+    return tmp_path / "exp" / "seed1"
 
 
-def test_report_shows_results_by_group_in_order(report: str) -> None:
-    by_hops = report[report.index("### By hops") : report.index("### By type")]
+@pytest.fixture
+def report(folder: Path) -> str:
+    return (folder / "report.md").read_text()
+
+
+@pytest.fixture
+def details(folder: Path) -> str:
+    return (folder / "details.md").read_text()
+
+
+def test_the_report_opens_with_question_and_table_and_leaves_the_rest_to_the_details(report: str) -> None:
+    lines = [line for line in report.splitlines() if line]
+    assert lines[:3] == ["# exp, seed 1", "Is the strong agent better?", "## Results: toy/dev"]
+    assert [line.split()[1] for line in lines[3:7]] == ["stage", "------", "weak", "strong"]
+    assert "[details](details.md)" in report
+    for heading in ("By hops", "## Stages", "Guessing", "Settings"):
+        assert heading not in report
+
+
+def test_details_show_results_by_group_in_order(details: str) -> None:
+    by_hops = details[details.index("### By hops") : details.index("### By type")]
     assert by_hops.index("| 2 ") < by_hops.index("| 10 ")
-    assert "| bridge" in report[report.index("### By type") :]
+    assert "| bridge" in details[details.index("### By type") :]
 
 
-def test_report_shows_intervals_and_measures_that_rows_of_results_leave_out(tmp_path: Path) -> None:
+def test_details_show_intervals_and_measures_that_rows_of_results_leave_out(tmp_path: Path) -> None:
     row = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
     row |= {"true_steps": 0.5, "flawed": 0.25, "flawed_low": 0.125, "flawed_high": 0.5}
     text = write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [answered(0, 1)], rows=[row])})
-    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
-    assert "25.0 [12.5, 50.0]" in report
-    assert "true steps" in report
+    details = (tmp_path / "exp" / "seed0" / "details.md").read_text()
+    assert "25.0 [12.5, 50.0]" in details
+    assert "true steps" in details
     assert "25.0 |" in text
     assert "true steps" not in text
 
 
-def test_report_shows_the_guesser_and_how_episodes_ended(report: str) -> None:
-    assert "- world: guess_em 23.4" in report
-    assert "- stops: answered 7, step_budget 2" in report
-    assert "- limits:\n  - turns: max 4" in report
-    assert "| strong | strong-1 |" in report
+def test_details_show_the_guesser_and_how_episodes_ended(details: str) -> None:
+    assert "- world: guess_em 23.4" in details
+    assert "- stops: answered 7, step_budget 2" in details
+    assert "- limits:\n  - turns: max 4" in details
+    assert "| strong | strong-1 |" in details
 
 
-def test_report_tells_what_every_other_stage_made_how_long_it_took_and_where_its_own_page_is(tmp_path: Path) -> None:
+def test_details_tell_what_every_other_stage_made_how_long_it_took_and_where_its_own_page_is(tmp_path: Path) -> None:
     label = tmp_path / "store" / "label-1"
     label.mkdir(parents=True)
     metrics = {"pairs": 1856.0, "pairs/agreement": 0.81234567, "prm/auc": None}
     (label / "manifest.json").write_text(json.dumps({"kind": "make", "seconds": 61.4, "metrics": metrics}))
     (label / "report.md").write_text("# Pairs")
     write(tmp_path, "exp", 0, {"label": label, "eval": evaluation(tmp_path / "store" / "eval-1", [answered(0, 1)])})
-    report = (tmp_path / "exp" / "seed0" / "report.md").read_text()
-    row = next(line for line in report.splitlines() if line.startswith("| label"))
+    details = (tmp_path / "exp" / "seed0" / "details.md").read_text()
+    row = next(line for line in details.splitlines() if line.startswith("| label"))
     assert " ".join(row.split()) == "| label | label-1 | make | [report](../../store/label-1/report.md) | 61 |"
-    assert "- label: pairs 1856, pairs/agreement 0.8123, prm/auc –" in report
-    assert "- eval:" not in report
+    assert "- label: pairs 1856, pairs/agreement 0.8123, prm/auc –" in details
+    assert "- eval:" not in details
 
 
 def test_report_shows_one_episode_of_each_sort_from_the_last_stage_that_has_it(report: str) -> None:
     right = report[report.index("### Right (strong") : report.index("### Right by a flawed process (strong")]
     assert "Question: Question 1?" in right
-    assert "1. query: who is 1?" in right
-    assert "found d1, d0" in right
-    assert "answered, EM 100.0, F1 100.0" in right
+    assert "1. query: who is 1? (retrieved d1, d0)" in right
+    assert "Prediction: x (answered, EM 100.0, F1 100.0)" in right
     wrong = report[report.index("### Wrong (strong") :]
-    assert "2. answer (invalid): x" in wrong
-    assert "3. none (invalid): I forgot the tags" in wrong
+    assert "2. answer (not in format): x" in wrong
+    assert "3. none (not in format): I forgot the tags" in wrong
     assert "Prediction: (none)" in wrong
 
 
@@ -132,7 +150,7 @@ def test_same_artifacts_same_bytes(tmp_path: Path) -> None:
     first = {path.name: path.read_bytes() for path in (tmp_path / "exp" / "seed0").iterdir()}
     write(tmp_path, "exp", 0, {"eval": tmp_path / "store" / "eval-exp-0"})
     assert {path.name: path.read_bytes() for path in (tmp_path / "exp" / "seed0").iterdir()} == first
-    assert set(first) == {"results.json", "report.md"}
+    assert set(first) == {"results.json", "report.md", "details.md"}
 
 
 def test_an_experiment_without_evaluation_says_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode, Step, Turn
@@ -14,16 +15,38 @@ from tests.tiny import byte_tokenizer, question
 
 def episode(answer: str, *valid: bool) -> Episode:
     turn = Turn("policy", (9,), (1,) * len(valid), (-1.0,) * len(valid), "stop", "a")
-    steps = tuple(Step("query", one, ((0, i, i + 1),)) for i, one in enumerate(valid))
+    steps = tuple(Step("query", in_format, ((0, i, i + 1),)) for i, in_format in enumerate(valid))
     return Episode(question(), (1, 2), [turn], status="answered", answer=answer, steps=steps)
 
 
-def test_step_rewards_of_right_and_wrong_episodes_are_those_of_valid_steps() -> None:
-    """The wrong episode's second step is invalid: a rule gave it 0, not the reward model."""
+def measured(rewards: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a right episode and a wrong one, whose second step is out of format."""
     episodes = [episode(question().answers[0], True, True), episode("no such thing", True, False)]
-    given = torch.tensor([[0.6, 0.4], [0.8, 0.0]])
-    scores = Scores(given, torch.ones(2, 2, dtype=torch.bool), torch.tensor([1.0, 0.0]), {"prm": given})
+    step_BS = sum((values for values in rewards.values() if values.dim() == 2), torch.zeros(2, 2))
+    outcome_B = sum((values for values in rewards.values() if values.dim() == 1), torch.zeros(2))
+    scores = Scores(step_BS, torch.ones(2, 2, dtype=torch.bool), outcome_B, rewards)
     protocol = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
-    values = measure(episodes, scores, torch.zeros(2, 2), protocol, group_size=2)
-    tags = {"rewards/prm/mean": 0.45, "rewards/prm/right": 0.5, "rewards/prm/wrong": 0.8}
-    assert {name: float(values[name].mean()) for name in tags} == pytest.approx(tags)
+    return measure(episodes, scores, torch.zeros(2, 2), protocol, group_size=2)
+
+
+STEPS = torch.tensor([[0.6, 0.4], [0.8, 0.0]])
+
+
+@pytest.mark.parametrize("name", ["prm", "judge"])
+def test_every_step_reward_is_measured_apart_for_right_and_wrong_episodes(name: str) -> None:
+    """Steps in format alone: the reward of others is set by rule, and they stand mostly in wrong episodes."""
+    values = measured({name: STEPS, "answer_f1": torch.tensor([1.0, 0.0])})
+    means = {tag: float(values[f"rewards/{name}/{tag}"].mean()) for tag in ("mean", "right", "wrong")}
+    assert means == pytest.approx({"mean": 0.45, "right": 0.5, "wrong": 0.8})
+    assert "rewards/answer_f1/right" not in values
+    assert not [tag for tag in values if tag.startswith("prm/")]
+
+
+def test_measures_of_a_level_without_reward_are_absent() -> None:
+    outcome, steps = measured({"answer_f1": torch.tensor([1.0, 0.0])}), measured({"prm": STEPS})
+    of_outcomes = {"reward", "reward_std", "frac_reward_zero_std"}
+    of_steps = {"step_reward", "step_reward_std", "frac_reward_zero_std/process"}
+    assert of_outcomes <= outcome.keys()
+    assert of_steps <= steps.keys()
+    assert not of_steps & outcome.keys()
+    assert not of_outcomes & steps.keys()

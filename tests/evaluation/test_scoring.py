@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,10 @@ def episode(answer: str = "Paris", status="answered", gold: Gold | None = GOLD) 
     query = Turn("policy", (), (1, 2), (0.0, 0.0), "stop", "u", text="asks", action=Action("query", "q"), hits=HITS)
     final = Turn("policy", (), (3,), (0.0,), "stop", "v", text="says", action=Action("answer", answer))
     done = Episode(Question("q1", "Where?", ("Paris", "City of Light"), gold), (), [query, final], status, answer)
-    done.steps = (Step("query", "q", True, ((0, 0, 2),), HITS), Step("answer", answer, False, ((1, 0, 1),)))
+    done.steps = (
+        Step("query", True, ((0, 0, 2),), query="q", said="asks", hits=HITS),
+        Step("answer", False, ((1, 0, 1),), claim=answer, said="says"),
+    )
     return done
 
 
@@ -36,6 +40,11 @@ def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_retriever() -> N
     assert score(episode(), valid=True, retrieves=False)["recall"] is None
 
 
+def test_searches_do_not_apply_without_a_retriever() -> None:
+    assert score(episode(), valid=True)["searches"] == 1
+    assert score(episode(), valid=True, retrieves=False)["searches"] is None
+
+
 def test_an_agent_that_does_not_search_finds_nothing() -> None:
     unsearched = episode()
     unsearched.turns = unsearched.turns[1:]
@@ -45,19 +54,37 @@ def test_an_agent_that_does_not_search_finds_nothing() -> None:
 
 @dataclass
 class FakeJudgement:
-    valid: tuple[bool, ...]
-    flawed: bool
-    unresolved: bool
+    valid: tuple[bool | None, ...] = (True, False)
+    flawed: bool = True
+    unresolved: bool | None = False
 
 
 class FakeOracle:
+    def __init__(self, *judgement: Any) -> None:
+        self.judgement = FakeJudgement(*judgement)
+
     def judge(self, episode: Episode) -> FakeJudgement:
-        return FakeJudgement((True, False), True, False)
+        return self.judgement
 
 
 def test_the_oracle_counts_process_hallucination() -> None:
     row = score(episode(), valid=True, oracle=FakeOracle())
     assert (row["em"], row["flawed"], row["unresolved"], row["true_steps"]) == (1, 1, 0, 0.5)
+
+
+def test_steps_that_cannot_be_judged_count_for_nothing() -> None:
+    row = score(episode(), valid=True, oracle=FakeOracle((None, True), False, None))
+    assert (row["flawed"], row["unresolved"], row["true_steps"]) == (0, None, 1)
+    row = score(episode(), valid=True, oracle=FakeOracle((None, None), True, False))
+    assert (row["flawed"], row["true_steps"]) == (None, None), "no step can be judged"
+    assert summarise([row], seed=0)["flawed"] is None
+
+
+def test_an_episode_without_steps_is_not_flawed_where_truth_is_known() -> None:
+    empty = episode("", status="token_budget")
+    empty.turns, empty.steps = [], ()
+    row = score(empty, valid=False, oracle=FakeOracle((), False, False))
+    assert (row["flawed"], row["true_steps"], row["valid_steps"]) == (0, None, None)
 
 
 def test_an_episode_that_failed_is_not_scored_but_counted() -> None:

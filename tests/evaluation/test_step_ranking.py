@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,23 +78,16 @@ def ranking(protocol: ProRAG, retriever: Retriever | None = None, **settings: An
 def test_a_scorer_that_knows_the_truth_has_auc_one_and_its_opposite_none(protocol: ProRAG, tmp_path: Path) -> None:
     maker = ranking(protocol)
     maker.make(tmp_path, seed=0, rank=0, world_size=1)
-    headline = maker.merge(tmp_path, seed=0, world_size=1)
+    metrics = maker.merge(tmp_path, seed=0, world_size=1)
     groups = {g["group"]: g for g in json.loads((tmp_path / "data/step_ranking.json").read_text())["groups"]}
-    assert list(groups) == ["all", "answer", "query", "subanswer"]
-    assert groups["query"]["scorers"]["prm"]["auc"] == 1
-    assert groups["query"]["scorers"]["contrary"]["auc"] == 0
-    assert groups["query"]["valid"] == pytest.approx(8 / 12)
-    assert groups["answer"]["scorers"]["prm"]["auc"] is None, "every answer was true"
+    assert list(groups) == ["macro", "answer", "query", "subanswer", "pooled"]
+    assert groups["query"]["true"] == pytest.approx(8 / 12)
     assert groups["query"]["scorers"]["logp_mean"]["auc"] == 0.5, "all tokens were written with one log-probability"
-    assert groups["query"]["scorers"]["prm"]["auc_gain"] == 0.5
-    assert groups["query"]["scorers"]["prm"]["accuracy_at_0"] == 1
-    assert groups["all"]["n"] == 12 * 2 * 3
-    assert headline["prm/auc"] == groups["all"]["scorers"]["prm"]["auc"] < 1, "an answer without score ranks last"
-    assert headline["prm/auc_logprob"] == groups["all"]["scorers"]["logp_mean"]["auc"]
-    assert {"prm/accuracy_at_0", "prm/contrary/auc"} <= headline.keys()
-    report = (tmp_path / "report.md").read_text()
-    assert "| query (n 24, 67 % true) |" in report
-    assert "| prm |" in report
+    assert groups["pooled"]["n"] == 12 * 2 * 3
+    assert groups["answer"]["scorers"]["prm"]["auc"] is None, "every answer was true"
+    assert (metrics["prm/auc/macro"], metrics["prm/auc/query"], metrics["prm/contrary/auc/query"]) == (1, 1, 0)
+    assert metrics["prm/auc/pooled"] < 1, "an answer without score ranks last"
+    assert (tmp_path / "report.md").read_text().startswith("# Ranking of true and untrue steps\n\nAUC with")
 
 
 def test_where_all_steps_are_true_there_is_nothing_to_rank_and_it_says_so(protocol: ProRAG, tmp_path: Path) -> None:
@@ -103,12 +97,25 @@ def test_where_all_steps_are_true_there_is_nothing_to_rank_and_it_says_so(protoc
 
     maker = ranking(protocol, oracle=Trusting())
     maker.make(tmp_path, seed=0, rank=0, world_size=1)
-    headline = maker.merge(tmp_path, seed=0, world_size=1)
-    assert headline["prm/valid_share"] == 1
-    assert "prm/auc" not in headline
-    page = (tmp_path / "report.md").read_text()
-    assert "AUC less that of the mean log-probability –; a score above 0" in page
-    assert "| prm | – |" in page
+    metrics = maker.merge(tmp_path, seed=0, world_size=1)
+    assert metrics["prm/true_share"] == 1
+    assert not [name for name in metrics if "auc" in name]
+    assert re.search(r"^\| prm +\| +– \| +– \| +– \|$", (tmp_path / "report.md").read_text(), re.MULTILINE)
+
+
+def test_steps_that_cannot_be_judged_are_left_out(protocol: ProRAG, tmp_path: Path) -> None:
+    class Partial:
+        def judge(self, episode: Episode) -> Any:
+            return SimpleNamespace(
+                valid=tuple(None if s.kind == "answer" else "bad" not in s.text for s in episode.steps)
+            )
+
+    maker = ranking(protocol, oracle=Partial())
+    maker.make(tmp_path, seed=0, rank=0, world_size=1)
+    maker.merge(tmp_path, seed=0, world_size=1)
+    rows = [json.loads(line) for line in (tmp_path / "data/steps.jsonl").read_text().splitlines()]
+    assert {row["kind"] for row in rows} == {"query", "subanswer"}
+    assert {row["valid"] for row in rows} == {True, False}
 
 
 def test_how_it_is_cut_and_shared_out_does_not_matter_and_done_units_stay(protocol: ProRAG, tmp_path: Path) -> None:
@@ -127,14 +134,15 @@ def test_how_it_is_cut_and_shared_out_does_not_matter_and_done_units_stay(protoc
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "shared" / name).read_bytes()
 
 
-def test_stored_log_probabilities_are_the_baseline(protocol: ProRAG, tmp_path: Path) -> None:
+def test_stored_log_probabilities_length_and_position_are_baselines(protocol: ProRAG, tmp_path: Path) -> None:
     maker = ranking(protocol)
     maker.make(tmp_path, seed=0, rank=0, world_size=1)
-    row = next(read_rows(tmp_path / "data/units/00000.jsonl", None))
+    row, second, *_ = read_rows(tmp_path / "data/units/00000.jsonl", None)
     tokens = len(protocol.codec.control(says_first()))
     assert row["scores"]["logp_mean"] == pytest.approx(-0.5)
     assert row["scores"]["logp_sum"] == pytest.approx(-0.5 * tokens)
     assert row["scores"]["shorter"] == -tokens
+    assert (row["scores"]["position"], second["scores"]["position"]) == (0, -1), "earlier steps score higher"
 
 
 def says_first() -> str:
@@ -155,7 +163,8 @@ def test_a_failed_retriever_leaves_no_unit(protocol: ProRAG, tmp_path: Path) -> 
 def test_wrong_settings_and_no_steps_are_one_clear_line(protocol: ProRAG, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
         ranking(protocol, samples=0)
-    with pytest.raises(ConfigError, match="logp_mean is the name of a baseline"):
-        ranking(protocol, scorers={"logp_mean": Scorer(1)})
-    with pytest.raises(DataError, match="no step was sampled"):
+    for name in ("logp_mean", "kind"):
+        with pytest.raises(ConfigError, match=f"{name} is the name of a baseline"):
+            ranking(protocol, scorers={name: Scorer(1)})
+    with pytest.raises(DataError, match="no sampled step could be judged"):
         ranking(protocol, questions=[]).merge(tmp_path, seed=0, world_size=1)

@@ -40,4 +40,4 @@ def test_metrics_that_no_row_has_are_left_out() -> None:
 def test_the_legend_tells_what_figures_count() -> None:
     assert "also where only the retriever missed the passage" in LEGEND
     assert "0 for a question without a search where there is a retriever" in LEGEND
-    assert "Seconds: of all processes, added up" in LEGEND
+    assert "Seconds: summed over processes" in LEGEND

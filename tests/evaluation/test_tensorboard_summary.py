@@ -47,7 +47,7 @@ def test_the_table_of_settings_knows_which_differ_between_experiments(tmp_path: 
     request = RequestContext()
     written = context.hparams_metadata(request, "")
     entries = [run for run, tags in written.items() if "_hparams_/session_start_info" in tags]
-    assert sorted(entries) == ["ablation/seed0/tensorboard/summary", "base/seed0/tensorboard/summary"]
+    assert sorted(entries) == ["ablation/seed0/summary", "base/seed0/summary"]
     found = context.experiment_from_metadata(request, "", True, written, [])
     differs = {info.name: info.differs for info in found.hparam_infos}
     expected = {"experiment": True, "stages.rl.beta": True, "seed": False, "lr": False, "mode": False, "only": False}
@@ -58,7 +58,7 @@ def test_the_table_of_settings_knows_which_differ_between_experiments(tmp_path: 
 
 def test_final_metrics_carry_the_stage(tmp_path: Path) -> None:
     folder = experiment(tmp_path, "base", [1, 0, 1, 1])
-    events = EventAccumulator(str(folder / "tensorboard" / "summary")).Reload()
+    events = EventAccumulator(str(folder / "summary")).Reload()
     assert events.Scalars("eval/toy/dev/em")[0].value == 0.75
 
 
@@ -70,7 +70,7 @@ def test_the_layout_is_seen_once_and_its_patterns_find_the_tags_of_training(tmp_
 
     folders = [experiment(tmp_path, name, [1, 0]) for name in ("one", "two")]
     for folder in folders:
-        with SummaryWriter(str(folder / "tensorboard" / "rl" / "0123")) as writer:
+        with SummaryWriter(str(folder / "rl")) as writer:
             writer.add_scalar(tag, 0.5, 3)
             writer.add_scalar("rewards_of_others", 0.5, 3)
     context = seen(tmp_path)
@@ -81,7 +81,7 @@ def test_the_layout_is_seen_once_and_its_patterns_find_the_tags_of_training(tmp_
     assert len(titles) == len(set(titles)) + 1  # "steps in format" is in both parts
     patterns = [p for c in layout["category"] for chart in c["chart"] for p in chart["multiline"]["tag"]]
     for name in ("one", "two"):
-        run = f"{name}/seed0/tensorboard/rl/0123"
+        run = f"{name}/seed0/rl"
         found = [plugin.scalars_impl(RequestContext(), run, pattern, "")["tag_to_events"] for pattern in patterns]
         assert [list(tags) for tags in found if tags] == [[tag]]
 
@@ -90,7 +90,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     folder = experiment(tmp_path, "base", [1, 0])
 
     def files() -> list[tuple[str, int]]:
-        return sorted((path.name, path.stat().st_mtime_ns) for path in (folder / "tensorboard" / "summary").iterdir())
+        return sorted((path.name, path.stat().st_mtime_ns) for path in (folder / "summary").iterdir())
 
     before = files()
     experiment(tmp_path, "base", [1, 0])
@@ -120,10 +120,34 @@ def test_a_fit_that_experiments_share_is_drawn_in_both(tmp_path: Path) -> None:
     assert len([path for path in (runs / "store").iterdir() if path.is_dir()]) == 1
     losses = []
     for name in ("first", "second"):
-        (events,) = (runs / name / "seed0" / "tensorboard" / "fit").iterdir()
-        losses.append([(one.step, one.value) for one in EventAccumulator(str(events)).Reload().Scalars("loss")])
+        events = EventAccumulator(str(runs / name / "seed0" / "fit")).Reload()
+        losses.append([(point.step, point.value) for point in events.Scalars("loss")])
     assert len(losses[0]) == 4
     assert losses[0] == losses[1]
     assert micro.run("--force", "fit", config=config) == 0
-    left = [path.parts[-5] for path in runs.glob("*/seed0/tensorboard/fit/*")]
+    left = [path.parts[-3] for path in runs.glob("*/seed0/fit")]
     assert left == ["second"]  # what the first drew is of an artifact that is no more
+
+
+def test_runs_are_named_by_experiment_seed_and_stage_and_hold_one_artifact(tmp_path: Path) -> None:
+    config, runs = tmp_path / "fit.yaml", tmp_path / "runs"
+    config.write_text(
+        FIT.format(name="first", output=runs) + "  numbers: {data: {target: 'tests.toys:Numbers', count: 3}}\n"
+    )
+
+    def drawn(tag: str, run: str) -> list[float]:
+        return [point.value for point in EventAccumulator(str(runs / run)).Reload().Scalars(tag)]
+
+    assert micro.run(config=config) == 0
+    names = {f"first/seed0/{run}" for run in ("fit", "numbers", "summary")}
+    assert set(seen(runs).multiplexer.Runs()) == names
+    first = drawn("loss", "first/seed0/fit")
+    changed = ("stages.fit.module.lr=0.5", "stages.numbers.data.count=5")
+    assert micro.run(*changed, config=config) == 0
+    assert set(seen(runs).multiplexer.Runs()) == names
+    assert drawn("numbers", "first/seed0/numbers") == [5]
+    second = drawn("loss", "first/seed0/fit")
+    assert len(second) == len(first)
+    assert second != first
+    assert micro.run(config=config) == 0, "nothing runs: the first artifacts are shown again"
+    assert (drawn("loss", "first/seed0/fit"), drawn("numbers", "first/seed0/numbers")) == (first, [3])

@@ -189,10 +189,10 @@ def test_adapters_are_enabled_again_after_an_error() -> None:
 
     def fail() -> None:
         with adapters_disabled(began.model):
+            assert layers
             assert all(layer.disable_adapters for layer in layers)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert layers
     assert not any(layer.disable_adapters for layer in layers)

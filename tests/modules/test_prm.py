@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from safetensors.torch import load_file
 
 from common.errors import ConfigError
 from datamodules.pair_data import PairData
 from datamodules.records import pair_to_row, write_rows
 from envs.protocols.prorag import ProRAG
+from envs.score_positions import ScoreBatch
 from modules.optimizer import AdamW
 from modules.prm import PRM
-from modules.reward_model import load_reward_model
+from modules.reward_model import RewardModel, load_reward_model
 from tests.steps import toy_pairs
 from tests.tiny import byte_tokenizer, tiny_policy
 
@@ -27,11 +29,19 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fitted(
-    pairs: Path, folder: Path, *, epochs: int = 3, validation: float = 0.3, lr: float = 3e-3, **settings: Any
+    pairs: Path,
+    folder: Path,
+    *,
+    epochs: int = 3,
+    validation: float = 0.3,
+    lr: float = 3e-3,
+    precision: Any = "32-true",
+    **settings: Any,
 ) -> Trainer:
     module = PRM(tiny_policy(byte_tokenizer()), AdamW(lr), **settings)
     trainer = Trainer(
         accelerator="cpu",
+        precision=precision,
         max_epochs=epochs,
         num_sanity_val_steps=0,
         logger=False,
@@ -98,6 +108,26 @@ def test_without_held_out_pairs_it_warns_that_the_calibration_is_overconfident(
     fitted(pairs, tmp_path, epochs=1, validation=0.0)
     assert "no pairs are held out" in caplog.text
     assert load_reward_model(tmp_path / "model").scale != 1
+
+
+@pytest.mark.parametrize(("precision", "logp_weight"), [("bf16-mixed", 0.0), ("bf16-true", 0.0), ("bf16-true", 1.0)])
+def test_in_half_precision_the_head_trains_and_scores_in_float32(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, logp_weight: float
+) -> None:
+    """Scores rounded to bfloat16 could tie; those of the last batches are not rounded."""
+    batches: list[torch.Tensor] = []
+    raw_scores = RewardModel.raw_scores
+
+    def recorded(self: RewardModel, batch: ScoreBatch) -> torch.Tensor:
+        batches.append(raw_scores(self, batch))
+        return batches[-1]
+
+    monkeypatch.setattr(RewardModel, "raw_scores", recorded)
+    trainer = fitted(pairs, tmp_path, epochs=1, validation=0.0, precision=precision, logp_weight=logp_weight)
+    assert {parameter.dtype for parameter in trainer.lightning_module.head.parameters()} == {torch.float32}
+    assert {value.dtype for value in load_file(tmp_path / "model" / "head.safetensors").values()} == {torch.float32}
+    scores = batches[4].detach()  # of the last batch that was trained on
+    assert (scores != scores.bfloat16().float()).float().mean() > 0.9
 
 
 def test_a_negative_weight_is_refused() -> None:

@@ -10,7 +10,7 @@ from common.errors import ConfigError
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode
 from modules import reward_model
-from modules.reward_model import ReadAt, RewardModel, load_reward_model, untrained_reward_model
+from modules.reward_model import ReadAt, RewardModel, StepHead, load_reward_model, untrained_reward_model
 from tests.steps import episodes
 from tests.tiny import byte_tokenizer, tiny_policy
 
@@ -120,3 +120,29 @@ def test_a_policy_is_no_reward_model(tmp_path: Path) -> None:
     tiny_policy(byte_tokenizer()).save(tmp_path)
     with pytest.raises(ConfigError, match=r"no reward model at .*; give the model/ folder of a fitted PRM"):
         load_reward_model(tmp_path)
+
+
+# Scores 1 and 1 + 2^-12; a step of bfloat16 at 1 is 2^-7.
+CLOSE = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+
+
+def close_head(logp_weight: float = 0.0) -> StepHead:
+    head = StepHead(2, logp_weight)
+    with torch.no_grad():
+        head.linear.weight.copy_(torch.tensor([[1.0, 2.0**-12]]))
+    return head
+
+
+def test_siblings_closer_than_a_bfloat16_step_keep_their_order_under_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = close_head()(CLOSE.bfloat16(), torch.zeros(2))
+    assert scores.tolist() == [1.0, 1.0 + 2.0**-12]
+
+
+def test_a_cast_of_the_module_around_it_leaves_the_head_in_float32() -> None:
+    head = close_head(logp_weight=1 / 3)
+    torch.nn.ModuleList([head]).to(torch.bfloat16)
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+    assert head(CLOSE.bfloat16(), torch.zeros(2)).tolist() == [1.0, 1.0 + 2.0**-12]
+    assert head.logp_weight.item() == pytest.approx(1 / 3)
+    assert torch.nn.ModuleList([head]).to("meta")[0].zero.device.type == "meta"  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ConfigError
-from pipeline.documents import from_overrides, read, read_chain
+from pipeline.documents import from_overrides, question_of, read, read_chain
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -21,6 +21,12 @@ def write(folder: Path, name: str, text: str) -> Path:
 def test_exponents_are_numbers_and_dates_are_text(tmp_path: Path) -> None:
     value = read(write(tmp_path, "x.yaml", "a: 1e-5\nb: 2.5E+3\nc: 2026-11-21\nd: 1.e3\ne: 12\nf: e5\n")).value
     assert value == {"a": 1e-5, "b": 2500.0, "c": "2026-11-21", "d": 1000.0, "e": 12, "f": "e5"}
+
+
+def test_the_question_of_a_file_is_asked_by_the_comment_at_its_head(tmp_path: Path) -> None:
+    texts = {"# Does it help? At 8B.\na: 1\n": "Does it help?", "# Does it\n# help? No.\n": "Does it help?"}
+    texts |= {"# It helps.\na: 1\n": "", "a: 1\n# Does it help?\n": "", "": ""}
+    assert [question_of(write(tmp_path, "x.yaml", text)) for text in texts] == list(texts.values())
 
 
 def test_every_key_and_list_element_has_its_line(tmp_path: Path) -> None:

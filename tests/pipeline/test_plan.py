@@ -100,3 +100,42 @@ def test_stages_that_are_done_are_not_checked_again(tmp_path: Path) -> None:
     artifact.folder.mkdir(parents=True)
     artifact.close({})
     assert plan(tmp_path, *broken).checked().stages["other"].done
+
+
+SETTINGS = """\
+experiment: x
+parts:
+  checkpoint: {target: "lightning.pytorch.callbacks:ModelCheckpoint", filename: last, enable_version_counter: false}
+  tokenizer: models/tiny
+  policy: {target: "m:load", model: models/tiny, tokenizer: "${parts.tokenizer}", dtype: float32}
+stages:
+  rl:
+    module: {target: "m:M", policy: "${parts.policy}", lr: 1, betas: [0.9, 0.95], mode: group}
+    data: {target: "d:D", path: ./rows.csv, shuffle: true}
+    callbacks: {checkpoint: "${parts.checkpoint}", guard: {target: "g:G", kl: null}}
+    trainer: {max_epochs: 3}
+"""
+
+
+def test_settings_of_a_run_are_what_may_differ_without_plumbing(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(SETTINGS)
+    plan = Plan.of(load(tmp_path / "x.yaml", ["seed=3", "stages.rl.module.lr=2"]))
+    assert plan.settings() == {
+        **{"experiment": "x", "seed": 3, "processes": 1, "parts.policy.dtype": "float32"},
+        "changes": "stages.rl.module.lr=2",
+        **{"stages.rl.module.lr": 2, "stages.rl.module.betas[0]": 0.9, "stages.rl.module.betas[1]": 0.95},
+        **{"stages.rl.module.mode": "group", "stages.rl.data.shuffle": True, "stages.rl.callbacks.guard.kl": None},
+        "stages.rl.trainer.max_epochs": 3,
+    }
+
+
+def test_changes_are_what_an_experiment_sets_otherwise_than_its_bases(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(SETTINGS)
+    assert Plan.of(load(tmp_path / "x.yaml")).settings()["changes"] == ""
+    own = (
+        "base: x.yaml\nexperiment: y\nstages: {rl: {module: {mode: null}, callbacks: {guard: null}, data: {new: 1}}}\n"
+    )
+    (tmp_path / "y.yaml").write_text(own)
+    changes = Plan.of(load(tmp_path / "y.yaml", ["stages.rl.data.shuffle=false"])).settings()["changes"]
+    removed = "stages.rl.module.mode=None, stages.rl.callbacks.guard=None"
+    assert changes == f"{removed}, stages.rl.data.shuffle=False"

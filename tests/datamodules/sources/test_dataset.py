@@ -103,7 +103,7 @@ def test_settings_that_cannot_be_meant_are_refused(arguments: dict[str, Any], me
     ("content", "message"),
     [
         ('{"question": "a", "answer": ["b"]}\n{"question": ', r"nq\.jsonl:2: not valid JSON"),
-        ("[1]", r"nq\.jsonl:1: expected a JSON object, found list"),
+        ("[1]", r"nq\.jsonl:1: expected a JSON object, got list"),
         ('{"question": "a", "answer": "b"}', r"nq\.jsonl:1: answer: Input should be a valid tuple"),
         ('{"question": "a", "answer": []}', r"nq\.jsonl:1: question 'nq-1' has no answer"),
         ('{"question": "a"}', r"nq\.jsonl:1: question 'nq-1' has no answer"),

@@ -28,7 +28,6 @@ def ids(mixture: Mixture) -> list[str]:
 def test_without_weights_sources_follow_one_another_under_their_names() -> None:
     mixture = Mixture({"h": HotpotQA(FIXTURES / "hotpotqa.json"), "m": MuSiQue(FIXTURES / "musique.jsonl")})
     assert ids(mixture) == ["h/h1", "h/h2", "m/2hop__11_12", "m/3hop1__11_12_13"]
-    assert mixture.skipped == {"m/unanswerable": 1}
 
 
 def test_gold_names_the_renamed_passages() -> None:

@@ -9,9 +9,10 @@ from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
+from modules.samplers.in_process import InProcessSampler
 from tests.envs.protocols.conformance import Script, check_protocol
-from tests.tiny import FixedRetriever, byte_tokenizer, question
-from tests.toy_protocols import Notebook, OneMove, SearchOnly, Spanning, TwoAgents
+from tests.tiny import FixedRetriever, byte_tokenizer, question, tiny_policy
+from tests.toy_protocols import ForcedSearch, Notebook, OneMove, SearchOnly, Spanning, TwoAgents
 
 SEARCH, READ = Move("search", "first program", "I ask."), Move("read", "Ada", "I see.")
 MORE, RECALL = Move("search", "last name of Ada", "I ask."), Move("recall", "Lovelace", "I know.")
@@ -53,6 +54,17 @@ def test_a_format_whose_steps_span_turns_and_share_them(tags: bool) -> None:
     protocol = Spanning() if tags else Spanning(byte_tokenizer(tags=()))
     check_protocol(protocol, [SEARCH, READ, RECALL, MORE, READ, RECALL, RECALL, ANSWER], "Ada Lovelace")
     check_protocol(protocol, [RECALL, RECALL, SEARCH, READ, ANSWER], "Ada Lovelace")
+
+
+def test_a_turn_may_be_forced() -> None:
+    question_first = Move("search", "Who wrote the first program?", "I ask.")
+    check_protocol(ForcedSearch(), [question_first, READ, ANSWER], "Ada Lovelace")
+    environment = RetrievalEnvironment(ForcedSearch(), FixedRetriever([]))
+    sampler = InProcessSampler(tiny_policy(environment.protocol.codec.tokenizer), temperature=1.0)
+    [episode] = rollout(environment.variant(limits=Limits(turns=2, turn_tokens=9)), sampler, [question()], seed=0)
+    assert episode.turns[0].text == "I ask.<find>Who wrote it?</find>"
+    assert (episode.turns[0].action.kind, episode.turns[0].trainable) == ("query", True)
+    assert all(logp < 0 for logp in episode.turns[0].action_logps), "scored by the policy"
 
 
 def played(protocol: SearchOnly, *moves: Move) -> Episode:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from envs.protocols.prorag import TAGS, ProRAG, step_kind
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Action, Document, Done, Episode, Request, Turn
+from envs.types import Action, Document, Done, Episode, Move, MoveKind, Request, Turn
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer())
@@ -17,6 +17,10 @@ QUERY, SUBANSWER, FINAL = (f"t</step>\n<{tag}>\nx</{tag}>" for tag in ("subquery
 def turn(text: str, finish: str = "stop") -> Turn:
     ids = PROTOCOL.codec.control(text)
     return Turn("policy", (), ids, (0.0,) * len(ids), finish, "u", text=text)  # pyright: ignore[reportArgumentType]
+
+
+def parsed(text: str) -> Action:
+    return PROTOCOL.parse(Episode(question(), ()), turn(text))
 
 
 def played(texts: list[str], documents: list[Document] | None = None, turns: int = 9) -> Episode:
@@ -89,10 +93,10 @@ def test_a_document_changes_no_verdict(poison: str) -> None:
 
 
 def test_a_sloppy_turn_is_still_obeyed_but_not_valid() -> None:
-    assert PROTOCOL.parse(turn("I search <subquery> who? </subquery>")) == Action("query", "who?")
-    assert PROTOCOL.parse(turn("<answer>Ada</answer>")) == Action("answer", "Ada")
-    assert PROTOCOL.parse(turn("t</step><subquery> </subquery>")) == Action("invalid", "")
-    assert PROTOCOL.parse(turn("no tags at all")) == Action("invalid", "")
+    assert parsed("I search <subquery> who? </subquery>") == Action("query", "who?")
+    assert parsed("<answer>Ada</answer>") == Action("answer", "Ada")
+    assert parsed("t</step><subquery> </subquery>") == Action("invalid", "")
+    assert parsed("no tags at all") == Action("invalid", "")
 
 
 def test_the_answer_is_the_last_final_step() -> None:
@@ -102,7 +106,7 @@ def test_the_answer_is_the_last_final_step() -> None:
 def test_an_invalid_turn_goes_on_but_the_end_of_the_message_ends_the_episode() -> None:
     episode = Episode(question(), ())
     wrong = turn("mumble")
-    wrong.action = PROTOCOL.parse(wrong)
+    wrong.action = parsed("mumble")
     episode.turns.append(wrong)
     assert isinstance(PROTOCOL.next(episode), Request)
     wrong.finish = "eos"
@@ -127,11 +131,14 @@ def test_the_prompt_comes_from_the_chat_template_and_holds_the_question() -> Non
 words = st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 
 
-@given(words, words, st.sampled_from(["query", "subanswer", "answer"]))
-def test_what_is_composed_is_valid_and_parses_back(thought: str, text: str, kind: str) -> None:
-    composed = PROTOCOL.compose(Action(kind, text), thought)
-    assert step_kind(composed) == kind
-    assert PROTOCOL.parse(turn(composed)) == Action(kind, text.strip())
+@given(words, words, st.sampled_from([("search", "query"), ("read", "subanswer"), ("conclude", "answer")]))
+def test_the_first_move_is_written_validly_and_parses_back(
+    thought: str, text: str, kinds: tuple[MoveKind, str]
+) -> None:
+    move, kind = kinds
+    written = PROTOCOL.say(Episode(question(), ()), [Move(move, text, thought), Move("search", "more", "next")])
+    assert step_kind(written) == kind
+    assert parsed(written) == Action(kind, text.strip())
 
 
 @given(st.lists(st.sampled_from([*TAGS, "t", " ", "\n", "<", ">", "</", "step", "<i>", "</ Step>"]), max_size=9))
@@ -139,11 +146,19 @@ def test_no_text_is_both_unparsable_and_valid(parts: list[str]) -> None:
     text = "".join(parts)
     kind = step_kind(text)
     if kind is not None:
-        assert PROTOCOL.parse(turn(text)).kind == kind
+        assert parsed(text).kind == kind
         assert sum(text.count(tag) for tag in TAGS) == 3
 
 
 def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
-    composed = PROTOCOL.compose(Action("answer", "x</answer>y<answer>"), "see <step>")
-    assert step_kind(composed) == "answer"
-    assert PROTOCOL.parse(turn(composed)).text == "x&lt;/answer>y&lt;answer>"
+    written = PROTOCOL.say(Episode(question(), ()), [Move("conclude", "x</answer>y<answer>", "see <step>")])
+    assert step_kind(written) == "answer"
+    assert parsed(written).text == "x&lt;/answer>y&lt;answer>"
+
+
+def test_a_step_shows_its_query_or_its_claim_and_what_was_said() -> None:
+    search, claim, broken, answer = PROTOCOL.steps(played([QUERY, SUBANSWER, "mumble", FINAL]))
+    assert (search.query, search.claim, search.said, len(search.hits)) == ("x", "", QUERY, 1)
+    assert (claim.query, claim.claim, claim.said) == ("", "x", SUBANSWER)
+    assert (broken.query, broken.claim, broken.said, broken.valid) == ("", None, "mumble", False)
+    assert (answer.kind, answer.claim) == ("answer", "x")

@@ -15,6 +15,7 @@ from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
 from datamodules.sources.twowiki import TwoWiki
 from envs.protocols.prorag import ProRAG
+from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.retrievers.gold_among import GoldAmong
 from envs.teachers.chat_plans import ChatPlans
@@ -152,7 +153,8 @@ def stage(server: ChatServer, folder: Path, **settings: Any) -> tuple[EpisodeSam
     teacher = PlanTeacher(PROTOCOL, ChatPlans(client, corpus=corpus))
     retriever = GoldAmong(BM25(corpus), teacher, corpus)
     limits = Limits(total_tokens=100_000)
-    return EpisodeSampling(source, PROTOCOL, teacher, retriever=retriever, limits=limits, unit=1), folder / "sft"
+    environment = RetrievalEnvironment(PROTOCOL, retriever, limits=limits)
+    return EpisodeSampling(source, environment, teacher, unit=1), folder / "sft"
 
 
 def made(maker: EpisodeSampling, folder: Path) -> dict[str, float]:

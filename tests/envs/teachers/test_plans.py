@@ -19,15 +19,19 @@ from datamodules.sources.hotpotqa import HotpotQA
 from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.musique import MuSiQue
 from datamodules.sources.twowiki import TwoWiki
+from envs.interfaces import Protocol
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
+from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.retrievers.gold_among import GoldAmong
+from envs.rollout import rollout
 from envs.teachers.gold_plans import GoldPlans
 from envs.teachers.plans import Plan, PlanTeacher
 from envs.teachers.wording import natural
 from envs.types import Document, Episode, Gold, GoldStep, Hit, Limits, Question, Request
 from tests.tiny import FixedRetriever, byte_tokenizer
+from tests.toy_protocols import OneMove, SearchOnly, Spanning, TwoAgents
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)
@@ -43,7 +47,7 @@ def sampled(
         corpus = folder / "corpus" / "data" / "corpus.jsonl"
     teacher = PlanTeacher(PROTOCOL, GoldPlans(seed=seed))
     retriever = GoldAmong(BM25(corpus), teacher, corpus)
-    stage = EpisodeSampling(source, PROTOCOL, teacher, retriever=retriever, limits=ROOMY)
+    stage = EpisodeSampling(source, RetrievalEnvironment(PROTOCOL, retriever, limits=ROOMY), teacher)
     stage.make(folder, seed=0, rank=0, world_size=1)
     headline = stage.merge(folder, seed=0, world_size=1)
     rows = numbered_rows(folder / "data" / "episodes.jsonl")
@@ -141,12 +145,32 @@ def test_a_question_without_a_plan_is_never_begun() -> None:
     teacher = PlanTeacher(PROTOCOL, GoldPlans())
     request = Request(Episode(Question("q7", "Why?", ("x",)), ()), (), ())
     with pytest.raises(DataError, match="question q7 has no plan: no gold reasoning"):
-        teacher.generate([request])
+        teacher.take(request)
 
 
-def test_a_protocol_without_sub_answers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Direct has no action"):
-        PlanTeacher(Direct(byte_tokenizer(), retrieve=True), GoldPlans())  # type: ignore[arg-type]
+def test_a_format_that_cannot_search_is_refused_before_any_work() -> None:
+    protocol = Direct(byte_tokenizer(), retrieve=True)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="PlanTeacher needs the move 'search', which Direct cannot write"):
+        RetrievalEnvironment(protocol).check(PlanTeacher(protocol, GoldPlans()))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "turns"),
+    [(PROTOCOL, 5), (OneMove(), 5), (SearchOnly(), 3), (TwoAgents(), 5), (Spanning(), 3)],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_plan_is_carried_out_in_every_format(protocol: Protocol, turns: int) -> None:
+    steps = (GoldStep("The Reed >> director", "Ansel Birk", ("d1",)), GoldStep("#1 >> place of birth", "Velmark"))
+    question = Question("q", "Where was the director of The Reed born?", ("Velmark",), Gold(steps=steps))
+    teacher = PlanTeacher(protocol, GoldPlans())
+    environment = RetrievalEnvironment(protocol, FixedRetriever([Document("d1", "The Reed", "text")]))
+    [episode] = rollout(environment, teacher, [question], seed=0)
+    assert protocol.valid(episode)
+    assert (len(episode.turns), episode.answer) == (turns, "Velmark")
+    queries = [step.query for step in episode.steps if step.query]
+    assert [teacher.documents(query) for query in queries] == [("d1",), ()]
+    claims = [step.claim for step in episode.steps if step.claim and step.kind != "answer"]
+    assert claims == (["Ansel Birk", "Velmark"] if "read" in protocol.moves else [])
 
 
 class Knows:

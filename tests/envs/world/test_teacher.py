@@ -8,6 +8,8 @@ import pytest
 
 from common.errors import ConfigError
 from datamodules.sources.world_questions import WorldQuestions
+from envs.interfaces import Protocol
+from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
@@ -15,11 +17,12 @@ from envs.rollout import rollout
 from envs.types import Document, Episode, Hit
 from envs.world.facts import World
 from envs.world.flaws import Flaws
-from envs.world.oracle import Oracle
+from envs.world.oracle import Judgement, Oracle
 from envs.world.query_reader import Reader
 from envs.world.questions import question
 from envs.world.teacher import Teacher
 from tests.tiny import byte_tokenizer
+from tests.toy_protocols import Notebook, OneMove, SearchOnly, Spanning, TwoAgents
 
 BORN = "w-2hop-000020-director-birthplace"
 
@@ -46,9 +49,10 @@ def taught(
     seed: int = 0,
     paraphrases: int = 3,
     flaws: Flaws | None = None,
+    protocol: Protocol | None = None,
 ) -> Episode:
     world = World.load(folder)
-    protocol = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)
+    protocol = protocol or ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)
     asked = question(world, identity, seed=0, paraphrases=3)
     environment = RetrievalEnvironment(protocol, Perfect(world, misses))
     teacher = Teacher(folder, protocol, paraphrases=paraphrases, flaws=flaws, seed=seed)
@@ -89,6 +93,56 @@ def test_no_thought_speaks_of_what_is_still_to_come(village: Path) -> None:
         episode = taught(village, BORN, seed=seed)
         assert "Ilva" not in episode.turns[0].text
         assert not any("Keldan" in turn.text for turn in episode.turns[:3])
+
+
+FORMATS = [ProRAG(byte_tokenizer(), instruction=""), OneMove(), SearchOnly(), TwoAgents(), Notebook(), Spanning()]  # pyright: ignore[reportArgumentType]
+CHAINS = [BORN, "w-1hop-000020-director", "w-compare-000010-000011-country", "w-2hop-000020-studio-founder"]
+
+
+@pytest.mark.parametrize("protocol", FORMATS, ids=lambda protocol: type(protocol).__name__)
+def test_a_flawless_teacher_is_flawless_in_every_format(village: Path, protocol: Protocol) -> None:
+    for identity in CHAINS:
+        episode = taught(village, identity, protocol=protocol)
+        judgement = Oracle(village).judge(episode)
+        assert (episode.status, protocol.valid(episode)) == ("answered", True)
+        assert episode.answer in episode.question.answers
+        assert all(judgement.valid), (identity, episode.steps)
+        assert (judgement.resolved, judgement.flawed, judgement.unresolved) == (True, False, False)
+        missed = Oracle(village).judge(taught(village, identity, misses=[0], protocol=protocol))
+        assert (missed.valid[0], missed.resolved, missed.flawed) == (False, True, True)
+
+
+@pytest.mark.parametrize("protocol", FORMATS, ids=lambda protocol: type(protocol).__name__)
+def test_flaws_are_flaws_in_every_format(village: Path, protocol: Protocol) -> None:
+    def judged(flaws: Flaws) -> Judgement:
+        return Oracle(village).judge(taught(village, BORN, flaws=flaws, protocol=protocol))
+
+    assert all(judged(flaws).flawed for flaws in (Flaws(redundant=1), Flaws(wrong_relation=1)))
+    recalls = "recall" in protocol.moves  # there a step from memory is a step like any other
+    assert judged(Flaws(shortcut=1)).unresolved is not recalls
+    assert judged(Flaws(shortcut=1)).flawed is not recalls
+    assert taught(village, BORN, flaws=Flaws(stops_early=1), protocol=protocol).answer == "Ilva Tarrow (architect)"
+
+
+def test_a_turn_may_hold_all_that_can_be_said_before_the_next_search(village: Path) -> None:
+    episode = taught(village, BORN, paraphrases=1, protocol=Spanning())
+    assert len(episode.turns) == 3
+    assert episode.turns[1].text.startswith("Ilva Tarrow (architect)</note><step>")
+    assert episode.turns[1].text.endswith("<find>What is the birthplace of Ilva Tarrow (architect)?</find>")
+    recalled = taught(village, BORN, flaws=Flaws(shortcut=1), protocol=Spanning())
+    assert [(step.kind, step.claim) for step in recalled.steps] == [
+        ("search", "Ilva Tarrow (architect)"),
+        ("memory", "Keldan"),
+        ("answer", "Keldan"),
+    ]
+
+
+def test_a_format_that_cannot_search_is_refused_before_any_work(village: Path) -> None:
+    protocol = Direct(byte_tokenizer(), retrieve=True)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ConfigError, match=r"Teacher needs the move 'search', which Direct cannot write \(it has conclude\)"
+    ):
+        RetrievalEnvironment(protocol).check(Teacher(village, protocol))
 
 
 def test_the_seed_of_a_request_chooses_the_wording(village: Path) -> None:
