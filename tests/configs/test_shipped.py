@@ -66,7 +66,7 @@ OFFICIAL = {
     "label.data.pairs_per_tree": 0,
     "prm.module.logp_weight": 0.0,
     "sample.data.samples": 1,
-    "sample.data.generator.temperature": 0.8,
+    "sample.data.sampler.temperature": 0.8,
     "refine.data.threshold": -1e-9,
     "rl.module.aggregate": "token_mean",
     "rl.module.denominator": "all",
