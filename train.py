@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
 from pipeline.command_line import parse
-from pipeline.launcher import Ranks, joined, leave, leave_at_once, must_start, start
+from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -21,46 +21,46 @@ from pipeline.stages import record, run_stage
 def main(arguments: Sequence[str]) -> int:
     """Load, plan, run, report.
 
-    Returns 2 for a wrong setting or input that is found before any work, 1 for any other error, 0 at the end; a signal
-    exits with 128 and its number.
+    Returns 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end.
     """
     options = parse(arguments)
     quiet_without_terminal()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave_at_once)
+        signal.signal(number, exit_on_signal)
     ranks, code = Ranks(), 2
     try:
         configuration = load(options.config, options.overrides)
         if configuration.experiment.accelerator == "cpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is not Lightning's to place stays on the CPU too
-        with joined(configuration.experiment) as ranks:
-            plan = ranks.agree(lambda: Plan.of(configuration, only=options.stage, force=options.force).checked())
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # models outside the Trainer stay on the CPU too
+        with process_group(configuration.experiment) as ranks:
+            choice = {"only": options.stage, "force": options.force}
+            plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked())
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
                 print(plan.table())
                 return 0
-            if must_start(plan.experiment) and not plan.done:
-                return start(Path(__file__), arguments, plan.experiment.devices)
-            ranks.agree(leaks.check)
+            if needs_launch(plan.experiment) and not plan.done:
+                return launch(Path(__file__), arguments, plan.experiment.devices)
+            ranks.broadcast_from_rank0(leaks.check)
             code = 1
-            ranks.agree(plan.inputs.save)
+            ranks.broadcast_from_rank0(plan.inputs.save)
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
-                ranks.agree(leaks.check)
-            ranks.agree(lambda: write_report(plan, configuration.question))
+                ranks.broadcast_from_rank0(leaks.check)
+            ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except UserError as error:
-        if ranks.speaks():
+        if ranks.reports_error():
             print(f"error: {error}", file=sys.stderr)
         return code if isinstance(error, ConfigError | DataError) else 1
     except OSError as error:  # a full disk, say, or a folder that cannot be written
         if error.filename is None:
             raise
-        if ranks.speaks():
+        if ranks.reports_error():
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except Exception:
-        if ranks.speaks():
+        if ranks.reports_error():
             raise
         return 1
     return 0
@@ -77,4 +77,4 @@ def write_report(plan: Plan, question: str) -> None:
 
 
 if __name__ == "__main__":
-    leave(lambda: main(sys.argv[1:]))
+    exit_with(lambda: main(sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""When two answers are the same: the one normaliser of the suite, and exact match, F1 and cover match over aliases.
+"""Answer metrics: normalisation, and exact match, F1 and cover match over aliases.
 
 They follow the official HotpotQA evaluation (Yang et al. 2018, hotpot_evaluate_v1.py, itself after SQuAD's), with one
-difference: an empty prediction scores 0 even where an answer normalises to nothing ("The"), for it says nothing.
+difference: an empty prediction scores 0 even where an answer normalises to the empty text ("The").
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def exact_match(prediction: str, answers: str | Sequence[str]) -> float:
 def f1_score(prediction: str, answers: str | Sequence[str]) -> float:
     """Bag-of-tokens F1, the highest over the answers, in [0, 1].
 
-    Where the prediction or an answer is yes, no or noanswer and they differ, that answer scores 0: no part of a verdict
-    is right.
+    Where the prediction or an answer is yes, no or noanswer and they differ, that answer scores 0.
     """
     predicted = normalize_answer(prediction)
     return max((_token_f1(predicted, answer) for answer in _normalized(answers)), default=0.0)
@@ -50,7 +49,7 @@ def cover_match(prediction: str, answers: str | Sequence[str]) -> float:
 
 
 def _normalized(answers: str | Sequence[str]) -> list[str]:
-    """The answers that still say something once normalised."""
+    """The normalised answers, without empty ones."""
     aliases = [answers] if isinstance(answers, str) else answers
     return [answer for answer in map(normalize_answer, aliases) if answer]
 

@@ -1,4 +1,4 @@
-"""A client of OpenAI-compatible chat servers whose every reply is paid for once."""
+"""A client of OpenAI-compatible chat servers that caches every reply, so that it is paid for once."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ _FENCE = re.compile(r"^```(?:json)?\s*(.*?)\s*```$", re.DOTALL)
 
 
 class ChatError(UserError):
-    """The chat server cannot be worked with any longer, or the budget is spent."""
+    """The chat server rejects the calls or does not answer, or the budget is spent."""
 
 
 class NoCompletionError(openai.OpenAIError):
-    """An answer that is none."""
+    """The server answered 200 with something that is not a chat completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """One question to the model: what it is told (`system`; a new wording is asked anew) and what it is about."""
+    """One call: the system message and the user message. A changed message is another call in the cache."""
 
     system: str
     user: str
 
 
 class ChatClient:
-    """Asks a model for JSON objects. An item is its reply or, after all retries, a counted failure: never a guess.
+    """Requests JSON objects from a model. A result is a parsed reply or, after all retries, None, which is counted.
 
-    Every reply is kept under hash(model, settings, prompt, payload, try) before it is looked at, so a run that
-    is repeated gives the same results and pays only for what is missing, useless replies included.
+    Every reply is cached under hash(model, settings, prompt, payload, attempt) before it is parsed, invalid replies
+    included, so that a repeated run gives the same results and pays only for what is missing.
 
     Args:
-        model: the name that the server knows.
+        model: its name on the server.
         base_url: root of the API (`http://127.0.0.1:8000/v1`); None is OpenAI's own.
-        cache: folder of the kept replies; the caps count what is in it, whoever paid.
-        api_key_env: environment variable that holds the key; a server of one's own may need none.
+        cache: folder of the cached replies; the caps count all replies in it.
+        api_key_env: environment variable that holds the key; a local server may need none.
         max_calls: replies that may be paid for.
-        max_tokens: tokens, of prompts and replies, that may be paid for, and one reply more at most.
-        reply_tokens: longest reply.
-        timeout: seconds until a call is given up.
-        retries: more tries after 429 (when `Retry-After` asks for it), 5xx, a timeout or a lost connection; and as many
-            again for a reply that is not the JSON asked for.
-        concurrency: calls at a time; the order of results does not depend on it.
+        max_tokens: tokens, of prompts and replies, that may be paid for; exceeded by at most one reply.
+        reply_tokens: maximum length of a reply.
+        timeout: seconds until a call is abandoned.
+        retries: after 429 (with `Retry-After`), 5xx, a timeout or a lost connection; as many again after a reply that
+            is not the expected JSON.
+        concurrency: calls at the same time; the order of results does not depend on it.
         max_failures: failed calls in a row after which the work stops.
-        json_mode: ask the server itself for JSON; some know no such mode.
+        json_mode: request JSON mode; some servers do not have it.
 
     Raises:
         ConfigError: a number is out of range.
@@ -102,19 +102,19 @@ class ChatClient:
         self._lock = threading.Condition()
         self._where = f"{model} at {base_url or 'api.openai.com'}"
         self._in_flight = self._reserved = self._failures = 0
-        self._outage = ""  # why a call of the last `ask` failed that may succeed another time
+        self._outage = ""  # why a call of the last `ask` failed, if a later run may succeed
         self._end: ChatError | None = None
 
     def ask(
         self, calls: Sequence[ChatCall], read: Callable[[dict[str, Any]], T], *, label: str = "calls"
     ) -> list[T | None]:
-        """What `read` makes of every reply, in the order of the calls; None where there was none of use.
+        """The result of `read` on every reply, in the order of the calls; None where no reply was valid.
 
-        `read` raises ValueError, KeyError or TypeError where an object is not what was asked for.
+        `read` raises ValueError, KeyError or TypeError for an invalid object.
 
         Raises:
-            ChatError: a cap is reached, the server refuses the key or the model, too many calls failed in a row, or
-                there was no reply at all, new or kept, because the server was out.
+            ChatError: a cap is reached, the server rejects the key or the model, too many calls failed in a row, or the
+                server was down and no reply was cached.
         """
         self._end, before = None, Counter(self.counts)
         self._outage = ""
@@ -135,7 +135,7 @@ class ChatClient:
                     "%s, %d items: %s", label, len(calls), ", ".join(f"{made[name]} {name}" for name in sorted(made))
                 )
         if self._outage and not made["paid"] + made["cached"]:
-            raise ChatError(f"{self._where}: no call was answered, the last: {self._outage}; run again to go on")
+            raise ChatError(f"{self._where}: no call was answered, the last: {self._outage}; run again to resume")
         return results
 
     def _item(self, call: ChatCall, read: Callable[[dict[str, Any]], T]) -> T | None:
@@ -148,19 +148,19 @@ class ChatClient:
                 return read(_object(reply))
             except (ValueError, KeyError, TypeError) as error:
                 reason = " ".join(str(error).split())[:200] or type(error).__name__
-        self._count("failed: useless reply")
-        log.warning("%s gave %d useless replies, the last: %s", self.model, self.retries + 1, reason)
+        self._count("failed: invalid reply")
+        log.warning("%s gave %d invalid replies, the last: %s", self.model, self.retries + 1, reason)
         return None
 
     def _reply(self, call: ChatCall, attempt: int) -> str | None:
-        """The text of one try, from the cache or the server; None if there is no answer."""
+        """The text of one attempt, from the cache or the server; None if there is no answer."""
         key = self._key(call, attempt)
-        known = self._replies.get(key)
-        if known is not None:
+        cached = self._replies.get(key)
+        if cached is not None:
             self._count("cached")
-            return known
+            return cached
         server = self._server()
-        most = _guess(call) + self._settings["max_tokens"]
+        most = _estimated_tokens(call) + self._settings["max_tokens"]
         self._start(most)
         reply: tuple[str, int] | None = None
         try:
@@ -171,7 +171,7 @@ class ChatClient:
         else:
             self._count("paid")
             return reply[0]
-        finally:  # whatever happened: others may wait for it
+        finally:  # other threads may wait for the reservation
             with self._lock:  # a call is either in flight or paid for, never both
                 self._in_flight -= 1
                 self._reserved -= most
@@ -181,39 +181,41 @@ class ChatClient:
                     self._failures = 0
 
     def _start(self, most: int) -> None:
-        """Reserve a call of at most so many tokens; wait where the cap may not hold it beside those in flight.
+        """Reserve a call of at most so many tokens; wait while calls in flight may use up the cap.
 
         Raises:
-            ChatError: the work has to end.
+            ChatError: a cap is reached, or an earlier call ended the work.
         """
         with self._lock:
-            self._refuse_spent()
+            self._require_budget()
             while self.max_tokens is not None and self._in_flight and self._tokens() + most > self.max_tokens:
                 self._lock.wait()
-                self._refuse_spent()
+                self._require_budget()
             self._in_flight += 1
             self._reserved += most
 
     def _tokens(self) -> int:
-        """Paid for, or about to be."""
+        """Tokens paid for or reserved."""
         return self._replies.spent()[1] + self._reserved
 
-    def _refuse_spent(self) -> None:
+    def _require_budget(self) -> None:
         if self._end is None and (self.max_calls, self.max_tokens) != (None, None):
             calls, tokens = self._replies.spent()
-            spent = f"{calls} replies of {tokens} tokens are paid for and kept in {self._replies.path.parent}"
+            spent = f"{calls} replies of {tokens} tokens are paid for and cached in {self._replies.path.parent}"
             if self.max_calls is not None and calls + self._in_flight >= self.max_calls:
-                self._end = ChatError(f"max_calls {self.max_calls} reached: {spent}; raise it and run again to go on")
+                self._end = ChatError(f"max_calls {self.max_calls} reached: {spent}; raise it and run again to resume")
             elif self.max_tokens is not None and tokens >= self.max_tokens:
-                self._end = ChatError(f"max_tokens {self.max_tokens} reached: {spent}; raise it and run again to go on")
+                self._end = ChatError(
+                    f"max_tokens {self.max_tokens} reached: {spent}; raise it and run again to resume"
+                )
         if self._end is not None:
             raise self._end
 
     def _send(self, server: openai.OpenAI, call: ChatCall) -> tuple[str, int]:
-        """Text of a reply and what it cost in tokens.
+        """Text of a reply and its cost in tokens.
 
         Raises:
-            openai.OpenAIError: there was none after the library's own retries.
+            openai.OpenAIError: no reply after the library's own retries.
         """
         for attempt in range(self.retries + 1):
             try:
@@ -223,12 +225,12 @@ class ChatClient:
                     **self._settings,
                 )
                 reply = completion.choices[0].message.content or ""
-            except (ValueError, AttributeError, IndexError, TypeError):  # a proxy's page, say, with status 200
+            except (ValueError, AttributeError, IndexError, TypeError):  # for example a proxy's page with status 200
                 time.sleep(min(0.5 * 2**attempt, 8.0) if attempt < self.retries else 0.0)
                 continue
-            guess = _guess(call) + len(reply) // 4  # where the server does not tell
-            return reply, completion.usage.total_tokens if completion.usage else guess
-        raise NoCompletionError("the server answered 200 with something that is no chat completion")
+            estimate = _estimated_tokens(call) + len(reply) // 4  # some servers report no usage
+            return reply, completion.usage.total_tokens if completion.usage else estimate
+        raise NoCompletionError("the server answered 200 with something that is not a chat completion")
 
     def _server(self) -> openai.OpenAI:
         with self._lock:
@@ -242,19 +244,21 @@ class ChatClient:
             return self._openai
 
     def _failed(self, error: openai.OpenAIError) -> None:
-        """Count a call without an answer, and end the work where all others would fail too."""
+        """Count a call without an answer, and end the work if all further calls would fail."""
         reason = " ".join(str(error).split())[:300]
         with self._lock:
             self._failures += 1
-            refused = isinstance(
+            rejected = isinstance(
                 error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError
             )
-            if refused:
-                self._end = ChatError(f"{self._where} refuses: {reason}; check model, base_url and {self.api_key_env}")
+            if rejected:
+                self._end = ChatError(
+                    f"{self._where} rejects the call: {reason}; check model, base_url and {self.api_key_env}"
+                )
             elif self._end is None and self._failures >= self.max_failures:
                 self._end = ChatError(
                     f"{self._where}: {self._failures} calls failed in a row, the last: {reason}; "
-                    "replies so far are kept, run again to go on"
+                    "replies so far are cached, run again to resume"
                 )
             if self._end is not None:
                 raise self._end from error
@@ -272,16 +276,16 @@ class ChatClient:
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
-def _guess(call: ChatCall) -> int:
-    """Tokens of a prompt, about."""
+def _estimated_tokens(call: ChatCall) -> int:
+    """Tokens of a prompt, estimated at four characters each."""
     return len(call.system + call.user) // 4
 
 
 def _object(reply: str) -> dict[str, Any]:
-    """The JSON object that a reply is, fenced or not.
+    """The JSON object of a reply, with or without a code fence.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the reply is not a JSON object.
     """
     fenced = _FENCE.match(reply.strip())
     try:
@@ -290,5 +294,5 @@ def _object(reply: str) -> dict[str, Any]:
         raise ValueError("JSON nested too deep") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, not {type(value).__name__}")
-    json.dumps(value, ensure_ascii=False).encode()  # half a character (a lone surrogate) could not be written later
+    json.dumps(value, ensure_ascii=False).encode()  # raises for a lone surrogate, which could not be written later
     return value

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent."""
+"""Files and folders that are written atomically: either complete or absent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from filelock import FileLock
 
 @contextmanager
 def atomic_write(path: Path | str, mode: str = "w") -> Iterator[IO]:
-    """Open a file beside `path`; when the block ends well, sync it and rename it to `path`, else remove it."""
+    """Open a temporary file beside `path`; sync it and rename it to `path`, or remove it if the block raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -33,10 +33,10 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[IO]:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write a value as readable JSON; NaN is refused.
+    """Write a value as indented JSON.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: a number is NaN or infinite.
     """
     with atomic_write(path) as f:
         json.dump(value, f, indent=2, ensure_ascii=False, allow_nan=False)
@@ -44,9 +44,9 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """Return `folder`; where it is absent, `build` fills a folder beside it that is synced and then renamed to it.
+    """Return `folder`; if it is absent, `build` fills a temporary folder, which is synced and renamed to it.
 
-    Of several processes one builds while the others wait. What a killed build left is removed by the next.
+    Among several processes the first builds and the others wait. Leftovers of a killed build are removed by the next.
     """
     if folder.is_dir():
         return folder
@@ -68,7 +68,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a power cut."""
+    """Flush a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

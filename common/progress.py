@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 
 def quiet_without_terminal() -> None:
-    """Silence the bars of the Hugging Face libraries too; works only before they are imported."""
+    """Disable the progress bars of the Hugging Face libraries; call it before they are imported."""
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 

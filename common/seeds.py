@@ -1,4 +1,4 @@
-"""Stable hashes: all splits, orders and random numbers of the suite derive from these."""
+"""Stable hashes, from which all splits, orders and random numbers of the suite derive."""
 
 from __future__ import annotations
 

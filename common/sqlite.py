@@ -1,4 +1,4 @@
-"""A small SQLite file that several processes share: a row is whole or absent. WAL needs a local disk."""
+"""A small SQLite database that several processes share. It uses WAL, which needs a local disk."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from common.errors import DataError
 
 
 class SharedStore:
-    """A database file with its tables. A connection lives for one call, so any thread or fork may use an instance.
+    """A database file with its tables. Each call opens its own connection, so threads and forks may share an instance.
 
     Args:
-        path: the file; made where there is none.
-        what: what an error calls it.
-        schema: statements that make the tables where they are missing.
+        path: the file; created if it does not exist.
+        what: its name in error messages.
+        schema: statements that create the tables if they do not exist.
 
     Raises:
-        DataError: the file is no such store, or cannot be read or written.
+        DataError: the file is not such a database, or cannot be read or written.
     """
 
     def __init__(self, path: str | Path, what: str, schema: str) -> None:
         self.path, self._what = Path(path), what
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite does not wait for its turn when two connections switch a new file to WAL at once: one of them fails.
+        # SQLite does not wait where two connections switch a new file to WAL at once: one of them fails.
         with FileLock(f"{self.path}.lock"), self.opened() as db:
             db.execute("pragma journal_mode=wal")
             db.executescript(schema)

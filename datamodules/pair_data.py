@@ -29,8 +29,8 @@ class PairData(LightningDataModule):
         micro_batch: pairs of one forward pass, of all ranks together; None takes all of a step at once.
         validation: share of the questions, by hash(seed, question id), whose pairs are held out of training: for the
             pair accuracy and for the calibration of the scores.
-        max_tokens: pairs with a longer sequence are left out, and counted.
-        seed: of the order and of what is held out.
+        max_tokens: pairs with a longer sequence are left out and counted in the log.
+        seed: of the order and of the held-out questions.
 
     Raises:
         ConfigError: a setting is out of range.

@@ -1,4 +1,4 @@
-"""Preferences as a stage: a judge compares steps of the search trees, and pairs come of it."""
+"""Preferences as a stage: a judge compares steps of the search trees, and its verdicts become pairs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SHOWN = 3  # pairs of each sort in the report
 class Preferences:
     """A `Maker` of pairs: `data/pairs.jsonl` by tree and node, `data/preferences.json`, `report.md`.
 
-    Trees are judged in units of `unit`, shared out over ranks and each written whole with what came of every group:
-    a killed run goes on where it was, and no answer, not even an empty one, is asked for twice.
+    Trees are judged in units of `unit`, shared out over ranks. A unit is written complete, with its counts, so a killed
+    run continues with the first missing unit and no group of a written unit is judged again.
 
     Args:
         trees: the stage folder of a search.
         protocol: the format of its episodes.
         judge: compares steps.
-        pairs_per_node: at most so many of a group of siblings' verdicts become pairs, the judge's best first.
-        pairs_per_tree: besides, at most so many pairs of steps of one tree whatever their histories; not in the paper.
+        pairs_per_node: most pairs of a group of siblings, the judge's best verdicts first.
+        pairs_per_tree: most further pairs of a tree, of steps with any histories; not in the paper.
         unit: trees a unit.
-        min_visits: visits that make a step a candidate; 0 for a judge that needs no outcome of it.
-        descend_visits: visits of a step below which nothing is judged.
+        min_visits: visits that make a step a candidate; 0 for a judge that needs no search value.
+        descend_visits: visits of a node whose children are compared.
 
     Raises:
         ConfigError: a number is too low.
@@ -58,24 +58,24 @@ class Preferences:
         counts = {"pairs_per_node": pairs_per_node, "pairs_per_tree": pairs_per_tree}
         visits = {"min_visits": min_visits, "descend_visits": descend_visits}
         if unit < 1 or not sum(counts.values()) or min(counts.values()) < 0 or min(visits.values()) < 0:
-            given = ", ".join(f"{name} {value}" for name, value in ({"unit": unit} | counts | visits).items())
-            raise ConfigError(f"{given}: unit and one of the numbers of pairs must be at least 1, none below 0")
+            settings = ", ".join(f"{name} {value}" for name, value in ({"unit": unit} | counts | visits).items())
+            raise ConfigError(f"{settings}: unit and one of the numbers of pairs must be at least 1, none below 0")
         self.trees, self.protocol, self.judge = Path(trees), protocol, judge
         self.pairs_per_node, self.pairs_per_tree, self.unit = pairs_per_node, pairs_per_tree, unit
         self.min_visits, self.descend_visits = min_visits, descend_visits
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Judge this rank's units; those that are there already stay.
+        """Judge this rank's units that are not written yet.
 
         Raises:
             DataError: there are no trees.
         """
         for path, trees in missing(self._units(folder), rank=rank, world_size=world_size):
-            asked = [group for tree in trees for group in self._asked(tree, seed)]
-            groups = [group for group, _ in asked]
+            limited = [group for tree in trees for group in self._groups(tree, seed)]
+            groups = [group for group, _ in limited]
             before = self._counted()
             answers = self.judge.compare(groups)
-            pairs = [_pairs(group, answer, most) for (group, most), answer in zip(asked, answers, strict=True)]
+            pairs = [_pairs(group, answer, most) for (group, most), answer in zip(limited, answers, strict=True)]
             summary = {
                 "trees": len(trees),
                 "groups": len(groups),
@@ -87,8 +87,10 @@ class Preferences:
             write_rows(path, (pair_to_row(pair) for group in pairs for pair in group))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Join the units. Headline: pairs, their questions, how many groups gave none and why, and how often the
-        chosen step has the higher search value where the two values differ.
+        """Join the units.
+
+        Headline: pairs and their questions; groups, and those without a verdict (`nulls`) or whose call failed; and
+        `agreement`, how often the chosen step has the higher search value where the two values differ.
 
         Raises:
             DataError: there is no pair.
@@ -102,20 +104,20 @@ class Preferences:
             summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             counts.update(summary.pop("counts"))
             total.update(summary)
-        found = _Findings.of(pairs_path)
-        if not found.pairs:
+        findings = _Findings.of(pairs_path)
+        if not findings.pairs:
             raise DataError(
                 f"no pairs: of {total['groups']} groups of steps the judge found {total['nulls']} alike and failed "
                 f"on {total['failures']}; search more, or lower min_visits"
             )
-        result = {**total, **found.figures(), "counts": dict(sorted(counts.items()))}
+        result = {**total, **findings.figures(), "counts": dict(sorted(counts.items()))}
         write_json(folder / "data" / "preferences.json", result)
         with atomic_write(folder / "report.md") as file:
-            file.write(_report(found, next(read_trees(self.trees))))
+            file.write(_report(findings, next(read_trees(self.trees))))
         return {name: float(value) for name, value in (result | counts).items() if isinstance(value, int | float)}
 
-    def _asked(self, tree: Tree, seed: int) -> Iterator[tuple[list[Candidate], int]]:
-        """The groups of a tree that the judge is asked about, and how many pairs each may give."""
+    def _groups(self, tree: Tree, seed: int) -> Iterator[tuple[list[Candidate], int]]:
+        """The groups of a tree that the judge compares, and the most pairs that each may give."""
         siblings = list(
             candidate_groups(tree, self.protocol, min_visits=self.min_visits, descend_visits=self.descend_visits)
         )
@@ -125,12 +127,11 @@ class Preferences:
             yield mixed_group(siblings, seed=seed), self.pairs_per_tree
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[Tree]]]:
-        """Where each unit goes, and its trees."""
-        none = True
+        """The file of each unit, and its trees."""
+        path = None
         for path, unit in units(folder / "data" / "units", read_trees(self.trees), self.unit):
-            none = False
             yield path, unit
-        if none:
+        if path is None:
             raise DataError(f"{self.trees}: no trees to judge")
 
     def _counted(self) -> Counter[str]:
@@ -148,7 +149,7 @@ def _pairs(group: Sequence[Candidate], verdicts: Sequence[Verdict] | None, most:
 
 @dataclass(slots=True)
 class _Findings:
-    """What one pass over the pairs tells: counts, and the pairs that agree and disagree most with the search."""
+    """Counts over all pairs, and the pairs that agree and disagree most with the search values."""
 
     pairs: int = 0
     differing: int = 0
@@ -159,19 +160,19 @@ class _Findings:
 
     @classmethod
     def of(cls, path: Path) -> _Findings:
-        found, seen = cls(), set()
+        findings, seen = cls(), set()
         for row in read_rows(path, PAIR):
             pair = pair_from_row(row)
-            found.pairs += 1
+            findings.pairs += 1
             seen.add(pair.chosen.question.id)
             if not (pair.chosen_visits and pair.rejected_visits):
-                continue  # of a step it never tried the search has no opinion
-            found.differing += pair.chosen_value != pair.rejected_value
-            found.agreeing += pair.chosen_value > pair.rejected_value
-            found.best = sorted([*found.best, pair], key=_gap, reverse=True)[:_SHOWN]
-            found.worst = sorted([*found.worst, pair], key=_gap)[:_SHOWN]
-        found.questions = len(seen)
-        return found
+                continue  # a step that was never visited has no search value
+            findings.differing += pair.chosen_value != pair.rejected_value
+            findings.agreeing += pair.chosen_value > pair.rejected_value
+            findings.best = sorted([*findings.best, pair], key=_gap, reverse=True)[:_SHOWN]
+            findings.worst = sorted([*findings.worst, pair], key=_gap)[:_SHOWN]
+        findings.questions = len(seen)
+        return findings
 
     def figures(self) -> dict[str, float | int | None]:
         agreement = self.agreeing / self.differing if self.differing else None
@@ -182,11 +183,13 @@ def _gap(pair: Pair) -> float:
     return pair.chosen_value - pair.rejected_value
 
 
-def _report(found: _Findings, tree: Tree) -> str:
-    """The page that shows what the judge did."""
-    agreement = f", of which {found.agreeing} of the {found.differing} with different values agree with the search"
-    parts = ["# Preferences", f"{found.pairs} pairs on {found.questions} questions{agreement}."]
+def _report(findings: _Findings, tree: Tree) -> str:
+    """The report: counts, pairs for and against the search values, and a tree."""
+    agreement = (
+        f", of which {findings.agreeing} of the {findings.differing} with different values agree with the search"
+    )
+    parts = ["# Preferences", f"{findings.pairs} pairs on {findings.questions} questions{agreement}."]
     parts.append("Q is a step's mean discounted outcome in the search, N how often it was visited.")
-    for title, pairs in (("Most in line with the search", found.best), ("Most against it", found.worst)):
+    for title, pairs in (("Most in line with the search", findings.best), ("Most against it", findings.worst)):
         parts += [f"## {title}", *(f"```\n{pair_text(pair)}\n```" for pair in pairs)]
     return "\n\n".join([*parts, "## One tree", f"```\n{tree_text(tree)}\n```"]) + "\n"

@@ -1,7 +1,7 @@
-"""Refinement: of a policy's own episodes, keep the right ones, and of those the steps that a reward model approves of.
+"""Refinement: keep a policy's episodes with right answers, and train on their steps that a reward model scores high.
 
-The filter of ProRAG's RFT (§3.3): first the answer, then every (context, action) pair on its own. A step that is not
-kept stays in its episode as context, untrained.
+The filter of ProRAG's RFT (§3.3): first by the answer, then each (context, action) pair by itself. A step that is not
+kept stays in its episode as untrained context.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Row = dict[str, Any]
 class Refinement:
     """A `Maker` of episodes to fine-tune on: `data/episodes.jsonl`, and `data/refinement.json` with all counts.
 
-    An episode is kept if its answer is right; a step of it if it follows the format and its score is above the
-    threshold; a turn is trained if all its steps are kept. Episodes without a kept step are left out.
+    An episode is kept if its answer is right. A step of it is kept if it follows the format and its score is above the
+    threshold. A turn is trained if all its steps are kept. Episodes without a trained turn are left out.
 
     Args:
         episodes: a stage folder that holds `data/episodes.jsonl`.
         scorer: the reward model; None keeps every step in the right format.
         threshold: a step's calibrated score must be above it.
-        quantile: in place of the threshold, the share of the steps in question that is left out, lowest scores first,
-            of each kind of step alike: a filter that drops mostly answers unlearns to stop.
+        quantile: in place of the threshold, the share of steps that is left out, lowest scores first, of each kind of
+            step separately: training on few answers would unlearn to stop.
         require_all_steps: leave out an episode as soon as one of its steps fails.
         answer: `exact` keeps episodes whose answer equals one of the accepted ones, normalised; `any` keeps all.
-        oracle: where the truth is known, what share of the kept steps is true, and of the true ones kept.
-        unit: episodes a unit; a unit is scored once and written whole.
+        oracle: measures the precision and recall of the filter where the truth of steps is known.
+        unit: episodes a unit of work.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -67,12 +67,12 @@ class Refinement:
         self.answer, self.oracle, self.unit = answer, oracle, unit
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
-        """Score this rank's units; those that are there already stay."""
+        """Score this rank's units that are not written yet."""
         for path, episodes in missing(self._units(folder), rank=rank, world_size=world_size):
             write_rows(path, self._scored(episodes))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Apply the threshold to all scores, write what is kept, return shares and counts as `refine/<name>`."""
+        """Apply the threshold to all scores and write what is kept; returns shares and counts as `refine/<name>`."""
         thresholds = {} if self.quantile is None else self._thresholds(folder, self.quantile)
         counts: Counter[str] = Counter()
         write_rows(folder / "data" / "episodes.jsonl", self._kept(folder, thresholds, counts))
@@ -82,12 +82,12 @@ class Refinement:
         settings = {"threshold": used, "quantile": self.quantile, "thresholds": shown}
         write_json(folder / "data" / "refinement.json", {"counts": dict(sorted(counts.items())), **shares, **settings})
         if not counts["episodes_kept"]:
-            raise DataError(self._nothing(counts))
+            raise DataError(self._nothing_kept(counts))
         headline = {name: float(counts[name]) for name in ("episodes", "episodes_kept", "steps", "steps_kept")} | shares
         return {f"refine/{name}": value for name, value in headline.items()}
 
     def _thresholds(self, folder: Path, quantile: float) -> dict[str, float]:
-        """The highest score that the quantile leaves out, by kind of step: a score has to be above it."""
+        """By kind of step the highest score that the quantile leaves out."""
         scores: dict[str, list[float]] = {}
         for path in sorted((folder / "data" / "units").glob("*.jsonl")):
             for row in read_rows(path, None):
@@ -98,24 +98,24 @@ class Refinement:
         return {kind: sorted(scores[kind])[count - 1] if count else -math.inf for kind, count in left_out.items()}
 
     def _scored(self, episodes: Sequence[Episode]) -> Iterator[Row]:
-        """A row an episode: why it is left out, or the scores of its steps; None for one that is not in question."""
+        """A row an episode: the reason to leave it out, or its steps' scores; None for a step without a usable one."""
         reasons = [self._reason(episode) for episode in episodes]
         right = [episode for episode, reason in zip(episodes, reasons, strict=True) if reason is None]
-        found = iter(self.scorer.score(right) if self.scorer is not None and right else [])
+        scored = iter(self.scorer.score(right) if self.scorer is not None and right else [])
         for episode, reason in zip(episodes, reasons, strict=True):
             row: Row = {"id": episode.question.id, "sample": episode.sample, "reason": reason}
             row |= {"kinds": [], "scores": []}
             if reason is None and self.scorer is not None:
-                given = next(found).tolist()
+                scores = next(scored).tolist()
                 row["kinds"] = [step.kind for step in episode.steps]
                 row["scores"] = [
                     score if step.valid and not math.isnan(score) else None
-                    for step, score in zip(episode.steps, given, strict=True)
+                    for step, score in zip(episode.steps, scores, strict=True)
                 ]
             yield row
 
     def _reason(self, episode: Episode) -> str | None:
-        """Why the episode is left out whole, before any score."""
+        """Why the whole episode is left out, before scoring; None where it is not."""
         if episode.status == "error":
             return "error"
         if self.answer == "exact" and not exact_match(episode.answer, episode.question.answers):
@@ -143,7 +143,7 @@ class Refinement:
     def _good(
         self, episode: Episode, scores: list[float | None], thresholds: dict[str, float], counts: Counter[str]
     ) -> list[bool]:
-        """Which steps are kept; counts them by reason, and by truth where it is known."""
+        """Whether each step is kept; adds to `counts` by reason, and by truth where an oracle knows it."""
         reasons = []
         for index, step in enumerate(episode.steps):
             score = scores[index] if self.scorer is not None else math.inf
@@ -168,14 +168,14 @@ class Refinement:
                     counts["true_steps_kept"] += reason == "kept"
         return [reason == "kept" for reason in reasons]
 
-    def _nothing(self, counts: Counter[str]) -> str:
+    def _nothing_kept(self, counts: Counter[str]) -> str:
         why = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if ":" in name) or "there are none"
         where = f"{self.path}: refinement keeps nothing of {counts['episodes']} episodes"
         if self.quantile is None:
             rule, remedy = f"threshold {self.threshold:g}", "lower `threshold` or set `quantile`"
         else:
             rule, remedy = f"quantile {self.quantile:g}", "lower `quantile`"
-        return f"{where} ({why}; {rule}): {remedy}, sample more, or train the policy before"
+        return f"{where} ({why}; {rule}): {remedy}, sample more, or train the policy longer"
 
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[Episode]]]:
         episodes = (episode_from_row(row, where) for where, row in numbered_rows(self.path))
@@ -183,16 +183,16 @@ class Refinement:
 
 
 def _steps_of_turns(episode: Episode, good: Sequence[bool]) -> list[list[bool]]:
-    """For each turn, whether its steps are kept."""
-    found: list[list[bool]] = [[] for _ in episode.turns]
+    """For each turn, whether each of its steps is kept."""
+    kept_of: list[list[bool]] = [[] for _ in episode.turns]
     for step, kept in zip(episode.steps, good, strict=True):
         for turn in {turn for turn, _, _ in step.spans}:
-            found[turn].append(kept)
-    return found
+            kept_of[turn].append(kept)
+    return kept_of
 
 
 def _shares(counts: Counter[str]) -> dict[str, float]:
-    """Yields in [0, 1]; precision and recall of true steps where the truth is known."""
+    """Shares in [0, 1] of what is kept; with an oracle, precision and recall of true steps."""
     shares = {"episode_yield": counts["episodes_kept"] / max(1, counts["episodes"])}
     shares["step_yield"] = counts["steps_kept"] / max(1, counts["steps"])
     if "true_steps" in counts:

@@ -1,4 +1,4 @@
-"""Monte Carlo tree search (MCTS) as a stage: which steps of the policy lead to right answers, and which do not."""
+"""Monte Carlo tree search (MCTS) as a stage: trees of the policy's steps, valued by the answers they lead to."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def read_trees(folder: Path) -> Iterator[Tree]:
     """Stream the trees of a search's stage folder.
 
     Raises:
-        DataError: there are none, or a row is malformed.
+        DataError: the file is missing, or a row is malformed.
     """
     for where, row in numbered_rows(Path(folder) / "data" / "trees.jsonl"):
         yield tree_from_row(row, where)

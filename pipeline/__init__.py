@@ -1,1 +1,1 @@
-"""From a YAML file to finished stages: load, check, plan, build, run, remember."""
+"""From a YAML file to finished stages: load, check, plan, build, run, store."""

@@ -13,10 +13,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="train.py", description="Run the stages of an experiment.", allow_abbrev=False
     )
     parser.add_argument("--config", required=True, type=Path, help="the experiment file")
-    parser.add_argument("--stage", nargs="+", action="extend", default=[], help="only these and what they depend on")
-    parser.add_argument("--force", nargs="+", action="extend", default=[], help="make these again")
-    parser.add_argument("--dry-run", action="store_true", help="print the stages and what would run; do nothing")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    parser.add_argument(
+        "--stage", nargs="+", action="extend", default=[], help="run only these stages and those they depend on"
+    )
+    parser.add_argument("--force", nargs="+", action="extend", default=[], help="run these again, finished or not")
+    parser.add_argument("--dry-run", action="store_true", help="check the settings and print which stages would run")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="override settings of the file")
     options = parser.parse_intermixed_args(arguments)
     for names in (options.stage, options.force):  # `--stage sft lr=1` means an override
         options.overrides += [name for name in names if "=" in name]

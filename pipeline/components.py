@@ -1,8 +1,8 @@
-"""A component becomes an object: import its target, check its arguments against the signature, innermost first.
+"""Components: import the target, check the arguments against its signature, build from the inside out.
 
-A component is a map with `target: "package.module:name"` and that callable's keyword arguments. A class is
-instantiated and a function called; a function that still lacks arguments is bound to those given, and whoever holds
-it gives the rest (a reward gets episodes and context).
+A component is a map with `target: "package.module:name"` and that callable's keyword arguments. A class is instantiated
+and a function called. A function with required arguments that the config does not set becomes a partial: its caller
+passes the rest (a reward gets episodes and context).
 """
 
 from __future__ import annotations
@@ -24,11 +24,23 @@ from pipeline.loader import convert
 from pipeline.origins import Key, Origins, children, leaves, suggest
 from pipeline.schema import Stage, TrainerSettings
 
-_PLAIN = (str, bytes, bool, int, float, list, tuple, set, frozenset, dict, Path)  # what a YAML value can become
+_PLAIN = (
+    str,
+    bytes,
+    bool,
+    int,
+    float,
+    list,
+    tuple,
+    set,
+    frozenset,
+    dict,
+    Path,
+)  # what a YAML value can be converted to
 
 
 def is_component(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a setting is to be built."""
+    """Whether a setting is a component."""
     return isinstance(value, dict) and "target" in value
 
 
@@ -36,7 +48,7 @@ def check_stage(stage: Stage, key: Key, origins: Origins) -> None:
     """Check all components of a stage.
 
     Raises:
-        ConfigError: one is wrong, or the stage cannot be run; names the key, the file and the line.
+        ConfigError: a component is wrong, or the stage cannot be run; names the key, the file and the line.
     """
     check(stage.data, (*key, "data"), origins, whole=True)
     if stage.module is not None:
@@ -57,7 +69,7 @@ def check_stage(stage: Stage, key: Key, origins: Origins) -> None:
 def check(value: object, key: Key, origins: Origins, *, whole: bool = False) -> None:
     """Import the targets of every component in `value` and check their arguments; calls nothing.
 
-    With `whole`, `value` must itself be a component that lacks nothing.
+    With `whole`, `value` must itself be a component with all required arguments.
 
     Raises:
         ConfigError: a target, argument, type or input file is wrong; names the key, the file and the line.
@@ -73,10 +85,10 @@ def check(value: object, key: Key, origins: Origins, *, whole: bool = False) -> 
 
 
 def build(value: Any, key: Key, origins: Origins, memo: dict[str, Any]) -> Any:
-    """The object that a setting stands for; equal components in one `memo` are one object.
+    """Build the components in a setting; equal components are built once for a `memo`.
 
     Raises:
-        UserError: a constructor refused its arguments; the line of the component is added.
+        UserError: a constructor raised it about its arguments; the line of the component is added.
     """
     if isinstance(value, list):
         return [build(item, (*key, index), origins, memo) for index, item in enumerate(value)]
@@ -96,7 +108,7 @@ def build(value: Any, key: Key, origins: Origins, memo: dict[str, Any]) -> Any:
 
 
 def with_default(component: Mapping[str, Any], name: str, value: Any, key: Key, origins: Origins) -> dict[str, Any]:
-    """The component with an argument that it takes and that is not given."""
+    """The component with a default for an argument, if its target has that argument."""
     takes = name in _parameters(locate(component["target"], key, origins))[0]
     return ({name: value} if takes else {}) | dict(component)
 
@@ -105,30 +117,30 @@ def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:
     """Import `package.module:name`.
 
     Raises:
-        ConfigError: there is no such module or name.
+        ConfigError: the module or the name does not exist.
     """
     at = origins.at((*key, "target"))
     path, colon, name = target.partition(":") if isinstance(target, str) else ("", "", "")
     if not (path and colon and name):
         raise ConfigError(f"{at} must read \"package.module:name\", not '{target}'")
     try:
-        found: Any = importlib.import_module(path)
+        target_object: Any = importlib.import_module(path)
     except ModuleNotFoundError as error:
         if not f"{path}.".startswith(f"{error.name}."):
             raise ConfigError(f"{at} cannot be imported: {error}") from error
         raise ConfigError(f"no module '{path}' at {at}{suggest(path, _siblings(path))}") from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = [other for other in dir(found) if not other.startswith("_")]
+        if not hasattr(target_object, part):
+            public = [other for other in dir(target_object) if not other.startswith("_")]
             raise ConfigError(f"no '{part}' in {path} at {at}{suggest(part, public)}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(f"{at} is no class or function")
-    return found
+        target_object = getattr(target_object, part)
+    if not callable(target_object):
+        raise ConfigError(f"{at} is not a class or function")
+    return target_object
 
 
 def _siblings(path: str) -> list[str]:
-    """Modules beside one that is missing."""
+    """The modules of the package in which a module was looked for."""
     parent = path.rpartition(".")[0]
     try:
         folders = importlib.import_module(parent).__path__ if parent else None
@@ -139,7 +151,7 @@ def _siblings(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Call:
-    """A target, its arguments in the types it asks for, and the required ones that are not given."""
+    """A target, its converted arguments, and the required arguments that are missing."""
 
     target: Callable[..., Any]
     arguments: dict[str, Any]
@@ -151,39 +163,40 @@ class _Call:
         return cls.to(target, {name: value for name, value in component.items() if name != "target"}, key, origins)
 
     @classmethod
-    def to(cls, target: Callable[..., Any], given: dict[str, Any], key: Key, origins: Origins) -> _Call:
+    def to(cls, target: Callable[..., Any], written: dict[str, Any], key: Key, origins: Origins) -> _Call:
         parameters, is_open = _parameters(target)
-        for name in given:
+        for name in written:
             if name not in parameters and not is_open:
                 raise ConfigError(origins.unknown((*key, name), parameters))
-        missing = [name for name, one in parameters.items() if one.default is one.empty and name not in given]
+        required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+        missing = [name for name in required if name not in written]
         if missing and inspect.isclass(target):
             requires = f"{target.__module__}:{target.__qualname__}"
             raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {requires} requires")
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
-        annotations = {name: _annotation(parameters[name].annotation, scope) for name in given if name in parameters}
-        plain = {name: given[name] for name in annotations if not _holds_component(given[name])}
+        annotations = {name: _annotation(parameters[name].annotation, scope) for name in written if name in parameters}
+        plain = {name: written[name] for name in annotations if not _holds_component(written[name])}
         for name in annotations.keys() - plain.keys():
-            _check_kind(given[name], annotations[name], (*key, name), origins)
+            _check_kind(written[name], annotations[name], (*key, name), origins)
         for name, value in plain.items():
-            if value is not None and _asks_for_component(annotations[name]):
+            if value is not None and _requires_component(annotations[name]):
                 at = origins.at((*key, name))
                 raise ConfigError(f'{at} must be a component, such as {{target: "package.module:name"}}, not {value!r}')
         converted = convert(plain, {name: annotations[name] for name in plain}, key, origins)
         for name, value in converted.items():
             _check_inputs(plain[name], value, (*key, name), origins)
-        return cls(target, given | converted, missing)
+        return cls(target, written | converted, missing)
 
 
 def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """What can be given by name, and whether any other name is accepted too."""
+    """The arguments that can be passed by name, and whether there is a `**kwargs`."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except ValueError:  # written in C, without a signature
         return {}, True
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    is_open = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
-    return {one.name: one for one in parameters if one.kind in named}, is_open
+    is_open = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return {parameter.name: parameter for parameter in parameters if parameter.kind in named}, is_open
 
 
 def _annotation(annotation: Any, scope: dict[str, Any]) -> Any:
@@ -197,10 +210,10 @@ def _annotation(annotation: Any, scope: dict[str, Any]) -> Any:
         return Any
 
 
-def _asks_for_component(annotation: Any) -> bool:
-    """Whether nothing that YAML can write is what an annotation means: a class of ours, a protocol, a callable."""
+def _requires_component(annotation: Any) -> bool:
+    """Whether an annotation can only be met by a component: a class of the suite, a protocol, a callable."""
     if get_origin(annotation) in (Union, UnionType):
-        return all(_asks_for_component(one) for one in get_args(annotation) if one is not NoneType)
+        return all(_requires_component(kind) for kind in get_args(annotation) if kind is not NoneType)
     kind = get_origin(annotation) or annotation
     if kind is Any or not inspect.isclass(kind) or is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, Enum):
         return False
@@ -208,34 +221,34 @@ def _asks_for_component(annotation: Any) -> bool:
 
 
 def _check_kind(value: Any, annotation: Any, key: Key, origins: Origins) -> None:
-    """What will be built must be of a kind that an argument takes: seen before any work, where it can be."""
+    """Check before building that a nested component will be of the type that the argument is annotated with."""
     if is_component(value):
         target = locate(value["target"], key, origins)
         if inspect.isclass(target) and not _fits(target, annotation):
-            raise ConfigError(f"{origins.at(key)} asks for {_named(annotation)}, which {value['target']} is not")
+            raise ConfigError(f"{origins.at(key)} must be a {_named(annotation)}, which {value['target']} is not")
     elif isinstance(value, dict) and len(entry := get_args(annotation)) == 2 and is_dataclass(entry[1]):
-        for name, item in value.items():  # settings that become this dataclass, a component among them
+        for name, item in value.items():  # maps that become this dataclass
             if isinstance(item, dict) and not is_component(item):
                 _Call.to(cast(Callable[..., Any], entry[1]), item, (*key, name), origins)
 
 
 def _fits(target: type, annotation: Any) -> bool:
-    """Whether an instance of a class may be what an annotation asks for; true where that cannot be told."""
+    """Whether an instance of a class fits an annotation; true where that is unknown."""
     if get_origin(annotation) in (Union, UnionType):
-        return any(_fits(target, one) for one in get_args(annotation))
+        return any(_fits(target, kind) for kind in get_args(annotation))
     kind = get_origin(annotation) or annotation
     if kind is Any or not inspect.isclass(kind):
         return True
     if getattr(kind, "_is_protocol", False):
-        asked = [name for one in kind.__mro__ for name, value in vars(one).items() if inspect.isfunction(value)]
-        return all(name.startswith("_") or hasattr(target, name) for name in asked)
+        methods = [name for base in kind.__mro__ for name, value in vars(base).items() if inspect.isfunction(value)]
+        return all(name.startswith("_") or hasattr(target, name) for name in methods)
     return issubclass(target, kind)
 
 
 def _named(annotation: Any) -> str:
     is_union = get_origin(annotation) in (Union, UnionType)
-    kinds = [one for one in get_args(annotation) if one is not NoneType] if is_union else [annotation]
-    return " or ".join(getattr(one, "__name__", str(one)) for one in kinds)
+    kinds = [kind for kind in get_args(annotation) if kind is not NoneType] if is_union else [annotation]
+    return " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
 
 
 def _holds_component(value: object) -> bool:
@@ -243,12 +256,12 @@ def _holds_component(value: object) -> bool:
 
 
 def _check_inputs(written: object, value: object, key: Key, origins: Origins) -> None:
-    """An argument annotated Path is an input: there before any work, unless another stage makes it."""
+    """An argument annotated Path is an input: it must exist before any work, unless another stage makes it."""
     texts = {key: written, **dict(leaves(written, key))}
     for where, path in {key: value, **dict(leaves(value, key))}.items():
         if not isinstance(path, Path) or stage_names(str(path)):
             continue
         if not path.exists():
             raise ConfigError(f"no file or folder '{path}' at {origins.at(where)}")
-        if not is_path(str(texts[where])):  # the fingerprint could not tell it from a name
+        if not is_path(str(texts[where])):  # else the fingerprint would take it for a name
             raise ConfigError(f"'{path}' at {origins.at(where)} must be written as a path: ./{path}")

@@ -27,10 +27,10 @@ class Document:
 
 
 def read_chain(path: Path) -> list[Document]:
-    """A file after everything it is based on, each file once, at its first mention.
+    """A file preceded by its bases and theirs, each file once, at its first mention.
 
     Raises:
-        ConfigError: a file is missing or no YAML, or the bases form a circle.
+        ConfigError: a file is missing or not YAML, or the bases form a cycle.
     """
     return list(_chain(path, ()).values())
 
@@ -38,16 +38,16 @@ def read_chain(path: Path) -> list[Document]:
 def _chain(path: Path, trail: tuple[Path, ...]) -> dict[Path, Document]:
     path = path.resolve()
     if path in trail:
-        circle = " -> ".join(_label(step) for step in (*trail[trail.index(path) :], path))
-        raise ConfigError(f"the bases form a circle: {circle}")
+        cycle = " -> ".join(_label(step) for step in (*trail[trail.index(path) :], path))
+        raise ConfigError(f"the bases form a cycle: {cycle}")
     document = read(path)
     bases = document.value.pop("base", [])
     if not isinstance(bases, str | list | None):
         raise ConfigError(f"base ({document.marks[('base',)]}) must be a file or a list of files, not {bases!r}")
-    found: dict[Path, Document] = {}
+    chain: dict[Path, Document] = {}
     for name in [bases] if isinstance(bases, str) else bases or []:
-        found |= _chain(_find(name, path, document.marks[("base",)]), (*trail, path))
-    return {**found, path: document}
+        chain |= _chain(_find(name, path, document.marks[("base",)]), (*trail, path))
+    return {**chain, path: document}
 
 
 def _find(name: object, beside: Path, mark: str) -> Path:
@@ -58,7 +58,7 @@ def _find(name: object, beside: Path, mark: str) -> Path:
 
 
 def read(path: Path) -> Document:
-    """One file, its `base:` not yet followed."""
+    """One file, without its bases."""
     label = _label(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def from_overrides(overrides: Iterable[str]) -> Document:
     """`key=value` arguments as one document; values are YAML.
 
     Raises:
-        ConfigError: one has no `=`, no key, or contradicts another.
+        ConfigError: an override has no `=` or no key, or contradicts another.
     """
     value: dict[str, Any] = {}
     marks: dict[Key, str] = {}
@@ -96,7 +96,9 @@ def from_overrides(overrides: Iterable[str]) -> Document:
         name, equals, text = override.partition("=")
         *parents, last = parts = name.split(".")
         if not equals or not all(parts):
-            raise ConfigError(f"'{override}' is no override: write key=value, such as stages.rl.trainer.max_epochs=2")
+            raise ConfigError(
+                f"'{override}' is not an override: write key=value, such as stages.rl.trainer.max_epochs=2"
+            )
         inside = value
         for depth, parent in enumerate(parents):
             marks[tuple(parts[: depth + 1])] = "command line"
@@ -109,7 +111,7 @@ def from_overrides(overrides: Iterable[str]) -> Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as people mean it: `1e-5` is a number and a date is text."""
+    """YAML 1.1, except that `1e-5` is a number and a date is text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TAG + "timestamp"]
@@ -131,7 +133,7 @@ def _parse(text: str, label: str, marks: dict[Key, str], key: Key = ()) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{_mark(label, line)}: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{label} is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{label} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _construct(loader: _Loader, node: yaml.Node, label: str, marks: dict[Key, str], key: Key) -> Any:
@@ -148,7 +150,7 @@ def _construct(loader: _Loader, node: yaml.Node, label: str, marks: dict[Key, st
         if type(name) not in (str, int):
             raise ConfigError(f"the key {name!r} ({mark}) is not text: put it in quotes")
         if name in entries:
-            raise ConfigError(f"the key '{name}' ({mark}) is there twice: first at {marks[(*key, name)]}")
+            raise ConfigError(f"the key '{name}' ({mark}) is defined twice: first at {marks[(*key, name)]}")
         marks[(*key, name)] = mark
         entries[name] = _construct(loader, value_node, label, marks, (*key, name))
     return entries
@@ -159,6 +161,6 @@ def _mark(label: str, line: int) -> str:
 
 
 def _label(path: Path) -> str:
-    """The path as a person would write it here."""
+    """The path for messages: relative to the working folder, if it is inside."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

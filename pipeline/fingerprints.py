@@ -1,6 +1,6 @@
-"""What a stage's result depends on, as one hash: settings, other stages, input files, hub revisions.
+"""Fingerprints: a hash of all that a stage's result depends on (settings, other stages, input files, hub revisions).
 
-Read from the settings alone, without importing a target, so that a finished experiment is found finished in no time.
+It is computed from the settings alone, without importing a target: checking a finished experiment takes no time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _STAGE = re.compile(r"\$\{stage:([\w.-]+)\}")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_KEYS = {"model": "model", "policy": "model", "encoder": "model", "tokenizer": "model", "hub": "dataset"}
 _SUFFIX = re.compile(r"\.\w+")
-_NO_INPUT = "cache"  # what a run itself fills would change the hash of the next run
+_NO_INPUT = "cache"  # a run fills it, which would change the hash of the next run
 
 
 def stage_names(value: object) -> list[str]:
-    """The stages that a setting quotes as `${stage:NAME}`, each once, in order."""
+    """The stages that a setting references as `${stage:NAME}`, each once, in order."""
     texts = [value] if isinstance(value, str) else [leaf for _, leaf in leaves(value) if isinstance(leaf, str)]
     return list(dict.fromkeys(name for text in texts for name in _STAGE.findall(text)))
 
@@ -45,7 +45,7 @@ def is_path(text: str) -> bool:
 
 
 def canonical(value: object) -> str:
-    """One text for equal settings, whatever the order of their keys."""
+    """The same text for equal settings, whatever the order of their keys."""
     return json.dumps(_sorted(value), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -61,7 +61,7 @@ def digest(settings: object) -> str:
 
 
 def fingerprint(stage: Stage, experiment: Experiment, inputs: Inputs, stages: Mapping[str, str]) -> str:
-    """The hash of all that a stage's result depends on; `stages` holds those of the stages it quotes."""
+    """The hash of all that a stage's result depends on; `stages` holds those of the stages it references."""
     standard = TrainerSettings()
     trainer = {name: value for name, value in vars(stage.trainer).items() if value != getattr(standard, name)}
     trainer.pop("log_every_n_steps", None)
@@ -71,18 +71,18 @@ def fingerprint(stage: Stage, experiment: Experiment, inputs: Inputs, stages: Ma
 
 
 class Inputs:
-    """Replaces what settings point at by what it holds: files by content, hub ids by revision.
+    """Replaces inputs in settings: files and folders by a hash of their content, hub ids by their revision.
 
-    A text is an input if it is written as a path, or stands where a model's name may, and there is such a file or
-    folder; not under the key `cache` and not inside `output`. No target is imported to find out.
-    Content hashes are remembered by path, size and modification time in `<output>/inputs.json`.
+    A text is an input if it is written as a path, or stands where a model's name may, and the file or folder
+    exists; not under the key `cache` and not inside `output`. No target is imported to find out.
+    Content hashes are cached by path, size and modification time in `<output>/inputs.json`.
     """
 
     def __init__(self, output: Path) -> None:
         self._output = output.resolve()
-        self._memory = output / "inputs.json"
-        self._known: dict[str, list[Any]] = _read_memory(self._memory)
-        self._fresh = False
+        self._cache = output / "inputs.json"
+        self._known: dict[str, list[Any]] = _read_cache(self._cache)
+        self._changed = False
         self._revisions: dict[tuple[str, ...], str] = {}
 
     def pinned(self, value: Any, key: Key = ()) -> Any:
@@ -109,11 +109,11 @@ class Inputs:
         return digest([[name, self._file(path / name)] for name in names])
 
     def save(self) -> None:
-        """Remember the content hashes for the next run."""
-        if self._fresh:
-            with atomic_write(self._memory) as f:
+        """Write the cache of content hashes."""
+        if self._changed:
+            with atomic_write(self._cache) as f:
                 json.dump(self._known, f, indent=0, sort_keys=True)
-            self._fresh = False
+            self._changed = False
 
     def _is_input(self, text: str, name: str | int | None) -> bool:
         if name == _NO_INPUT or not any(character.isalnum() for character in text):
@@ -129,18 +129,18 @@ class Inputs:
             with open(path, "rb") as f:
                 known = hashlib.file_digest(f, "sha256").hexdigest()
             self._known[name] = [status.st_size, status.st_mtime_ns, known]
-            self._fresh = True
+            self._changed = True
         return known
 
     def _hub(self, name: str, kind: str, revision: object) -> str:
-        asked = (kind, name, str(revision or "main"))
-        if asked not in self._revisions:
-            self._revisions[asked] = _hub_revision(*asked)
-        return f"{name}@{self._revisions[asked]}"
+        key = (kind, name, str(revision or "main"))
+        if key not in self._revisions:
+            self._revisions[key] = _hub_revision(*key)
+        return f"{name}@{self._revisions[key]}"
 
 
 def _is_hub_id(value: object) -> bool:
-    if not isinstance(value, str) or value.startswith("models/"):  # that folder is ours, filled or not
+    if not isinstance(value, str) or value.startswith("models/"):  # this project's own folder, downloaded or not
         return False
     return bool(_HUB_ID.fullmatch(value)) and not os.path.exists(value)
 
@@ -148,7 +148,7 @@ def _is_hub_id(value: object) -> bool:
 def _hub_revision(kind: str, name: str, revision: str) -> str:
     """The commit of a hub id, from the local Hugging Face cache or else from the hub.
 
-    Where neither knows it no stage could have used it, so the revision's own name will do.
+    Where neither has it, no stage could have used it, and the name of the revision stands for the commit.
     """
     import httpx2
     from huggingface_hub import HfApi, constants
@@ -173,8 +173,8 @@ def _visible_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _read_memory(path: Path) -> dict[str, list[Any]]:
-    """The remembered hashes; none where the file is absent or damaged, for they can be had again."""
+def _read_cache(path: Path) -> dict[str, list[Any]]:
+    """The cached hashes; empty where the file is missing or damaged, as they can be computed again."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

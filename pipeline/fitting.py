@@ -1,4 +1,4 @@
-"""Fit a stage's module on its data with the Lightning Trainer, from its last checkpoint where a killed run left one."""
+"""Fit a stage's module on its data with the Lightning Trainer, from `last.ckpt` where a killed run has left it."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _FILLING: Any = torch.utils.deterministic  # its flag `fill_uninitialized_memory
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its target, syncs it and renames it, so that a killed save leaves the old one."""
+    """Writes a checkpoint to a temporary file, syncs and renames it: a killed save leaves the old checkpoint."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Save one checkpoint; `storage_options` is for other stores than a file system."""
+        """Save a checkpoint; `storage_options` is unused, it is for remote storage."""
         with atomic_write(path, "wb") as f:
             torch.save(checkpoint, f)
 
 
-class _LeaveAtOnce(Callback):
-    """Ends the process on SIGTERM, without a word: the next run redoes the unit of work that was under way.
+class _ExitOnSigterm(Callback):
+    """Ends the process on SIGTERM at once, without a message: the next run repeats the unfinished unit of work.
 
-    Lightning's own handler waits for the end of a batch, which may be a rollout away, and lets its ranks wait for
-    each other; an exception would have callbacks save a module that is half-way through a step.
+    Lightning's own handler waits for the end of the batch, which may be a whole rollout away, and makes ranks wait for
+    each other. An exception would let callbacks save a module in the middle of a step.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
-class _Logged(Callback):
-    """Keeps in each checkpoint what was logged last: a run killed after its last epoch logs nothing when it goes on."""
+class _LastMetrics(Callback):
+    """Keeps the last logged metrics in each checkpoint: a run killed after its last epoch logs nothing on resuming."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -62,7 +62,7 @@ class _Logged(Callback):
         self.metrics = checkpoint.get("logged", {})
 
     def update(self, trainer: Trainer) -> dict[str, float]:
-        """All that was logged, each measure as it was last."""
+        """The last value of every metric that was logged."""
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
         return dict(self.metrics)
 
@@ -78,30 +78,30 @@ def fit(
     folder: Path,
     events: Path,
 ) -> dict[str, float]:
-    """Fit and export; returns the metrics that were logged last.
+    """Fit and export; returns the last logged value of every metric.
 
-    The last weights are exported, or, where a ModelCheckpoint has a `monitor`, those that it found best on the held-out
-    part of the data, and the metrics are theirs. Checkpoints go to `folder/checkpoints`, TensorBoard events to
-    `events`; `module.export(folder)`, where there is one, is called on every rank at the end, for sharded weights have
-    to be gathered: the module lets one rank write.
+    The last weights are exported. Where a ModelCheckpoint has a `monitor`, the best weights by that metric on the
+    held-out part of the data are exported in their place, and the metrics are those of the best weights. Checkpoints go
+    to `folder/checkpoints`, TensorBoard events to `events`. `module.export(folder)`, if the module has it, is called on
+    every rank at the end, because sharded weights have to be gathered; the module lets one rank write.
 
     Raises:
-        ConfigError: checkpoints were asked for that would never be written, or would not do to go on from.
+        ConfigError: a ModelCheckpoint would never save, or a killed run could not resume from what it saves.
     """
-    _quieten()
-    # The last checkpoint remembers which was the best, so the best is saved before it.
+    _silence_lightning()
+    # last.ckpt records which checkpoint is the best, so the best is saved before it.
     callbacks = sorted(callbacks, key=lambda callback: not getattr(callback, "monitor", None))
     checkpoints = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
-    _refuse_lost(checkpoints)
-    _refuse_blind(checkpoints, module)
+    _require_last_checkpoint(checkpoints)
+    _require_held_out_data(checkpoints, module)
     for callback in checkpoints:
-        _refuse_idle(callback)
+        _require_saving(callback)
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
-    logged = _Logged()
+    logged = _LastMetrics()
     last = folder / "checkpoints" / "last.ckpt"
     handler = signal.getsignal(signal.SIGTERM)
     with _torch_flags_of_a_fit():
-        runner = _trainer([*callbacks, logged, _LeaveAtOnce()], trainer, strategy, experiment, folder, events)
+        runner = _trainer([*callbacks, logged, _ExitOnSigterm()], trainer, strategy, experiment, folder, events)
         runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
         metrics = logged.update(runner)
         if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
@@ -116,10 +116,10 @@ def fit(
 
 @contextmanager
 def _torch_flags_of_a_fit() -> Iterator[None]:
-    """Keep to the fit what the Trainer's `deterministic` and `benchmark` set for the whole process.
+    """Restore after a fit the flags that the Trainer's `deterministic` and `benchmark` set for the whole process.
 
-    Deterministic mode also fills all memory that torch allocates, to show reads of what was never written: a search for
-    bugs that makes decoding several times slower, and is off.
+    Deterministic mode also fills every tensor that torch allocates, to make reads of uninitialised memory visible. That
+    debugging aid makes decoding slower and is switched off.
     """
     mode, workspace = torch.get_deterministic_debug_mode(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")
     benchmark, fill = torch.backends.cudnn.benchmark, _FILLING.fill_uninitialized_memory
@@ -157,12 +157,12 @@ def _trainer(
             enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=False,
         )
-    except (MisconfigurationException, ValueError) as error:  # Lightning's words for a setting it cannot follow
+    except (MisconfigurationException, ValueError) as error:  # what Lightning raises for a wrong setting
         raise ConfigError(f"accelerator or trainer: {' '.join(str(error).split())}") from error
 
 
-def _refuse_idle(callback: ModelCheckpoint) -> None:
-    """Lightning keeps a last checkpoint only where it keeps a best one: without, an epoch's end saves nothing."""
+def _require_saving(callback: ModelCheckpoint) -> None:
+    """With `save_top_k: 0` Lightning saves nothing at the end of an epoch, the last checkpoint included."""
     if callback.save_top_k == 0 and not callback._every_n_train_steps:
         raise ConfigError(
             "a ModelCheckpoint with save_top_k: 0 saves nothing before the end, so a killed run would start over: "
@@ -170,39 +170,45 @@ def _refuse_idle(callback: ModelCheckpoint) -> None:
         )
 
 
-def _refuse_blind(checkpoints: Sequence[ModelCheckpoint], module: LightningModule) -> None:
-    """The best weights are read back, and validated, by Lightning itself."""
+def _require_held_out_data(checkpoints: Sequence[ModelCheckpoint], module: LightningModule) -> None:
+    """Lightning reads the best weights back and validates them, which needs a validation step."""
     for callback in checkpoints:
         if callback.monitor and not is_overridden("validation_step", module):
             kind = type(module).__name__
             raise ConfigError(
-                f"a ModelCheckpoint with monitor: {callback.monitor} needs held-out data, which {kind} has none of: "
-                "its last weights are exported"
+                f"a ModelCheckpoint with monitor: {callback.monitor} needs a validation_step, which {kind} does not "
+                "have: without the monitor the last weights are exported"
             )
 
 
-def _refuse_lost(checkpoints: Sequence[ModelCheckpoint]) -> None:
-    """With a monitor Lightning saves its last checkpoint only where it is also the best."""
+def _require_last_checkpoint(checkpoints: Sequence[ModelCheckpoint]) -> None:
+    """With a monitor Lightning saves its last checkpoint only in epochs that are also the best so far."""
     best = [callback for callback in checkpoints if callback.monitor]
     if best and (len(best) == len(checkpoints) or best[0].filename == "last"):
         raise ConfigError(
-            f"a ModelCheckpoint with monitor: {best[0].monitor} keeps the best weights, and a killed run goes on from "
+            f"a ModelCheckpoint with monitor: {best[0].monitor} keeps the best weights, and a killed run resumes from "
             "the last ones: give it filename: best, and a second ModelCheckpoint filename: last and no monitor"
         )
-    last = [one for one in checkpoints if one.save_last or (one.filename == "last" and not one._enable_version_counter)]
-    if checkpoints and not any(one.dirpath is None for one in last):
+    last = [each for each in checkpoints if each.save_last or _is_named_last(each)]
+    if checkpoints and not any(each.dirpath is None for each in last):
         raise ConfigError(
-            "no ModelCheckpoint keeps checkpoints/last.ckpt, from which a killed run goes on: "
+            "no ModelCheckpoint keeps checkpoints/last.ckpt, from which a killed run resumes: "
             "give one filename: last, enable_version_counter: false and no dirpath"
         )
 
 
-def _quieten() -> None:
-    """Lightning tells its hardware, its tips and its guesses about loaders at every fit."""
+def _is_named_last(callback: ModelCheckpoint) -> bool:
+    return callback.filename == "last" and not callback._enable_version_counter
+
+
+def _silence_lightning() -> None:
+    """Lightning logs the hardware, tips and guesses about data loaders at every fit."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated")
     warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # nothing to validate on
-    warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")  # its own use
+    warnings.filterwarnings(
+        "ignore", message="torch.distributed.nn.functional.all_gather is deprecated"
+    )  # Lightning calls it
     warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")

@@ -1,6 +1,6 @@
-"""Several processes: start them, join them, and keep them of one mind.
+"""Several processes: launch them, join their process group, broadcast decisions, exit.
 
-`torch.distributed.run` is the only launcher: it starts the ranks, and when one leaves it ends the others.
+`torch.distributed.run` is the only launcher: it starts the ranks, and when a rank exits with an error it ends the rest.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from common.errors import ConfigError, UserError
 from pipeline.schema import Experiment
 
 T = TypeVar("T")
-_LAUNCHER = "LAUNCHER_PID"  # set by `start`, for the ranks
+_LAUNCHER = "LAUNCHER_PID"  # set by `launch`, read by the ranks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PATIENCE = timedelta(days=30)  # ranks may differ by hours; a dead rank is the launcher's business, not a timeout's
+_TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is noticed by the launcher, not by a timeout
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that share the work; alone until `joined`."""
+    """This process among those that share the work; a single one by default."""
 
     rank: int = field(default_factory=lambda: int(os.environ.get("RANK", "0")))
     world_size: int = 1
     group: Any = None
     store: Any = None
 
-    def agree(self, decide: Callable[[], T]) -> T:
-        """Rank 0 decides; all ranks get its answer, or its error.
+    def broadcast_from_rank0(self, call: Callable[[], T]) -> T:
+        """Call on rank 0 alone; all ranks return its result, or raise its error.
 
         Raises:
-            UserError: rank 0's own.
+            UserError: the call raised it on rank 0.
         """
         if self.group is None:
-            return decide()
+            return call()
         from torch.distributed import broadcast_object_list
 
         outcome: list[Any] = [None, None]
         if self.rank == 0:
             try:
-                outcome[0] = decide()
+                outcome[0] = call()
             except UserError as error:
                 outcome[1] = error
         broadcast_object_list(outcome, src=0, group=self.group)
@@ -57,22 +57,22 @@ class Ranks:
             raise outcome[1]
         return outcome[0]
 
-    def everywhere(self, work: Callable[[], T]) -> T:
-        """Every rank works, then all wait for the last; where one fails, all fail.
+    def run_on_all(self, call: Callable[[], T]) -> T:
+        """Call on every rank, then wait for the slowest; where a rank fails, all fail.
 
         Raises:
             UserError: names the rank that failed; the same on all ranks.
         """
         if self.group is None:
-            return work()
+            return call()
         from torch.distributed import all_gather_object
 
         result, failure = None, None
         try:
-            result = work()
+            result = call()
         except UserError as error:
             failure = str(error)
-        except Exception as error:  # a bug: its traceback here, its name to the others
+        except Exception as error:  # a bug: the traceback is printed here, the other ranks get its name
             traceback.print_exc()
             failure = f"{type(error).__name__}: {error}"
         failures: list[str | None] = [None] * self.world_size
@@ -82,22 +82,22 @@ class Ranks:
                 raise UserError(f"rank {rank}: {failure}")
         return result  # type: ignore[return-value]
 
-    def speaks(self) -> bool:
-        """Whether this rank is the first with an error to tell; each that has one asks once."""
+    def reports_error(self) -> bool:
+        """Whether this rank is the first to fail and so prints the error; call it once a failing rank."""
         if self.store is None:
             return self.rank == 0
         try:
             return self.store.add("errors", 1) == 1
-        except RuntimeError:  # whoever kept the store has told its error and left
+        except RuntimeError:  # the rank that hosts the store has printed its error and exited
             return False
 
 
 @contextmanager
-def joined(experiment: Experiment) -> Iterator[Ranks]:
-    """The ranks that a launcher started, where there is one (`RANK` is set); else this process alone.
+def process_group(experiment: Experiment) -> Iterator[Ranks]:
+    """Join the ranks that a launcher started (`RANK` is set); without a launcher, this process alone.
 
     Raises:
-        ConfigError: the launcher started another number of processes than the experiment asks for.
+        ConfigError: the launcher started another number of processes than the experiment has.
     """
     if "RANK" not in os.environ:
         yield Ranks()
@@ -105,8 +105,8 @@ def joined(experiment: Experiment) -> Iterator[Ranks]:
     _end_with_launcher()
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != experiment.world_size:
-        asked = f"devices {experiment.devices} x num_nodes {experiment.num_nodes}"
-        raise ConfigError(f"the launcher started {started} processes, but the experiment asks for {asked}")
+        expected = f"devices {experiment.devices} x num_nodes {experiment.num_nodes}"
+        raise ConfigError(f"the launcher started {started} processes, but the experiment has {expected}")
     import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
@@ -117,28 +117,29 @@ def joined(experiment: Experiment) -> Iterator[Ranks]:
     try:
         store, rank, world_size = next(iter(rendezvous("env://")))
     except ValueError as error:
-        raise ConfigError(f"RANK is set, as a launcher does, but not all that goes with it: {error}") from error
+        raise ConfigError(f"RANK is set, but not every variable that a launcher sets with it: {error}") from error
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_PATIENCE)
-    yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_PATIENCE), store)
-    dist.destroy_process_group()  # not after an error: the others may be gone, and taking leave would wait for them
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+    yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_TIMEOUT), store)
+    dist.destroy_process_group()  # not after an error: it would wait for ranks that may have exited
 
 
 def _end_with_launcher() -> None:
-    """Have the kernel kill this rank when the launcher ends, killed or not: else it would wait for the others.
+    """Have the kernel kill this rank when the launcher ends, however it ends (Linux only).
 
-    Python's own signal handlers do not run while a rank waits for another inside torch, hence SIGKILL. Only Linux can.
+    Without it, ranks whose launcher was killed would wait for each other until a timeout. The signal is SIGKILL because
+    Python's signal handlers do not run while a rank waits inside torch.
     """
     launcher = os.environ.get(_LAUNCHER)
     if launcher is None or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(launcher):  # it ended before it could be watched
+    if os.getppid() != int(launcher):  # the launcher ended before the call above
         os._exit(128 + signal.SIGKILL)
 
 
-def must_start(experiment: Experiment) -> bool:
-    """Whether this process has to start the ranks, because no launcher did.
+def needs_launch(experiment: Experiment) -> bool:
+    """Whether this process has to launch the ranks: there are several, and no launcher has started them.
 
     Raises:
         ConfigError: the experiment spans several machines, each of which needs a launcher.
@@ -150,19 +151,19 @@ def must_start(experiment: Experiment) -> bool:
     return True
 
 
-def start(script: Path, arguments: Sequence[str], devices: int) -> int:
-    """Run a script once a device under `torch.distributed.run`; returns the exit code of the rank that made it fail."""
+def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
+    """Run a script on each device under `torch.distributed.run`; returns the exit code of the first rank to fail."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the rank has told its error itself
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the rank has printed its error itself
     os.environ[_LAUNCHER] = str(os.getpid())
     try:
         main(["--standalone", f"--nproc-per-node={devices}", str(script), *arguments])
     except ChildFailedError as error:
-        return _blame(error.failures)
+        return _exit_code(error.failures)
     except SignalException as error:
         return 128 + error.sigval
     finally:
@@ -170,35 +171,37 @@ def start(script: Path, arguments: Sequence[str], devices: int) -> int:
     return 0
 
 
-def _blame(failures: Mapping[int, Any]) -> int:
-    """The exit code of the first rank to fail, or of one that was killed: the others only fail of its silence."""
+def _exit_code(failures: Mapping[int, Any]) -> int:
+    """The exit code of the first rank to fail, or of a rank that was killed: the others fail because it is gone."""
     rank, failure = min(failures.items(), key=lambda item: (item[1].exitcode > 0, item[1].timestamp))
     if failure.exitcode > 0:
         return failure.exitcode
     why = ", often for lack of memory" if failure.exitcode == -signal.SIGKILL else ""
-    print(f"error: rank {rank} was killed ({failure.signal_name()}{why}): the same command goes on", file=sys.stderr)
+    print(
+        f"error: rank {rank} was killed ({failure.signal_name()}{why}): run the same command to resume", file=sys.stderr
+    )
     return 128 - failure.exitcode
 
 
-def leave_at_once(number: int, _: object) -> NoReturn:
-    """A signal handler that ends this process, and whatever its threads wait for: the next run redoes the open unit."""
+def exit_on_signal(number: int, _: object) -> NoReturn:
+    """A signal handler that ends this process and its threads at once: the next run repeats the unfinished unit."""
     if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
-        os.write(2, b"interrupted: the same command goes on\n")  # print may be what was interrupted
+        os.write(2, b"interrupted: run the same command to resume\n")  # print itself may have been interrupted
     with suppress(RuntimeError):
         sys.stdout.flush()
     os._exit(128 + number)
 
 
-def leave(main: Callable[[], int]) -> NoReturn:
-    """Exit with what `main` returns, or as the exception it raises would have it.
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Exit with the code that `main` returns, or with that of the exception that it raises.
 
-    One of several ranks leaves at once when it fails: tearing down a process group whose other ranks are gone can
-    abort the process, and the launcher would report that instead of the error.
+    A failing rank among several exits without any clean-up: tearing down a process group whose other ranks are gone can
+    abort the process, and the launcher would report the abort instead of the error.
     """
     try:
         code = main()
-    except SystemExit as left:
-        code = int(left.code or 0)
+    except SystemExit as exit:
+        code = int(exit.code or 0)
     except Exception:
         traceback.print_exc()
         code = 1

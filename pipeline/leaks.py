@@ -4,8 +4,8 @@ What a callback asks during a fit, or is of a `split: dev`, has the role `dev`: 
 it, so no other evaluation may share it.
 
 A component that takes questions has an argument `questions`, a source, and a `role`: an argument or a class attribute.
-One that only quotes questions (a lookup of gold passages, say) has `role = None` and is left out. A component that says
-nothing is an error.
+A component that only looks questions up (gold passages, say) has `role = None` and is not compared. A component without
+a role is an error.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pipeline.origins import Key, Origins, children, suggest
 from pipeline.plan import Plan
 
 ROLES = ("eval", "dev", "sft", "search", "refine", "rl")
-_FORBIDDEN = {frozenset({asked, other}) for asked in ROLES[:2] for other in ROLES if other != asked} | {
+_FORBIDDEN = {frozenset({held_out, other}) for held_out in ROLES[:2] for other in ROLES if other != held_out} | {
     frozenset({"rl", other}) for other in ("search", "refine")
 }
-_ROW_NUMBER = re.compile(r"([a-z]+-)?\d+")  # an id that counts the rows of its file tells nothing about another file
+_ROW_NUMBER = re.compile(r"([a-z]+-)?\d+")  # a row number identifies a question in its own file only
 
 
 @dataclass(frozen=True)
 class _Use:
-    """What a source's questions are for, and where that is written."""
+    """A source of questions, its role, and the key it is written at."""
 
     role: str
     key: Key
@@ -42,35 +42,35 @@ class _Use:
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A source's questions: ids in order, each with its text; what tells them from others, ids and texts apart."""
+class _Questions:
+    """A source's questions: normalised text by id, in order; ids and texts to compare other questions with."""
 
     texts: dict[str, str]
     ids: frozenset[str]
     wordings: frozenset[str]
 
-    def shared(self, other: _Read) -> list[str]:
-        """Ids of the questions that the other source has too, by id or by text, in order."""
+    def shared(self, other: _Questions) -> list[str]:
+        """Ids of the questions that the other source shares, by id or by text, in order."""
         return [i for i, text in self.texts.items() if text in other.wordings or _identity(i) in other.ids]
 
 
 class Leaks:
-    """Compares the questions of the chosen stages by what they are for, each source as soon as it can be read."""
+    """Compares the questions of the chosen stages across roles, each source as soon as it can be read."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._uses: list[_Use] | None = None
-        self._questions: dict[str, _Read] = {}
+        self._questions: dict[str, _Questions] = {}
         self._compared: set[frozenset[str]] = set()
 
     def check(self) -> None:
-        """Compare what can be read by now and has not been compared; print what overlaps where it may.
+        """Compare all sources that can be read and have not been compared; print a note on overlaps that are allowed.
 
-        Sources inside stages that are not made yet are compared by their settings, and read when those stages are.
-        Nothing is read where nothing would run: whoever made an evaluation compared it with all that it rests on.
+        Sources inside unfinished stages are compared by their settings, and read when those stages are finished.
+        Nothing is read where no stage would run: the questions were compared when the artifacts were made.
 
         Raises:
-            ConfigError: a question is in two roles that must not share any; names both places.
+            ConfigError: a question has two roles that must not share any; names both places.
             DataError: a source's file is missing or malformed.
         """
         if self._plan.done:
@@ -85,12 +85,12 @@ class Leaks:
             if first is not None and second is not None:
                 self._compared.add(pair)
                 if shared := first.shared(second):
-                    self._tell(a, b, f"{len(shared)} of the questions, {shared[0]} the first,")
+                    self._report(a, b, f"{len(shared)} of the questions, {shared[0]} the first,")
             elif _same_questions(a.source, b.source) and frozenset((a.role, b.role)) in _FORBIDDEN:
-                self._tell(a, b, "the same questions")
+                self._report(a, b, "the same questions")
 
-    def _read(self, use: _Use) -> _Read | None:
-        """The questions of a source, None where a stage it needs is not complete yet."""
+    def _read(self, use: _Use) -> _Questions | None:
+        """The questions of a source; None where a stage it depends on is unfinished."""
         artifacts = {name: self._plan.stages[name].artifact for name in stage_names(use.source)}
         if not all(artifact.complete for artifact in artifacts.values()):
             return None
@@ -99,16 +99,16 @@ class Leaks:
             settings = with_folders(use.source, {stage: artifact.folder for stage, artifact in artifacts.items()})
             source = build(settings, use.key, self._plan.origins, {})
             texts = {question.id: normalize_answer(question.text) for question in source}
-            ids = frozenset(one for one in map(_identity, texts) if one)
-            self._questions[name] = _Read(texts, ids, frozenset(texts.values()) - {""})
+            ids = frozenset(own for own in map(_identity, texts) if own)
+            self._questions[name] = _Questions(texts, ids, frozenset(texts.values()) - {""})
         return self._questions[name]
 
-    def _tell(self, a: _Use, b: _Use, what: str) -> None:
+    def _report(self, a: _Use, b: _Use, what: str) -> None:
         origins = self._plan.origins
-        told = f"{what} for {a.role} at {origins.at(a.key)} and for {b.role} at {origins.at(b.key)}"
+        message = f"{what} for {a.role} at {origins.at(a.key)} and for {b.role} at {origins.at(b.key)}"
         if frozenset((a.role, b.role)) in _FORBIDDEN:
-            raise ConfigError(f"leak: {told}; choose another split, or a part that does not overlap")
-        print(f"note: {told}", flush=True)
+            raise ConfigError(f"leak: {message}; choose another split, or a part that does not overlap")
+        print(f"note: {message}", flush=True)
 
 
 def _uses(plan: Plan) -> Iterator[_Use]:
@@ -130,10 +130,10 @@ def _uses_in(value: object, key: Key, origins: Origins) -> Iterator[_Use]:
 
 
 def _role(component: dict[str, Any], key: Key, origins: Origins) -> str | None:
-    """The role that a component has in its config, class or signature; None for one that only quotes questions.
+    """The role that a component has in its config, class or signature; None where it only looks questions up.
 
     Raises:
-        ConfigError: it says nowhere what its questions are for.
+        ConfigError: the component has no role.
     """
     target = locate(component["target"], key, origins)
     parameter = inspect.signature(target).parameters.get("role")
@@ -150,7 +150,7 @@ def _role(component: dict[str, Any], key: Key, origins: Origins) -> str | None:
 
 
 def _same_questions(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two sources share questions for certain, by their settings alone."""
+    """Whether two sources certainly share questions, judged by their settings alone."""
     differ = {name for name in (a.keys() | b.keys()) if a.get(name) != b.get(name)}
     if differ <= {"sample"}:  # the head of the same order
         return True
@@ -161,6 +161,6 @@ def _same_questions(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def _identity(question: str) -> str | None:
-    """The dataset's own id, without the name that a mixture puts before it; None where it only counts rows."""
+    """The dataset's own id, without the prefix of a mixture; None where it is a row number."""
     own = question.rpartition("/")[2]
     return None if _ROW_NUMBER.fullmatch(own) else own

@@ -55,7 +55,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     Components are only resolved here; `pipeline.components.check` compares them with their targets.
 
     Raises:
-        ConfigError: a file, key, type or quotation is wrong; names the file and line.
+        ConfigError: a file, key, type or reference is wrong; names the file and line.
     """
     documents = [*read_chain(Path(path)), from_overrides(overrides)]
     merged = merge(documents)
@@ -84,7 +84,7 @@ def _changes(documents: Sequence[Document]) -> dict[Key, Any]:
 
 
 def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:
-    """Arguments in the types that a signature asks for: `1` for a float becomes `1.0`, text for a Path a Path.
+    """Convert arguments to the types in a signature: `1` for a float becomes `1.0`, text for a Path a Path.
 
     An annotation that a configuration cannot express (a class, a callable) accepts anything.
 
@@ -100,7 +100,7 @@ def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: K
             except ValidationError as error:
                 if error.full_key is not None:
                     raise
-                # in a tuple OmegaConf names neither the key nor the value
+                # for a tuple, OmegaConf names neither key nor value
                 raise ConfigError(f"{value!r} does not fit {kind} at {origins.at((*key, name))}") from error
     return converted
 
@@ -122,7 +122,7 @@ def _supported(annotation: Any) -> bool:
 
 @contextmanager
 def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
-    """Turn OmegaConf's errors into one line that points at the file."""
+    """Turn OmegaConf's errors into one line with the file and line of the key."""
     try:
         yield
     except OmegaConfBaseException as error:
@@ -141,7 +141,7 @@ def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
 
 
 def _check_maps(settings: Mapping[str, Any], origins: Origins) -> None:
-    """What OmegaConf would say of another shape in words of its own."""
+    """Check what must be a map, for OmegaConf's own messages about it are hard to read."""
     stages = settings.get("stages")
     if stages is None:
         raise ConfigError(f"no stages in {origins.where(())}")
@@ -154,20 +154,22 @@ def _check_maps(settings: Mapping[str, Any], origins: Origins) -> None:
 
 
 def _check_names(experiment: Experiment, origins: Origins) -> None:
-    """Names become folders, so they must be able to."""
+    """Names of experiments and stages become folders."""
     names = {experiment.experiment: ("experiment",)} | {name: ("stages", name) for name in experiment.stages}
     for name, key in names.items():
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' at {origins.at(key)} cannot be a name: use letters, digits, '_', '-' and '.'")
+            raise ConfigError(
+                f"'{name}' at {origins.at(key)} is not a valid name: use letters, digits, '_', '-' and '.'"
+            )
     if not experiment.stages:
         raise ConfigError(f"no stages in {origins.where(())}")
 
 
 def _check_stages(merged: Document, documents: list[Document], origins: Origins) -> None:
-    """A stage that is laid over others and names nothing to run is a misspelling of one of them."""
+    """A stage without `data` in a file that has bases is a misspelt override of a stage of theirs."""
     stages = merged.value.get("stages")
     if not isinstance(stages, dict):
-        return  # the schema says so
+        return  # `_check_maps` reports it
     known: list[str] = []
     for document in documents:
         named = [str(name) for name in document.value.get("stages") or ()]
@@ -189,17 +191,17 @@ def _check_counts(experiment: Experiment, origins: Origins) -> None:
 
 
 def _check_parts(merged: Document, own: list[Document], origins: Origins) -> None:
-    """A part that this file or the command line sets and nothing quotes is a misspelling; a base's may be spare."""
+    """A part that the file itself or the command line sets is misspelt if nothing references it."""
     parts = merged.value.get("parts") or {}
     used: set[str] = set()
-    found = _quoted(merged.value["stages"])
-    while found - used:
-        used |= found
-        found = _quoted([parts.get(name) for name in sorted(used)])
+    new = _referenced(merged.value["stages"])
+    while new - used:
+        used |= new
+        new = _referenced([parts.get(name) for name in sorted(used)])
     for name in (name for document in own for name in document.value.get("parts") or {}):
         if name in parts and name not in used:
             raise ConfigError(f"nothing uses {origins.at(('parts', name))}{suggest(name, used)}")
 
 
-def _quoted(value: object) -> set[str]:
+def _referenced(value: object) -> set[str]:
     return {name for _, leaf in leaves(value) if isinstance(leaf, str) for name in _PART.findall(leaf)}

@@ -107,7 +107,7 @@ def _check_like(name: str, other: object, mark: str, documents: Sequence[Documen
 def _merge(
     base: dict[str, Any], new: dict[str, Any], key: Key, marks: Mapping[Key, str], earlier: Mapping[Key, str]
 ) -> dict[str, Any]:
-    """`new`, whose lines are `marks`, over `base`; `earlier` holds the keys that were ever written before."""
+    """`new`, whose lines are `marks`, over `base`; `earlier` has the keys of all documents so far."""
     if "target" in new:
         base = {}  # another target has other arguments
     merged = dict(base)

@@ -14,7 +14,7 @@ _LINK = re.compile(r"\$\{([\w.-]+)\}")
 
 @dataclass(frozen=True)
 class Origins:
-    """`marks` gives each key its `file:line`; `links` the key that `${…}` quotes, where that is the whole value."""
+    """`marks` gives each key its `file:line`; `links` the key that its value references, if the value is no more."""
 
     marks: dict[Key, str]
     links: dict[Key, Key]
@@ -26,8 +26,8 @@ class Origins:
         return cls(marks, links)
 
     def where(self, key: Key) -> str:
-        """`file:line` of the key, or of the nearest one around it; a quoted part's own line where there is one."""
-        for _ in self.links:  # links may form a circle in a wrong file: follow no more than there are
+        """`file:line` of the key or of the nearest key around it; for a referenced part, the line inside the part."""
+        for _ in self.links:  # links may form a cycle: follow at most as many as there are
             key = self._follow(key)
         while key and key not in self.marks:
             key = key[:-1]
@@ -38,7 +38,7 @@ class Origins:
         return f"{dotted(key)} ({self.where(key)})"
 
     def unknown(self, key: Key, accepted: Iterable[str]) -> str:
-        """The message about a key that is not among the accepted ones."""
+        """The message about a key that is not accepted."""
         *inside, name = key
         at = f" at {dotted(tuple(inside))}" if inside else ""
         return f"unknown key '{name}'{at} ({self.where(key)}){suggest(str(name), accepted)}"
@@ -51,7 +51,7 @@ class Origins:
 
 
 def linked(leaf: object) -> Key | None:
-    """The key that a value quotes: `"${parts.policy}"` -> `("parts", "policy")`."""
+    """The key that a value references: `"${parts.policy}"` -> `("parts", "policy")`."""
     match = _LINK.fullmatch(leaf) if isinstance(leaf, str) else None
     return tuple(match[1].split(".")) if match else None
 
@@ -83,7 +83,7 @@ def undotted(text: str) -> Key:
 
 
 def suggest(name: str, accepted: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest accepted one, or all of a few."""
+    """The end of a message about an unknown name: the nearest accepted name, or all where they are few."""
     accepted = sorted(accepted)
     near = difflib.get_close_matches(name, accepted, n=1)
     if near:

@@ -21,7 +21,7 @@ from pipeline.store import Artifact
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage, the stages it quotes, and its artifact; `forced` means that a complete artifact is made again."""
+    """A stage, the stages it references, and its artifact; `forced`: run it even if the artifact is complete."""
 
     name: str
     stage: Stage
@@ -38,7 +38,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """All stages of an experiment in dependency order; `chosen` are those that this run is about."""
+    """All stages of an experiment in dependency order; `chosen` are those of this run."""
 
     experiment: Experiment
     origins: Origins
@@ -52,10 +52,10 @@ class Plan:
     def of(cls, configuration: Configuration, *, only: Collection[str] = (), force: Collection[str] = ()) -> Plan:
         """Order the stages and find their artifacts; nothing is imported, built or written.
 
-        `only` chooses stages and what they depend on (default: all); `force` names complete ones to make again.
+        `only` chooses stages and what they depend on (default: all); `force` names finished stages to run again.
 
         Raises:
-            ConfigError: a stage is unknown, or stages depend on each other in a circle.
+            ConfigError: a stage is unknown, or stages depend on each other in a cycle.
         """
         experiment, origins = configuration.experiment, configuration.origins
         needs = {name: _needs(name, experiment, origins) for name in experiment.stages}
@@ -63,11 +63,11 @@ class Plan:
         for name in [*only, *force]:
             if name not in needs:
                 raise ConfigError(f"unknown stage '{name}' on the command line{suggest(name, needs)}")
-        wanted = set(only or order)
+        selected = set(only or order)
         for name in reversed(order):
-            wanted |= set(needs[name]) if name in wanted else set()
+            selected |= set(needs[name]) if name in selected else set()
         for name in force:
-            if name not in wanted:
+            if name not in selected:
                 raise ConfigError(f"cannot force '{name}': no chosen stage needs it")
         inputs = Inputs(Path(experiment.output))
         hashes: dict[str, str] = {}
@@ -77,14 +77,14 @@ class Plan:
             hashes[name] = fingerprint(stage, experiment, inputs, hashes)
             artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
             stages[name] = PlannedStage(name, stage, needs[name], hashes[name], artifact, name in force)
-        chosen = tuple(name for name in order if name in wanted)
+        chosen = tuple(name for name in order if name in selected)
         return cls(experiment, origins, configuration.written, configuration.changes, inputs, stages, chosen)
 
     def checked(self) -> Plan:
-        """This plan, once the components and inputs of all that would run are found right; builds nothing.
+        """Check the components and inputs of every stage that would run, building nothing; returns this plan.
 
         Raises:
-            ConfigError: something is wrong with one; names the key, the file and the line.
+            ConfigError: a component or an input is wrong; names the key, the file and the line.
         """
         for name in self.chosen:
             if not self.stages[name].done:
@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def folder(self) -> Path:
-        """Where this experiment and seed keep their reports."""
+        """The folder of this experiment and seed, for reports and TensorBoard."""
         return Path(self.experiment.output) / self.experiment.experiment / f"seed{self.experiment.seed}"
 
     def artifacts(self) -> dict[str, Path]:
@@ -118,7 +118,7 @@ class Plan:
         return run | {"changes": ", ".join(changes)} | settings
 
     def table(self) -> str:
-        """The chosen stages as text: name, kind, what each needs, its artifact, whether it would run."""
+        """The chosen stages as a table: name, kind, state, artifact, and the stages that each depends on."""
         rows = [("stage", "kind", "state", "artifact", "needs")]
         for name in self.chosen:
             planned = self.stages[name]
@@ -140,7 +140,7 @@ def _tunable(settings: Mapping[str, Any], part: str) -> Iterator[tuple[Key, Any]
 
 
 def _needs(name: str, experiment: Experiment, origins: Origins) -> tuple[str, ...]:
-    """The stages that a stage quotes, in order."""
+    """The stages that a stage references, in order."""
     settings = dataclasses.asdict(experiment.stages[name])
     for key, leaf in leaves(settings, ("stages", name)):
         for other in stage_names(leaf):
@@ -153,8 +153,8 @@ def _order(needs: Mapping[str, tuple[str, ...]], origins: Origins) -> list[str]:
     try:
         return list(graphlib.TopologicalSorter(needs).static_order())
     except graphlib.CycleError as error:
-        circle: list[str] = error.args[1]
-        where: Key = ("stages", circle[0])
+        cycle: list[str] = error.args[1]
+        where: Key = ("stages", cycle[0])
         raise ConfigError(
-            f"stages need each other in a circle: {' -> '.join(circle)} ({origins.where(where)})"
+            f"stages depend on each other in a cycle: {' -> '.join(cycle)} ({origins.where(where)})"
         ) from error

@@ -1,4 +1,4 @@
-"""What an experiment file may hold. Components stay plain maps: `pipeline.components` checks them."""
+"""The schema of an experiment file. Components stay plain maps, which `pipeline.components` checks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class TrainerSettings:
     strategy: Any = "auto"  # a Lightning name, or a component such as FSDP2
     gradient_clip_val: float | None = None
     gradient_clip_algorithm: Literal["norm", "value"] | None = None
-    log_every_n_steps: int = 1  # an optimiser step of ours is long
+    log_every_n_steps: int = 1  # an optimiser step is long here
     val_check_interval: int | float | None = None
     check_val_every_n_epoch: int | None = 1
-    num_sanity_val_steps: int = 0  # a check before the first step would generate text with an untrained model
+    num_sanity_val_steps: int = 0  # validation generates text, too slow for a sanity check
     limit_train_batches: int | float | None = None
     limit_val_batches: int | float | None = None
-    deterministic: bool | str | None = "warn"  # the same batches give the same bits, where an operation can
+    deterministic: bool | str | None = "warn"  # the same batches give the same bits; operations that cannot only warn
 
 
 @dataclass
 class Stage:
-    """One unit of work: it fits `module` on `data`, or, without a module, `data` makes records."""
+    """A stage fits `module` on `data`; without a module, `data` makes records."""
 
     data: Any
     module: Any = None
@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass
 class Experiment:
-    """A whole experiment file. `parts` holds pieces that stages quote as `${parts.name}`."""
+    """A whole experiment file. `parts` holds pieces that stages reference as `${parts.name}`."""
 
     experiment: str
     stages: dict[str, Stage]

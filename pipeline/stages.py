@@ -1,4 +1,4 @@
-"""Running a planned stage: make or fit it in its folder of the store, under a lock, on all ranks."""
+"""Run a planned stage on all ranks: make or fit its artifact in the store, under a lock."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
     """Bring one stage to completion; does nothing where its artifact is complete.
 
     Raises:
-        UserError: the stage cannot be finished; what it wrote so far stays for the next run.
+        UserError: the stage cannot be finished; what it has written stays for the next run.
     """
     planned = plan.stages[name]
     artifact = planned.artifact
     with artifact.lock() if ranks.rank == 0 else nullcontext():
         settings = _settings(planned, plan)
-        origin = ranks.agree(lambda: _opened(planned, plan, settings))
+        origin = ranks.broadcast_from_rank0(lambda: _opened(planned, plan, settings))
         if origin is None:
             return
         start = time.monotonic()
@@ -45,7 +45,7 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
             seconds = round(time.monotonic() - start, 3)
             artifact.close(_manifest(planned, plan, origin, metrics, seconds))
             print(f"{name}: finished in {seconds:.1f} s{_headline(metrics)}", flush=True)
-    ranks.agree(lambda: None)  # nobody reads the artifact before it is complete
+    ranks.broadcast_from_rank0(lambda: None)  # no rank reads the artifact before it is complete
 
 
 def _free_memory() -> None:
@@ -67,42 +67,42 @@ def record(plan: Plan) -> None:
 
 
 def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Make the artifact's folder ready and say what happens; returns its origin, None where it is complete already."""
+    """Prepare the artifact's folder and print what happens; returns its origin, or None where it is complete."""
     artifact = planned.artifact
     if planned.done:
         print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
         manifest = artifact.manifest()
         if (manifest["source"], manifest["inputs"]) != (source_hash(), _inputs(planned, plan)):
             name = planned.name
-            print(f"{name}: reused, though made by other code or from an earlier input (--force {name} remakes)")
+            print(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
         return None
     if planned.forced:
         artifact.set_aside()
     prepare_events(planned, plan)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
     now = {"inputs": _inputs(planned, plan), **provenance()}
-    begun = artifact.open({**settings, **run}, now)
+    origin = artifact.open({**settings, **run}, now)
     print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
-    if any(begun[key] != now[key] for key in ("inputs", "source")):
-        print(f"{planned.name}: goes on with what other code or inputs began (--force {planned.name} starts over)")
-        begun["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
-    return begun
+    if any(origin[key] != now[key] for key in ("inputs", "source")):
+        print(f"{planned.name}: resumes what other code or inputs began (--force {planned.name} starts over)")
+        origin["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
+    return origin
 
 
 def build_data(name: str, plan: Plan) -> Any:
-    """A stage's `data`, built; the artifacts that it quotes must be complete.
+    """Build a stage's `data`; the artifacts that it references must be complete.
 
     Raises:
-        UserError: a constructor refused its arguments.
+        UserError: a constructor raised it about its arguments.
     """
     return build(_settings(plan.stages[name], plan)["data"], ("stages", name, "data"), plan.origins, {})
 
 
 def _make(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, float]:
     folder, seed = planned.artifact.folder, plan.experiment.seed
-    maker = ranks.everywhere(lambda: build_data(planned.name, plan))
-    ranks.everywhere(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
-    return ranks.agree(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
+    maker = ranks.run_on_all(lambda: build_data(planned.name, plan))
+    ranks.run_on_all(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
+    return ranks.broadcast_from_rank0(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
 
 
 def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str,
 
     from pipeline.fitting import fit
 
-    # Weights that a constructor draws are the same on all ranks and in every run.
+    # Randomly initialised weights are the same on all ranks and in every run.
     seed_everything(stable_hash(plan.experiment.seed, planned.name) % 2**32, verbose=False)
     key = ("stages", planned.name, "data")
     data = with_default(settings["data"], "seed", plan.experiment.seed, key, plan.origins)
@@ -133,15 +133,19 @@ def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str,
 
 
 def _settings(planned: PlannedStage, plan: Plan) -> dict[str, Any]:
-    """The stage's settings with the folders of the stages it quotes."""
+    """The stage's settings with the folders of the stages it references."""
     folders = {name: plan.stages[name].artifact.folder for name in planned.needs}
     return with_folders(dataclasses.asdict(planned.stage), folders)
 
 
 def _inputs(planned: PlannedStage, plan: Plan) -> dict[str, dict[str, str]]:
-    """The artifacts that went into a stage, and which making of them."""
+    """The artifacts that a stage depends on, each with the hash of its manifest."""
     artifacts = {name: plan.stages[name].artifact for name in planned.needs}
-    return {name: {"artifact": one.folder.name, "made": one.made} for name, one in artifacts.items() if one.complete}
+    return {
+        name: {"artifact": artifact.folder.name, "made": artifact.made}
+        for name, artifact in artifacts.items()
+        if artifact.complete
+    }
 
 
 def _manifest(

@@ -1,4 +1,4 @@
-"""The store: one folder a stage result, complete once its manifest is there and never changed after that."""
+"""The store: a folder for each stage's result, complete once it has a manifest, and not changed after that."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ class Artifact:
 
     @property
     def complete(self) -> bool:
-        """Whether the stage was finished; the manifest is written last."""
+        """Whether the stage is finished: the manifest is written last."""
         return self._manifest.is_file()
 
     @property
     def made(self) -> str:
-        """Which making of this artifact it is: a hash of its manifest."""
+        """A hash of the manifest: it differs each time that the artifact is made."""
         return hashlib.sha256(self._manifest.read_bytes()).hexdigest()[:12]
 
     def manifest(self) -> dict[str, Any]:
-        """What the artifact was made from and what came of it.
+        """Inputs, versions, time and headline metrics of the artifact.
 
         Raises:
             DataError: the manifest is damaged.
         """
         try:
-            found = json.loads(self._manifest.read_text(encoding="utf-8"))
+            manifest = json.loads(self._manifest.read_text(encoding="utf-8"))
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            manifest = None
+        if not isinstance(manifest, dict):
             raise DataError(f"{self._manifest} is damaged: remove {self.folder} to make it again")
-        return found
+        return manifest
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes out; says so where it has to wait for one."""
+        """Keep other processes out; prints a line where it has to wait."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder.with_name(f".{self.folder.name}.lock"))
         try:
@@ -72,22 +72,22 @@ class Artifact:
             lock.release()
 
     def open(self, settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the folder ready for work: a killed run's half-written files go, its whole ones stay.
+        """Prepare the folder: remove temporary files of a killed run, keep its finished ones, write `config.yaml`.
 
-        Returns the origin of the run that began the work, which is another one's where a killed run is gone on with.
+        Returns the origin of the run that started the work: where a killed run is resumed, that of the killed run.
         """
         self.folder.mkdir(exist_ok=True)
-        for leftover in list(self.folder.rglob(".*.tmp")):  # a folder's own leftovers go with it
+        for leftover in list(self.folder.rglob(".*.tmp")):  # some are inside others
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
         with atomic_write(self.folder / "config.yaml") as f:
             yaml.safe_dump(dict(settings), f, sort_keys=False, allow_unicode=True)
-        begun = self.folder / "origin.json"
-        if not begun.exists():
-            write_json(begun, origin)
-        return json.loads(begun.read_text(encoding="utf-8"))
+        path = self.folder / "origin.json"
+        if not path.exists():
+            write_json(path, origin)
+        return json.loads(path.read_text(encoding="utf-8"))
 
     def set_aside(self) -> None:
-        """Move the artifact to `<folder>.old`, in place of an earlier one there, so that it is made again."""
+        """Move the artifact to `<folder>.old`, replacing an earlier one, so that it is made again."""
         if self.folder.exists():
             old = self.folder.with_name(f"{self.folder.name}.old")
             shutil.rmtree(old, ignore_errors=True)
@@ -96,7 +96,7 @@ class Artifact:
     def close(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest: from now on the artifact is complete."""
         write_json(self._manifest, manifest)
-        (self.folder / "origin.json").unlink(missing_ok=True)  # the manifest tells it
+        (self.folder / "origin.json").unlink(missing_ok=True)  # the manifest holds it
 
     @property
     def _manifest(self) -> Path:
@@ -104,7 +104,7 @@ class Artifact:
 
 
 def provenance() -> dict[str, Any]:
-    """With what an artifact is made: library versions, git commit, a hash of the source."""
+    """Library versions, git commit and a hash of the source code."""
     versions = {"python": platform.python_version()}
     for library in _LIBRARIES:
         try:
@@ -124,12 +124,12 @@ def source_hash(root: Path = _ROOT) -> str:
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them; what is not a number becomes null."""
+    """Metrics as floats that JSON can hold; NaN and infinities become null."""
     return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _commit() -> str | None:
-    """The git commit of the source, `+` behind it where files differ; None outside a repository."""
+    """The git commit of the source, with a `+` where files differ from it; None outside a repository."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],

@@ -91,7 +91,7 @@ def test_force_remakes_under_the_same_name_and_keeps_the_old_one(tmp_path: Path,
     assert run(path, "--force", "first") == 0
     assert (made / "data" / "all.jsonl").read_text() == "0\n1\n2\n"
     assert (made.with_name(f"{made.name}.old") / "data" / "all.jsonl").read_text() == "spoilt\n"
-    reused = "more: reused, though made by other code or from an earlier input (--force more remakes)"
+    reused = "more: reused, though made by other code or from an earlier input (--force more runs it again)"
     assert reused in capsys.readouterr().out, "in the very run that remakes its input"
     run(path)
     assert reused in capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_
     (made / "origin.json").write_text(json.dumps(begun))
     capsys.readouterr()
     run(path)
-    assert "more: goes on with what other code or inputs began (--force more starts over)" in capsys.readouterr().out
+    assert "more: resumes what other code or inputs began (--force more starts over)" in capsys.readouterr().out
     finished = json.loads((made / "manifest.json").read_text())
     assert (finished["source"], finished["resumed_by"]["source"]) == ("older", manifest["source"])
     (made / "manifest.json").unlink()
@@ -136,7 +136,7 @@ def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_
         (["stages.first.data.cont=1"], "error: unknown key 'cont' at stages.first.data (command line); did you mean"),
         (["stages.first.data.source=nowhere"], "error: no file or folder 'nowhere' at stages.first.data.source"),
         (["--stage", "frist"], "error: unknown stage 'frist' on the command line; did you mean 'first'?"),
-        (["stages.more.data.source=${stage:more}"], "error: stages need each other in a circle: more -> more"),
+        (["stages.more.data.source=${stage:more}"], "error: stages depend on each other in a cycle: more -> more"),
     ],
 )
 def test_wrong_settings_exit_2_with_one_line_before_any_work(

@@ -18,7 +18,7 @@ from tests.toy_runs import NUMBERS, artifact, chain, config, fitting, process, r
 
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted: the same command goes on\n")],
+    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted: run the same command to resume\n")],
 )
 def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
     tmp_path: Path, number: int, code: int, said: str
@@ -145,7 +145,7 @@ def test_a_launcher_with_another_number_of_processes_is_refused(tmp_path: Path, 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert run(chain(tmp_path, devices=2)) == 2
-    assert capsys.readouterr().err.startswith("error: the launcher started 3 processes, but the experiment asks for")
+    assert capsys.readouterr().err.startswith("error: the launcher started 3 processes, but the experiment has")
 
 
 def test_several_machines_need_a_launcher_on_each(tmp_path: Path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""Sources: one file a dataset, each reads its upstream formats as they are and yields the suite's nouns."""
+"""Sources: one file a dataset; each reads its upstream formats as they are and yields `Question` and `Document`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Part = tuple[float, float]
 
 
 class Source(typing.Protocol):
-    """Where questions come from; each iteration starts anew and gives the same questions in the same order."""
+    """A stream of questions; every iteration gives the same questions in the same order."""
 
     def __iter__(self) -> Iterator[Question]:
         """Stream the questions.
@@ -36,10 +36,10 @@ def choose(
 ) -> Iterator[Question]:
     """Cut to a `part`, then to its first `limit`, then to the `sample` of those with the smallest hash(seed, id).
 
-    `part` holds the questions whose place in [0, 1), a hash of the id alone, lies between its two bounds; questions of
-    one wording have the place of the least id among them. So parts that do not overlap share no question, by id or by
-    text, whatever the other settings. A sample comes in the order of its hashes, so a smaller one is the head of a
-    larger one, and one as large as the input is a shuffle. Holds `sample` questions at a time, or all for a `part`.
+    `part` keeps the questions whose hash of the id, scaled to [0, 1), lies between its two bounds; questions of the
+    same wording all take the hash of the smallest id among them. So parts that do not overlap share no question, by id
+    or by text, whatever the other settings. A sample is ordered by its hashes: a smaller sample is the head of a larger
+    one, and a sample as large as the input is a shuffle. Memory: `sample` questions, or all of them for a `part`.
     """
     if part is not None:
         questions = _in_part(list(questions), part)
@@ -48,17 +48,17 @@ def choose(
 
 
 def _in_part(questions: Sequence[Question], part: Part) -> Iterator[Question]:
-    wordings = [normalize_answer(one.text) for one in questions]
+    wordings = [normalize_answer(question.text) for question in questions]
     first: dict[str, str] = {}
-    for wording, one in zip(wordings, questions, strict=True):
-        first[wording] = min(first.get(wording, one.id), one.id)
-    for wording, one in zip(wordings, questions, strict=True):
+    for wording, question in zip(wordings, questions, strict=True):
+        first[wording] = min(first.get(wording, question.id), question.id)
+    for wording, question in zip(wordings, questions, strict=True):
         if part[0] <= stable_hash("part", first[wording]) / 2**63 < part[1]:
-            yield one
+            yield question
 
 
 def check_choice(*, part: Part | None, **sizes: int | None) -> None:
-    """Refuse a `part`, `limit` or `sample` that leaves nothing.
+    """Check that `part`, `limit` and `sample` can leave a question.
 
     Raises:
         ConfigError: a size is below 1, or the bounds of the part are not in order within [0, 1].

@@ -1,4 +1,4 @@
-"""What all datasets in upstream formats share: where they are read from, and the checks on what they give."""
+"""The base of all datasets in upstream formats: where rows are read from, and the checks on questions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Dataset(ABC, Generic[R]):
     """A dataset from an upstream file (`path`) or in the hub's columns (`hub`, with its `name` and `split`).
 
     `hub` is a Hugging Face id or a local folder that `datasets.load_dataset` understands. Local folders are tested;
-    the call to the real hub is not verified. Pin its `revision` where results are to be repeatable.
-    `part`, `limit`, `sample` and `seed` are those of `datamodules.sources.choose`; they choose questions, not passages.
+    the call to the real hub is not verified. Pin its `revision` for repeatable results.
+    `part`, `limit`, `sample` and `seed` are those of `datamodules.sources.choose`; they select questions, not passages.
 
     Raises:
         ConfigError: both or neither of `path` and `hub`; `hub` without `split`, or an option of `hub` without it.
@@ -52,7 +52,7 @@ class Dataset(ABC, Generic[R]):
         if hub is not None and split is None:
             raise ConfigError(f"{self.label}: hub {hub} needs a split (train, validation, ...)")
         if hub is None and (name or split or revision):
-            raise ConfigError(f"{self.label}: name, split and revision belong to hub; a path names one file")
+            raise ConfigError(f"{self.label}: name, split and revision need hub; a path is one file")
         check_choice(part=part, limit=limit, sample=sample)
         self.path = None if path is None else Path(path)
         self.hub, self.name, self.split, self.revision = hub, name, split, revision
@@ -74,7 +74,7 @@ class Dataset(ABC, Generic[R]):
         return choose(self._questions(), part=self.part, limit=self.limit, sample=self.sample, seed=self.seed)
 
     def documents(self) -> Iterator[Document]:
-        """The passages of all rows, each id once, the first kept."""
+        """The passages of all rows; of several with one id the first."""
         seen: set[str] = set()
         for _, row in self._rows():
             for document in self.passages(row):

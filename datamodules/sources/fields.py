@@ -1,4 +1,4 @@
-"""Field types of upstream rows: what the rows are declared with, so that pydantic reads and checks them."""
+"""Field types for upstream rows, which pydantic reads and checks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 
 class Row(BaseModel):
-    """An upstream row; keys that are not declared are left aside, integer ids become text."""
+    """An upstream row; undeclared keys are ignored, integer ids become text."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
 
 def tidy(text: str) -> str:
-    """White space of every kind becomes single blanks: upstream holds no-break spaces, doubled and trailing ones."""
+    """Collapse white space to single blanks: upstream text has no-break, doubled and trailing ones."""
     return " ".join(text.split())
 
 
@@ -26,10 +26,10 @@ def accepted(*answers: str) -> tuple[str, ...]:
 
 
 def unpacked(value: Any) -> Any:
-    """The hub's ways to store a list of records, as a list: a JSON string, or a mapping of columns.
+    """A list of records from the forms in which the hub stores it: a JSON string, or a mapping of columns.
 
     Raises:
-        ValueError: the string is no JSON, or the columns differ in length.
+        ValueError: the string is not JSON, or the columns differ in length.
     """
     if isinstance(value, str):
         try:
@@ -72,7 +72,7 @@ def _empty_if_none(value: Any) -> Any:
 
 
 Text = Annotated[str, AfterValidator(tidy), BeforeValidator(_blank_if_none)]
-"""Text, tidied; null is blank, which is judged where the question is made."""
+"""Text with tidy white space; null becomes blank, which `check_question` rejects."""
 
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_empty_if_none)]
 """A list of texts; null is empty."""

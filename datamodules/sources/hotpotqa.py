@@ -13,11 +13,11 @@ from datamodules.sources.fields import Row, Text, accepted, tidy, tuples_of
 from envs.types import Document, Gold, Question
 
 WikiText = Annotated[str, AfterValidator(html.unescape), AfterValidator(tidy)]
-"""Text of the upstream dump, where `&amp;` and the like still stand."""
+"""Text of the upstream dump, in which `&amp;` and other entities are still escaped."""
 
 
 class ContextRow(Row):
-    """What HotpotQA's format shares with 2WikiMultiHopQA's. Without `context` (some files) there are no passages."""
+    """The fields that HotpotQA and 2WikiMultiHopQA share. Files without `context` give no passages."""
 
     id: str = Field("", validation_alias=AliasChoices("_id", "id"))
     question: Text = ""
@@ -48,4 +48,4 @@ class HotpotQA(Dataset[ContextRow]):
         return Question(row.id or default_id, row.question, accepted(row.answer), gold)
 
     def passages(self, row: ContextRow) -> Iterator[Document]:
-        return row.passages("")  # a sentence begins with its blank, where there is one
+        return row.passages("")  # sentences carry their own leading blank

@@ -1,4 +1,4 @@
-"""Questions in plain JSON lines: the suite's own records, or whatever has a question and its answers in a row."""
+"""Questions in plain JSON lines: the suite's own records, or any rows with a question and its answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlainStep(Row):
 
 
 class PlainRow(Row):
-    """A row with any of the usual names; `golden_answers` is FlashRAG's. Text is taken as it is."""
+    """A row with any of the usual names; `golden_answers` is FlashRAG's. Text is not changed."""
 
     version: Literal["question/1"] | None = Field(None, validation_alias="schema")
     id: str = ""
@@ -40,7 +40,7 @@ class PlainRow(Row):
     split: str | None = Field(None, validation_alias=AliasChoices("split", "source_split"))
 
     def reasoning(self) -> Gold | None:
-        """The gold as it stands, or put together from the plain fields, or None where there is nothing."""
+        """The row's `gold`, or one made of the plain fields, or None where there are none."""
         if self.gold is not None:
             return self.gold
         id_of = dict(zip(self.supporting_titles, self.supporting_ids, strict=False))

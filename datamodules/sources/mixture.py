@@ -16,10 +16,10 @@ from envs.types import Document, GoldStep, Question
 class Mixture:
     """Named sources, one after another or, with `weights`, interleaved.
 
-    Ids of questions and passages become `name/id`, always, so that no two sources can clash and an id tells where it
-    came from. Passages are not compared across sources. With weights, each draw takes the next question of a source
-    picked by hash(seed, draw) in proportion to the weights of those not yet exhausted: every question comes once, and
-    the proportions hold for a `limit` that exhausts none. `part`, `limit`, `sample`: see `datamodules.sources.choose`.
+    Ids of questions and passages always become `name/id`, so ids of two sources cannot clash. Passages are not compared
+    across sources. With weights, each draw takes the next question of a source that hash(seed, draw) picks in
+    proportion to the weights of the sources not yet exhausted. Every question comes once, and the proportions hold for
+    a `limit` that exhausts none. `part`, `limit`, `sample`: see `datamodules.sources.choose`.
 
     Raises:
         ConfigError: no source, or weights that do not name just these sources or are not positive.
@@ -70,7 +70,7 @@ class Mixture:
 
 
 def _pick(weights: Mapping[str, float], number: int) -> str:
-    """The name that a 63-bit number falls on, when the weights are laid end to end."""
+    """The name that a 63-bit number selects, in proportion to the weights."""
     names, ends = list(weights), list(accumulate(weights.values()))
     return names[min(bisect(ends, number / 2**63 * ends[-1]), len(names) - 1)]
 

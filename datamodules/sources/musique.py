@@ -46,10 +46,10 @@ class MuSiQueRow(Row):
 
 
 class MuSiQue(Dataset[MuSiQueRow]):
-    """MuSiQue. The type (`2hop`, `3hop1`, ...) is the shape of the reasoning, as ids begin with it.
+    """MuSiQue. The type (`2hop`, `3hop1`, ...), with which ids begin, is the shape of the reasoning.
 
-    MuSiQue-Full gives each question an unanswerable twin of the same id, whose gold paragraphs are missing: skipped
-    and counted, passages included. Sub-questions keep their `#1` references.
+    MuSiQue-Full has an unanswerable twin of each question, of the same id and without gold paragraphs: twins and their
+    passages are skipped. Sub-questions keep their `#1` references.
     """
 
     label = "musique"

@@ -21,12 +21,12 @@ class TriviaQAAnswer(Row):
     human: Texts = Field((), validation_alias="HumanAnswers")
 
     def accepted(self) -> tuple[str, ...]:
-        """All names; none where the hub marks an answer that is not published."""
+        """All names; none where the hub marks the answer as unpublished."""
         return () if self.value == "<unk>" else accepted(self.value, *self.aliases, *self.normalized, *self.human)
 
 
 class TriviaQARow(Row):
-    """A question; the evidence that comes with it is whole pages in files of their own, and is not read."""
+    """A question; its evidence, whole pages in separate files, is not read."""
 
     id: str = Field(validation_alias=AliasChoices("QuestionId", "question_id"))
     question: Text = Field("", validation_alias=AliasChoices("Question", "question"))
@@ -34,7 +34,7 @@ class TriviaQARow(Row):
 
 
 class TriviaQA(Dataset[TriviaQARow]):
-    """TriviaQA: one hop, no passages of its own. The test sets are published without answers and are refused."""
+    """TriviaQA: one hop, no passages of its own. The test sets have no answers, which is an error."""
 
     label = "triviaqa"
     row_type = TriviaQARow

@@ -25,10 +25,10 @@ class TwoWikiRow(ContextRow):
     answer_id: str | None = None
 
     def steps(self) -> tuple[GoldStep, ...]:
-        """One step a triple, worded as MuSiQue words its relation questions, with its subject's paragraph.
+        """One step a triple, in the form of MuSiQue's relation questions, with its subject's paragraph.
 
-        A subject is often the plain name of a title that carries more ("The Zone", "The Zone (2017 film)"): subjects
-        and titles that do not meet by name are paired in order, if there are as many of the one as of the other.
+        A subject is often the short form of a title ("The Zone", "The Zone (2017 film)"). Subjects and titles without a
+        match are paired in order, if there are equally many.
         """
         subjects = dict.fromkeys(subject for subject, _, _ in self.evidences)
         titles = dict.fromkeys(self.titles())

@@ -1,7 +1,7 @@
-"""Files as they come: JSON lists, JSON lines, tables and hub datasets, streamed as (place, row).
+"""Upstream files: JSON lists, JSON lines, tables and hub datasets, streamed as (place, row).
 
-The place (`file:12`, `file: item 3`) is what an error message begins with. A JSON list is read item by item, since
-2WikiMultiHopQA's train set alone is a gigabyte of it.
+Error messages begin with the place (`file:12`, `file: item 3`). A JSON list is read item by item: 2WikiMultiHopQA's
+train set is a list of a gigabyte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_json(path: Path, key: str | None = None) -> Rows:
 
 
 def read_json_list(path: Path, key: str | None = None) -> Rows:
-    """Items of a list that is the whole file or, with `key`, stands under that key of the file's one object.
+    """Items of a list that is the whole file or, with `key`, the value of that key in the file's object.
 
     Raises:
         DataError: the file is missing, not UTF-8, not JSON or not such a list.
@@ -50,7 +50,7 @@ def read_json_list(path: Path, key: str | None = None) -> Rows:
 
 
 def read_cells(path: Path, delimiter: str = ",") -> Rows:
-    """Rows of a CSV or TSV file as lists of cells; blank lines are left out.
+    """Rows of a CSV or TSV file as lists of cells; blank lines are skipped.
 
     Raises:
         DataError: the file is missing, not UTF-8 or has a quote that is never closed.
@@ -109,7 +109,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 class _JSONReader:
-    """Takes one JSON text apart, holding one value of it at a time. `lines` counts the lines let go."""
+    """Parses a JSON text value by value, with one value in memory. `lines` counts the lines already dropped."""
 
     def __init__(self, file: TextIO) -> None:
         self.lines = 0
@@ -119,7 +119,7 @@ class _JSONReader:
         self._decoder = json.JSONDecoder()
 
     def peek(self) -> str:
-        """The next character that is no white space, or nothing at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in " \t\r\n":
@@ -129,12 +129,12 @@ class _JSONReader:
                 return ""
 
     def enter(self, key: str) -> None:
-        """Go from before an object to before the value under its `key`, or to the object's end if it has none."""
+        """Move from the start of an object to the value of `key`, or to the object's end if it has no such key."""
         self._take("{")
         while self.peek() != "}":
-            found = self._value()
+            name = self._value()
             self._take(":")
-            if found == key:
+            if name == key:
                 self.peek()
                 return
             self._value()
@@ -142,7 +142,7 @@ class _JSONReader:
                 self._take(",")
 
     def items(self) -> Iterator[Any]:
-        """The items of a list, from before it to behind it."""
+        """The items of the list that starts here."""
         self._take("[")
         while self.peek() != "]":
             yield self._value()
@@ -161,16 +161,16 @@ class _JSONReader:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError:
-                if not self._more():  # cut short by the end of the text read so far, or plainly wrong
+                if not self._more():  # incomplete so far, or malformed
                     raise
             else:
                 follower = self._text[end : end + 1]
-                if (follower and follower in " \t\r\n,:]}") or not self._more():  # else a number may go on
+                if (follower and follower in " \t\r\n,:]}") or not self._more():  # else a number may continue
                     self._at = end
                     return value
 
     def _more(self) -> bool:
-        """Read on, as much again as is held, so that a value of any length is decoded a few times only."""
+        """Read as much again as is held, so that a long value is decoded only a few times."""
         chunk = self._file.read(max(_CHUNK, len(self._text) - self._at))
         if not chunk:
             return False

@@ -13,7 +13,7 @@ from envs.types import Document
 
 
 class WorldQuestions(JSONLQuestions):
-    """One split of a made world; `path` is the stage folder."""
+    """One split of a world; `path` is the stage folder."""
 
     label = "world"
 
@@ -28,7 +28,7 @@ class WorldQuestions(JSONLQuestions):
         seed: int = 0,
     ) -> None:
         data = Path(path) / "data"
-        # Salted: a world chose its questions by hash(seed, id) too, and of those the smallest are of few kinds.
+        # Salted: the world itself samples by hash(seed, id), so the smallest of these hashes are a biased sample.
         seed = stable_hash("sample", seed)
         super().__init__(data / "questions.jsonl", split=split, part=part, limit=limit, sample=sample, seed=seed)
         self._corpus = data / "corpus.jsonl"

@@ -255,7 +255,7 @@ class TreeSearcher:
             node.value, node.visits = changed
 
     def _end(self, ended: Sequence[tuple[Node, Episode]]) -> None:
-        """Note at nodes that their episodes are over, and what these are worth."""
+        """Store status and value of the nodes at which episodes ended."""
         values = self.settings.leaf_value([Leaf(episode, [episode]) for _, episode in ended])
         for (node, episode), value in zip(ended, values, strict=True):
             node.status, node.outcome = episode.status, value

@@ -1,8 +1,8 @@
 """BM25 over two fields, the title and the body of a passage, with the eager index of `bm25s` (arXiv:2407.03618).
 
-Titles are a field of their own because a popular entity stands in many bodies, so its name weighs little there, while
-it is rare among titles: "mayor of C" must find the passage on C and not those on other mayors. BM25 is a sum over
-terms, so the two fields' score matrices are added once, and a query costs one pass.
+Titles are a separate field because the name of a popular entity occurs in many bodies and weighs little there, but is
+rare among titles: "mayor of C" must find the passage on C and not those on other mayors. BM25 is a sum over terms, so
+the score matrices of both fields are added when the index is built, and a query costs one pass.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
 from envs.types import Hit
 
-_WORD = r"\w+"  # one letter counts: it tells "Film 7" from "Film 8"
+_WORD = r"\w+"  # single characters count: "Film 7" is not "Film 8"
 
 
 class BM25:
     """Lexical retriever: Lucene's BM25, body plus `title_weight` times title.
 
-    A passage that shares no word with the query is never a hit, so there may be fewer than `k`; equal scores stand in
-    the order of the corpus. `stopwords` is a language that `bm25s` knows, or None. With `cache`, a folder, the index
-    is built once for a corpus and settings and memory-mapped afterwards. `identity` is a hash of corpus and settings.
+    A passage that shares no word with the query is never a hit, so there may be fewer than `k`. Passages with equal
+    scores are in the order of the corpus. `stopwords` is a language of `bm25s`, or None. With `cache`, a folder,
+    the index is built once for a corpus and settings and then memory-mapped. `identity` hashes corpus and settings.
 
     Raises:
         DataError: the corpus cannot be read.
@@ -80,7 +80,7 @@ class BM25:
         scores = self._index.get_scores_from_ids(ids)
         hits = []
         for _ in range(min(k, len(scores))):
-            best = int(scores.argmax())  # the first of equals; a partition is ten times slower where many are equal
+            best = int(scores.argmax())  # the first of equals; a partition is ten times slower with many ties
             if scores[best] == 0:
                 break
             hits.append(Hit(self.documents[best], float(scores[best])))
@@ -90,7 +90,7 @@ class BM25:
     def _build(self) -> bm25s.BM25:
         titles, bodies = _Field(), _Field()
         with progress_bar(2 * len(self.documents), "tokenizing passages", "field") as bar:
-            stream = self._tokenizer.streaming_tokenize(self._texts(), update_vocab=True, allow_empty=False)  # type: ignore[arg-type] (a stream will do)
+            stream = self._tokenizer.streaming_tokenize(self._texts(), update_vocab=True, allow_empty=False)  # type: ignore[arg-type] (takes a stream)
             for number, ids in enumerate(stream):
                 (bodies if number % 2 else titles).append(ids)
                 bar.update()
@@ -108,7 +108,7 @@ class BM25:
         index = bm25s.BM25(**self._settings)
         with np.errstate(invalid="ignore"):  # 0/0 in the length ratio of a corpus whose titles are all empty
             index.index(
-                Tokenized(field, self._tokenizer.word_to_id),  # type: ignore[arg-type] (quacks like a list of lists)
+                Tokenized(field, self._tokenizer.word_to_id),  # type: ignore[arg-type] (behaves like a list of lists)
                 create_empty_token=False,
                 show_progress=sys.stderr.isatty(),
             )
@@ -116,7 +116,7 @@ class BM25:
 
 
 class _Field:
-    """Token ids of one field of every passage, four bytes a token."""
+    """Token ids of one field of all passages, four bytes a token."""
 
     def __init__(self) -> None:
         self._ids, self._ends = array("i"), array("q", [0])

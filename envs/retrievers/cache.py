@@ -1,4 +1,4 @@
-"""Answers of a search backend, kept on disk."""
+"""A cache on disk for the answers of a search backend."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class QueryCache(SharedStore):
     """Hits by (backend, k, query), and which backend was last seen behind a URL.
 
     Raises:
-        DataError: the file is not a cache, or cannot be read or written.
+        DataError: the file is not such a cache, or cannot be read or written.
     """
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, "query cache", _SCHEMA)
 
     def get(self, backend: str, k: int, queries: Iterable[str]) -> dict[str, list[Hit]]:
-        """The known ones among `queries`."""
+        """The cached hits of those `queries` that are cached."""
         with self.opened() as db:
             select = "select hits from answers where backend = ? and k = ? and query = ?"
             rows = ((query, db.execute(select, (backend, k, query)).fetchone()) for query in queries)
             return {query: _hits(row[0]) for query, row in rows if row}
 
     def put(self, backend: str, k: int, answers: Mapping[str, Sequence[Hit]]) -> None:
-        """Keep what `backend` answers; all of it or, when interrupted, nothing."""
+        """Store answers of `backend`; all of them or, when interrupted, none."""
         with self.opened() as db:
             rows = [(backend, k, query, json.dumps([_row(hit) for hit in hits])) for query, hits in answers.items()]
             db.executemany("insert or replace into answers values (?, ?, ?, ?)", rows)
@@ -48,7 +48,7 @@ class QueryCache(SharedStore):
         return row[0] if row else None
 
     def remember(self, url: str, backend: str) -> None:
-        """Note which backend is behind `url`."""
+        """Store which backend is behind `url`."""
         with self.opened() as db:
             db.execute("insert or replace into backends values (?, ?)", (url, backend))
 

@@ -23,7 +23,7 @@ def document_from_row(row: object) -> Document:
     """Read `{"id", "title", "text"}` or wiki-18's `{"id", "contents"}`, whose first line is the title in quotes.
 
     Raises:
-        ValueError: what is wrong with the row, as a clause to follow the place where it stands.
+        ValueError: what is wrong with the row; the caller adds the place.
     """
     if not isinstance(row, dict):
         raise ValueError("expected a JSON object")
@@ -44,15 +44,15 @@ def _unicode(*parts: str) -> Document:
     try:
         "".join(parts).encode()
     except UnicodeEncodeError as error:
-        raise ValueError("half a character (a lone surrogate) in the row") from error
+        raise ValueError("the row is not valid Unicode (a lone surrogate)") from error
     return Document(*parts)
 
 
 class DocumentFile:
     """Random access to the passages of a JSONL file, both row styles of `document_from_row`; blank lines are skipped.
 
-    The file is read through once and every row checked. `cache` is a folder that remembers the result by the file's
-    path, size and time, so that a corpus of millions opens at once the next time. `identity` is the hash of its rows.
+    The file is read once and every row is checked. `cache` is a folder that stores the result by the file's path, size
+    and modification time, so that a large corpus opens at once the next time. `identity` is the hash of its rows.
     Reading is safe from several threads and after a fork.
 
     Raises:
@@ -97,7 +97,7 @@ class DocumentFile:
                 offset += len(line)
 
     def _scan(self) -> tuple[np.ndarray, str]:
-        """Check every row; return where the rows start (and, last, where the file ends) and their hash."""
+        """Check every row; returns the offsets of the rows, with the file's size as last, and the hash of the rows."""
         offsets, id_hashes, digest = array("q"), array("q"), hashlib.blake2b(digest_size=16)
         size = os.fstat(self._file.fileno()).st_size
         with progress_bar(size, f"reading {self.path.name}", "B") as bar:
@@ -111,11 +111,11 @@ class DocumentFile:
                 bar.update(len(line))
         if not offsets:
             raise DataError(f"corpus {self.path}: no passages")
-        self._refuse_repeats(np.frombuffer(id_hashes, dtype=np.int64))
+        self._check_ids_unique(np.frombuffer(id_hashes, dtype=np.int64))
         offsets.append(size)
         return np.frombuffer(offsets, dtype=np.int64), digest.hexdigest()
 
-    def _refuse_repeats(self, id_hashes: np.ndarray) -> None:
+    def _check_ids_unique(self, id_hashes: np.ndarray) -> None:
         values, counts = np.unique(id_hashes, return_counts=True)
         suspects = set(values[counts > 1].tolist())  # two ids may share a hash
         if not suspects:
@@ -124,7 +124,7 @@ class DocumentFile:
         for number, _, line in self._lines():
             identifier = _document(line).id
             if hash(identifier) in suspects and first.setdefault(identifier, number) != number:
-                raise DataError(f"{self.path}:{number}: id {identifier!r} is that of line {first[identifier]} too")
+                raise DataError(f"{self.path}:{number}: id {identifier!r} is also that of line {first[identifier]}")
 
     def _store(self, folder: Path) -> None:
         offsets, identity = self._scan()

@@ -1,4 +1,4 @@
-"""Dense retrieval: FAISS inner product over the passages of a corpus, for any encoder and any index-factory string."""
+"""Dense retrieval: FAISS inner product over a corpus, for any encoder and any index-factory string."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Dense:
     """Dense retriever; a passage is encoded as its title, a line end and its text, after the encoder's prefix.
 
     `index` is a FAISS factory string: `Flat` (exact), `SQfp16` (exact but for half precision), `IVF4096,Flat`
-    (clusters), `HNSW32` (graph) and whatever else FAISS makes of it. `nprobe` is how many clusters a query visits, by
-    default the square root of their number; `ef_search` how wide it walks a graph, by default 64. The index is built
-    once for a corpus, an encoder and a factory string, kept in `cache` and memory-mapped; a build needs the memory
-    of the whole index, a search does not. `identity` is a hash of all that changes an answer.
+    (clusters), `HNSW32` (graph), or any other. `nprobe` is the number of clusters that a query visits, by default the
+    square root of their number; `ef_search` is the search width in a graph, by default 64. The index is built once for
+    a corpus, an encoder and a factory string, stored in `cache` and memory-mapped. A build needs the memory of the
+    whole index, a search does not. `identity` is a hash of all settings that change an answer.
 
     Raises:
-        DataError: the corpus cannot be read, or the cached index is not one of it.
-        ConfigError: FAISS is missing, or does not take the settings.
+        DataError: the corpus cannot be read, or the cached index does not fit it.
+        ConfigError: FAISS is missing, or rejects the settings.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Dense:
         self._encoder, self._factory = encoder, index
         self._nprobe, self._ef_search = nprobe, ef_search
         untrained = self._empty()
-        self._tune(untrained)  # a setting that the index does not take is found before the build
+        self._tune(untrained)  # so that a setting that the index rejects fails before the build
         self.documents = DocumentFile(corpus, cache=cache)
         if self._clusters(untrained) > len(self.documents):
             raise ConfigError(f"index {index} has more clusters than {self.documents.path} has passages")
@@ -129,7 +129,7 @@ class Dense:
 
 
 def passage_text(document: Document) -> str:
-    """What an encoder reads of a passage; the encoder adds its prefix."""
+    """The text of a passage for an encoder, which adds its prefix."""
     return f"{document.title}\n{document.text}"
 
 
@@ -144,7 +144,7 @@ def _faiss() -> Any:
 
 
 def _reason(error: RuntimeError) -> str:
-    """What a FAISS error says after the place in its source."""
+    """The message of a FAISS error without the place in FAISS's source."""
     return str(error).strip().rsplit(": ", 1)[-1]
 
 

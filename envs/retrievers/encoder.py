@@ -1,4 +1,4 @@
-"""Texts to vectors with any Hugging Face encoder, as its model card asks: pooling, prefixes, normalisation."""
+"""Texts to vectors with any Hugging Face encoder: pooling, prefixes and normalisation as in its model card."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WEIGHTS = {".json", ".txt", ".model", ".safetensors", ".bin"}
 
 
 class Encoder:
-    """An encoder from a folder or the hub, for queries and passages that may want different prefixes.
+    """An encoder from a folder or the hub, with a prefix for queries and one for passages.
 
     E5: mean pooling, prefixes `query: ` and `passage: `; BGE: cls pooling, an instruction as query prefix;
     all-MiniLM-L6-v2: mean pooling, no prefix. Texts are cut at `max_tokens`. `identity` is a hash of the model's files
-    (or hub commit) and of all settings that change vectors; `passage_identity` leaves the query prefix out.
+    (or hub commit) and of all settings that change vectors; `passage_identity` is the same without the query prefix.
 
     Raises:
         ConfigError: there is no such model, or a setting is out of range.
@@ -60,7 +60,7 @@ class Encoder:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(
-                f"encoder {model}: neither a model folder nor a hub id that can be had: {reason}"
+                f"encoder {model}: neither a model folder nor a hub id that can be loaded: {reason}"
             ) from error
         if max_tokens > (positions := getattr(network.config, "max_position_embeddings", max_tokens)):
             raise ConfigError(
@@ -72,7 +72,9 @@ class Encoder:
         self._pooling, self._normalize = pooling, normalize
         self._query_prefix, self._passage_prefix = query_prefix, passage_prefix
         self._max_tokens, self._batch_size = max_tokens, batch_size
-        self.dimension: int = self.encode_queries([""]).shape[1]  # also fixes the tokenizer's truncation before threads
+        self.dimension: int = self.encode_queries([""]).shape[
+            1
+        ]  # also sets the tokenizer's truncation before threads use it
 
         files = _content(folder) if folder.is_dir() else [model, getattr(network.config, "_commit_hash", revision)]
         settings = [files, pooling, passage_prefix, normalize, max_tokens, dtype]
@@ -92,9 +94,7 @@ class Encoder:
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         rows = self._tokenizer(texts, truncation=True, max_length=self._max_tokens).input_ids
-        order = sorted(
-            range(len(rows)), key=lambda i: -len(rows[i])
-        )  # like lengths together; too long a text fails first
+        order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # similar lengths together, longest first
         batches = [order[i : i + self._batch_size] for i in range(0, len(order), self._batch_size)]
         vectors = torch.cat([self._forward([rows[i] for i in batch]).cpu() for batch in batches])
         restored = torch.empty_like(vectors)

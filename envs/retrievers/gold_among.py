@@ -38,7 +38,7 @@ class GoldAmong:
         """At most `k` hits a query, best first.
 
         Raises:
-            RetrievalError: the real retriever failed.
+            RetrievalError: the other retriever failed.
         """
         results = self._retriever.search(queries, k)
         return [self._with_gold(query, hits, k) for query, hits in zip(queries, results, strict=True)]

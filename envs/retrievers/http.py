@@ -1,4 +1,4 @@
-"""Search by a server that speaks the common `/retrieve` API, one of ours or anybody's."""
+"""Search through any server of the common `/retrieve` API."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from envs.retrievers.cache import QueryCache
 from envs.retrievers.wire import read_result
 from envs.types import Hit
 
-_LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for
+_LONGEST_WAIT = 60.0  # seconds between two tries, also where `Retry-After` is longer
 
 
 class HTTPRetriever:
     """The retriever behind `url`, the root of a server or its `/retrieve` endpoint.
 
-    Connection errors, timeouts (no whole answer in `timeout` seconds), 429 and 5xx are tried again up to `retries`
-    times, after `backoff` seconds and twice as long each time, or after what `Retry-After` asks for. Queries are sent
-    `batch_size` at a time, each once, cut to `max_query_chars`: a policy may sample a query of any length, and servers
-    refuse long ones. `cache` is a file that keeps the answers by backend, k and query (`QueryCache`).
+    Connection errors, timeouts (no complete answer in `timeout` seconds), 429 and 5xx are retried up to `retries`
+    times, after `backoff` seconds, doubled each time, or after the server's `Retry-After`. Queries are sent
+    `batch_size` at a time, each distinct one once, cut to `max_query_chars`: a policy may sample a query of any length,
+    and servers reject long ones. `cache` is a file with the answers by backend, k and query (`QueryCache`).
 
     Raises:
-        ConfigError: `url` is no http or https address, or a number is out of range.
+        ConfigError: `url` is not an http or https address, or a number is out of range.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class HTTPRetriever:
 
     @property
     def identity(self) -> str:
-        """The backend that `GET /health` names, else the URL; while the server is down, the cache's last known one.
+        """The backend that `GET /health` names, else the URL; while the server is down, the last one in the cache.
 
-        Asked once: a server must keep its backend while a client lives.
+        Requested once: a server must keep its backend as long as a client runs.
 
         Raises:
             RetrievalError: the server is down and the cache does not know it.
@@ -78,7 +78,7 @@ class HTTPRetriever:
         return self._backend
 
     def check(self) -> None:
-        """Ask for the server's health.
+        """Request the server's health.
 
         Raises:
             RetrievalError: it is down.
@@ -92,7 +92,7 @@ class HTTPRetriever:
         """At most `k` hits a query, best first, in the server's order.
 
         Raises:
-            RetrievalError: the server is down or refuses the request after all tries, or its answer makes no sense.
+            RetrievalError: the server is down or rejects the request after all tries, or its answer is malformed.
         """
         queries = [query[: self.max_query_chars] for query in queries]
         distinct = list(dict.fromkeys(queries))
@@ -104,7 +104,7 @@ class HTTPRetriever:
 
     def _ask(self, queries: Sequence[str], k: int) -> dict[str, list[Hit]]:
         if self._cache and not self._checked:
-            self.check()  # nothing is kept under a backend that was only remembered
+            self.check()  # store no answer under a backend read from the cache alone
         response = self._request("POST", "/retrieve", {"queries": queries, "topk": k, "return_scores": True})
         if not response.is_success:
             raise self._error("/retrieve", f"answered {_summary(response)}")
@@ -117,38 +117,38 @@ class HTTPRetriever:
         return answers
 
     def _request(self, method: str, path: str, body: object = None) -> httpx.Response:
-        """Send until there is an answer that another try would not change."""
+        """Send until there is an answer that a retry would not change."""
         failure = ""
         for tries in range(1, self.retries + 2):
-            asked = 0.0
+            retry_after = 0.0
             try:
                 response = self._send(method, self.url + path, body)
-                if not _worth_another_try(response.status_code):
+                if not _should_retry(response.status_code):
                     return response
-                failure, asked = _summary(response), _retry_after(response)
+                failure, retry_after = _summary(response), _retry_after(response)
             except httpx.TransportError as error:
                 failure = str(error) or type(error).__name__
             except httpx.HTTPError as error:
                 raise self._error(path, str(error)) from error
             if tries <= self.retries:
-                time.sleep(min(max(self._pause(tries), asked), _LONGEST_WAIT))
+                time.sleep(min(max(self._pause(tries), retry_after), _LONGEST_WAIT))
         raise self._error(path, f"gave up after try {self.retries + 1}: {failure}")
 
     def _send(self, method: str, url: str, body: object) -> httpx.Response:
-        """One try. httpx limits each wait alone, so a server that drips would never be too late."""
+        """One try, limited as a whole: httpx limits each read alone, so a slow stream would never time out."""
         deadline = time.monotonic() + self.timeout
         content = bytearray()
         with self._client.stream(method, url, json=body) as response:
             for part in response.iter_raw():
                 content += part
                 if time.monotonic() > deadline:
-                    raise httpx.ReadTimeout(f"no whole answer in {self.timeout:g} s")
+                    raise httpx.ReadTimeout(f"no complete answer in {self.timeout:g} s")
         return httpx.Response(
             response.status_code, headers=response.headers, content=bytes(content), extensions=response.extensions
         )
 
     def _pause(self, tries: int) -> float:
-        """Seconds to wait: processes that failed together must not come back together, so each has its own jitter."""
+        """Seconds to wait, with a jitter of each process so that they do not retry at the same moment."""
         self._waits += 1
         jitter = stable_hash(socket.gethostname(), os.getpid(), self._waits) / 2**63
         return self.backoff * 2 ** (tries - 1) * (0.5 + jitter)
@@ -174,12 +174,12 @@ def _named_backend(response: httpx.Response) -> str | None:
     return backend if isinstance(backend, str) else None
 
 
-def _worth_another_try(status: int) -> bool:
+def _should_retry(status: int) -> bool:
     return status == 429 or (status >= 500 and status != 501)  # 501: the server has no such method
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds; 0 where the server names none or a date."""
+    """Seconds; 0 where the header is absent or a date."""
     text = response.headers.get("retry-after", "")
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else 0.0
 

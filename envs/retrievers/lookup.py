@@ -1,4 +1,4 @@
-"""Passages of a corpus by name: by id or, where there is no such id, by title."""
+"""Passages of a corpus by id or, where there is no such id, by title."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envs.types import Document
 class Lookup:
     """Finds single passages of a corpus file, with 32 bytes a passage in memory.
 
-    Titles are compared without case and outer blanks; of several with the same title the first counts.
+    Titles are compared without case and outer blanks; of several passages with one title the first is returned.
 
     Raises:
         DataError: the corpus cannot be read.
@@ -52,7 +52,7 @@ def _folded(title: str) -> str:
 
 
 def _sorted(hashes: array[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes in order, and the places that they stood in, the first of equals first."""
+    """Sorted hashes and their original places; equal hashes keep their order."""
     values = np.frombuffer(hashes, dtype=np.int64)
     places = np.argsort(values, kind="stable")
     return values[places], places

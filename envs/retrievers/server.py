@@ -27,7 +27,7 @@ from envs.retrievers.wire import write_result
 from envs.types import Hit
 
 if TYPE_CHECKING:
-    from envs.interfaces import Retriever  # brings in torch, which a lexical server does without
+    from envs.interfaces import Retriever  # imports torch, which a lexical server does not need
 
 
 def create_app(
@@ -43,8 +43,8 @@ def create_app(
 ) -> FastAPI:
     """The server of one retriever: `POST /retrieve` and `GET /health`; every error is `{"error": "one line"}`.
 
-    `topk` is used where a request names none. `concurrency` requests are searched at once, each in a thread, so above
-    1 the retriever must allow that; `queue` more may wait, and the next is sent away with 503 and `Retry-After`.
+    `topk` is used where a request has none. `concurrency` requests are searched at once, each in a thread: above 1 the
+    retriever must be thread-safe. `queue` more requests may wait; the next gets 503 and `Retry-After`.
 
     Raises:
         ConfigError: `topk` lies outside 1 to `max_topk`, or a limit leaves no room for any request.
@@ -80,7 +80,7 @@ def create_app(
         return JSONResponse(health)
 
     @app.exception_handler(starlette.HTTPException)
-    async def refuse(_: Request, error: starlette.HTTPException) -> JSONResponse:
+    async def rejected(_: Request, error: starlette.HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     @app.exception_handler(UserError)
@@ -123,14 +123,14 @@ async def _body(request: Request, limit: int) -> bytes:
 
 
 def _facts(retriever: Retriever) -> dict[str, object]:
-    """What a retriever says of itself. Clients keep answers by `backend`: a nameless retriever is not given a name."""
+    """Identity and size of a retriever. Clients cache answers by `backend`: without an identity there is none."""
     identity, documents = getattr(retriever, "identity", None), getattr(retriever, "documents", None)
     facts: dict[str, object] = {} if identity is None else {"backend": identity}
     return facts | ({"documents": len(documents)} if isinstance(documents, Sized) else {})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Load what the command line names and serve it; 2 where a setting or a file is wrong."""
+    """Load the retriever of the command line and serve it; returns 2 where a setting or a file is wrong."""
     quiet_without_terminal()
     options = vars(_parser().parse_args(argv))
     host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _listen(host, port) as listener:
             app = create_app(build(**options), **limits)
             print(f"retrieval server at http://{host}:{listener.getsockname()[1]}/retrieve", flush=True)
-            # Kept longer than clients keep idle connections (httpx: 5 s), else one closes as a request is on its way.
+            # Longer than clients keep idle connections (httpx: 5 s), else a connection may close during a request.
             config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=75)
             uvicorn.Server(config).run(sockets=[listener])
     except UserError as error:
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the address before the work of loading; who connects meanwhile waits."""
+    """Bind the address before loading; clients that connect meanwhile wait."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
@@ -159,14 +159,14 @@ def _listen(host: str, port: int) -> socket.socket:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--host", default="127.0.0.1")
-    common.add_argument("--port", type=int, default=8000, help="8000; 0 takes any free one")
+    common.add_argument("--port", type=int, default=8000, help="8000; 0 takes any free port")
     for name, limit in inspect.signature(create_app).parameters.items():
         if limit.default is not limit.empty:
             option = f"--{name.replace('_', '-')}"
             common.add_argument(option, type=int, default=limit.default, metavar="N", help=str(limit.default))
     corpus = argparse.ArgumentParser(add_help=False)
     corpus.add_argument("--corpus", type=Path, required=True, help="JSONL of id, title, text or of id, contents")
-    corpus.add_argument("--cache", default="runs/cache", help="folder that keeps the index")
+    corpus.add_argument("--cache", default="runs/cache", help="folder for the index")
 
     parser = argparse.ArgumentParser(prog="python -m envs.retrievers.server", description=__doc__)
     kinds = parser.add_subparsers(required=True, metavar="bm25|dense|component")
@@ -182,8 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument("--device", default="auto")
     dense.add_argument("--dtype", default="float32")
     dense.add_argument("--index", default="Flat", help="FAISS index-factory string, such as Flat, SQfp16 or HNSW32")
-    dense.add_argument("--nprobe", type=int, help="how many lists of an IVF index a query looks into")
-    dense.add_argument("--ef-search", type=int, help="how widely an HNSW index is searched")
+    dense.add_argument("--nprobe", type=int, help="lists of an IVF index that a query visits")
+    dense.add_argument("--ef-search", type=int, help="search width in an HNSW index")
     dense.set_defaults(build=_dense)
     component = kinds.add_parser("component", parents=[common], help="any other class with search(queries, k)")
     component.add_argument("--json", dest="spec", required=True, help='{"target": "package.module:name", ...}')

@@ -1,7 +1,7 @@
-"""The JSON of the common `/retrieve` API, which Search-R1, HiPRAG and ProRAG clients and servers speak.
+"""The JSON of the `/retrieve` API of Search-R1, HiPRAG and ProRAG.
 
 A request is `{"queries": [...], "topk": 3, "return_scores": true}`; its answer holds one list a query, best hit first:
-`{"result": [[{"document": {"id", "contents"}, "score"}]]}`, or bare documents where no scores were asked for.
+`{"result": [[{"document": {"id", "contents"}, "score"}]]}`, or bare documents where the request wants no scores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from envs.types import Document, Hit
 def write_result(answers: Sequence[Sequence[Hit]], *, scores: bool) -> dict[str, list[list[dict[str, object]]]]:
     """The answer to a request, in either shape.
 
-    `contents` is what other clients read, its first line the title in quotes; `title` and `text` say the same exactly.
+    Other clients read `contents`, whose first line is the title in quotes; `title` and `text` hold the same unchanged.
     """
 
     def write(hit: Hit) -> dict[str, object]:
@@ -31,10 +31,10 @@ def write_result(answers: Sequence[Sequence[Hit]], *, scores: bool) -> dict[str,
 def read_result(payload: object, queries: int, k: int) -> list[list[Hit]]:
     """Read an answer to `queries` queries, in either shape; hits beyond `k` are dropped.
 
-    Proxies of web search ignore `topk` and leave out scores and ids; a missing id is made from the document's content.
+    Web-search proxies ignore `topk` and omit scores and ids; a missing id becomes a hash of the document.
 
     Raises:
-        ValueError: what is wrong, and where in the payload.
+        ValueError: the payload is malformed; says where.
     """
     lists = payload.get("result") if isinstance(payload, dict) else None
     if not isinstance(lists, list) or not all(isinstance(hits, list) for hits in lists):

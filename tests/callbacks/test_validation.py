@@ -141,8 +141,8 @@ def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
 
 def test_searches_do_not_apply_to_a_dataset_without_a_retriever() -> None:
     policy = tiny_policy(byte_tokenizer())
-    checked = Validation({"toy": Benchmark(Asked(2), "dev")}, prorag(policy), limits=LIMITS)
-    checked._generator = PolicyGenerator(policy)
+    environment = RetrievalEnvironment(prorag(policy), limits=LIMITS)
+    checked = Validation({"toy": Benchmark(Asked(2), "dev")}, environment, InProcessSampler(policy))
     values = checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=0, world_size=1))  # type: ignore[arg-type]
     assert (len(values["em"]), values["searches"]) == (2, [])
 

@@ -91,7 +91,7 @@ def test_a_reply_that_stays_useless_is_a_counted_failure_and_never_paid_for_agai
     with chat_server(lambda user: reply if user == "bad" else echo(user)) as server:
         one = client(server.url, tmp_path)
         assert one.ask(calls("a", "bad", "b"), said) == ["a", None, "b"]
-        assert one.counts["failed: useless reply"] == 1
+        assert one.counts["failed: invalid reply"] == 1
         assert len(server.calls) == 5
         assert client(server.url, tmp_path).ask(calls("a", "bad", "b"), said) == ["a", None, "b"]
         assert len(server.calls) == 5
@@ -117,7 +117,7 @@ def test_an_item_without_an_answer_is_none_and_asked_for_again_next_time(tmp_pat
 def test_an_outage_of_a_whole_round_is_no_failure_of_its_items(tmp_path: Path) -> None:
     with chat_server(lambda user: "no JSON" if user == "bad" else echo(user), *[500] * 2) as server:
         one = client(server.url, tmp_path, retries=0)
-        with pytest.raises(ChatError, match=r"^m at http\S+: no call was answered, .*fault 500; run again to go on$"):
+        with pytest.raises(ChatError, match=r"^m at http\S+: no call was answered, .*fault 500; run again to resume$"):
             one.ask(calls("a", "bad"), said)
         assert one.ask(calls("bad"), said) == [None]
         assert one.ask(calls("bad"), said) == [None]  # useless for good: kept, and no outage
@@ -132,13 +132,13 @@ def test_half_a_character_is_a_useless_reply(tmp_path: Path) -> None:
     with chat_server(lambda user: '{"said": "\\ud83d"}') as server:
         one = client(server.url, tmp_path)
         assert one.ask(calls("a"), said) == [None]
-        assert one.counts["failed: useless reply"] == 1
+        assert one.counts["failed: invalid reply"] == 1
 
 
 def test_an_outage_ends_the_work_with_one_clear_line(tmp_path: Path) -> None:
     with chat_server(echo, *[500] * 99) as server:
         one = client(server.url, tmp_path, retries=0, concurrency=1, max_failures=3)
-        with pytest.raises(ChatError, match=r"^m at http\S+: 3 calls failed in a row.*fault 500.*run again to go on$"):
+        with pytest.raises(ChatError, match=r"^m at http\S+: 3 calls failed in a row.*fault 500.*run again to resume$"):
             one.ask(calls(*"abcdefgh"), said)
         assert len(server.calls) == 3
 
@@ -152,7 +152,7 @@ def test_a_server_that_is_not_there_is_the_same(tmp_path: Path) -> None:
 
 def test_a_refused_key_ends_the_work_at_once(tmp_path: Path) -> None:
     with chat_server(echo, *[401] * 99) as server:
-        with pytest.raises(ChatError, match=r"refuses: .*fault 401; check model, base_url and OPENAI_API_KEY"):
+        with pytest.raises(ChatError, match=r"rejects the call: .*fault 401; check model, base_url and OPENAI_API_KEY"):
             client(server.url, tmp_path, concurrency=1).ask(calls(*"abcd"), said)
         assert len(server.calls) == 1
 

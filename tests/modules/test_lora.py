@@ -165,6 +165,8 @@ def test_activations_computed_again_change_nothing(tmp_path: Path) -> None:
 def test_with_its_adapters_disabled_a_model_is_its_base_to_the_bit(tied: bool, dtype: torch.dtype) -> None:
     began = policy(tied=tied)
     began.model.to(dtype)  # pyright: ignore[reportArgumentType]
+    for layer in began.model.model.layers:
+        layer.self_attn.attention_dropout = 0.5  # of a model in training mode alone
     base = copy.deepcopy(began.model)
     LoRA(r=4, dropout=0.5).apply(began)
     with torch.no_grad():

@@ -92,7 +92,7 @@ def test_the_loss_and_its_gradients_are_those_of_eq_1(settings: dict[str, Any], 
 
 
 def test_a_weight_for_a_tag_that_is_no_token_is_refused() -> None:
-    with pytest.raises(ConfigError, match="tag_weights names '<anwser>', which is no token"):
+    with pytest.raises(ConfigError, match="tag_weights names '<anwser>', which is not in the policy's tokenizer"):
         SFT(tiny_policy(TOKENIZER), AdamW(1e-3), tag_weights={"<answer>": 5.0, "<anwser>": 5.0})
 
 
@@ -135,6 +135,8 @@ def test_a_gradient_that_is_no_number_reaches_no_weight(tmp_path: Path) -> None:
     write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
     module = Steep(tiny_policy(TOKENIZER), AdamW(1e-3))
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    with pytest.raises(TrainingError, match="the gradient's norm is nan at optimiser step 0: lower the learning rate"):
+    with pytest.raises(
+        TrainingError, match="the norm of the loss's gradient is nan at optimiser step 0: lower the learning rate"
+    ):
         trainer().fit(module, datamodule=EpisodeData(tmp_path, batch_size=2))
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

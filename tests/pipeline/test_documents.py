@@ -40,12 +40,12 @@ def test_every_key_and_list_element_has_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\na: 2\n", r"the key 'a' \(.*x.yaml:2\) is there twice: first at .*x.yaml:1"),
+        ("a: 1\na: 2\n", r"the key 'a' \(.*x.yaml:2\) is defined twice: first at .*x.yaml:1"),
         ("a: [1\n", r"x.yaml:2: "),
         ("- 1\n", r"must hold a map"),
         ("", r"must hold a map"),
         ("yes: 1\n", r"the key True \(.*x.yaml:1\) is not text"),
-        ("a: \x00", r"is no YAML"),
+        ("a: \x00", r"is not YAML"),
         ("a: !!python/object:os.system x", r"x.yaml:1: could not determine a constructor"),
     ],
 )
@@ -69,10 +69,10 @@ def test_bases_come_first_each_once_in_the_order_of_mention(tmp_path: Path) -> N
     assert [document.value["name"] for document in read_chain(top)] == ["root", "left", "right", "top"]
 
 
-def test_a_circle_of_bases_is_spelled_out(tmp_path: Path) -> None:
+def test_a_cycle_of_bases_is_spelled_out(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "base: b.yaml")
     write(tmp_path, "b.yaml", "base: a.yaml")
-    with pytest.raises(ConfigError, match=r"circle: .*a.yaml -> .*b.yaml -> .*a.yaml"):
+    with pytest.raises(ConfigError, match=r"cycle: .*a.yaml -> .*b.yaml -> .*a.yaml"):
         read_chain(tmp_path / "a.yaml")
 
 
@@ -89,8 +89,8 @@ def test_overrides_are_one_document_of_yaml_values() -> None:
 
 
 @pytest.mark.parametrize("override", ["a", "=1", "a..b=1", "--x"])
-def test_what_is_no_override_is_refused(override: str) -> None:
-    with pytest.raises(ConfigError, match="is no override"):
+def test_what_is_not_an_override_is_an_error(override: str) -> None:
+    with pytest.raises(ConfigError, match="is not an override"):
         from_overrides([override])
 
 

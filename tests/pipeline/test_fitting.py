@@ -190,7 +190,9 @@ def test_a_monitor_without_held_out_data_is_refused(tmp_path: Path) -> None:
     class Blind(Wavering):
         validation_step = LightningModule.validation_step
 
-    with pytest.raises(ConfigError, match="monitor: val_loss needs held-out data, which Blind has none of"):
+    with pytest.raises(
+        ConfigError, match="monitor: val_loss needs a validation_step, which Blind does not have: without"
+    ):
         best_of_three(tmp_path, module=Blind())
 
 

@@ -1,4 +1,4 @@
-"""How a process leaves: whole when it is alone, at once when it is one of several ranks and failed."""
+"""How a process exits: with clean-up by itself, without it as a failed rank among several."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from pipeline import launcher
 
-KILLED = "error: rank 1 was killed (SIGKILL, often for lack of memory): the same command goes on\n"
+KILLED = "error: rank 1 was killed (SIGKILL, often for lack of memory): run the same command to resume\n"
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import atexit, sys
-from pipeline.launcher import leave
+from pipeline.launcher import exit_with
 atexit.register(print, "torn down")
 def main():
     print("working")
     {ending}
-leave(main)
+exit_with(main)
 """
 
 
@@ -39,7 +39,7 @@ leave(main)
         ("raise KeyError('a bug')", None, 1, ["working", "torn down"]),
     ],
 )
-def test_a_failed_rank_leaves_before_its_process_group_is_torn_down(
+def test_a_failed_rank_exits_before_its_process_group_is_torn_down(
     ending: str, rank: str | None, code: int, out: list[str]
 ) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
@@ -65,12 +65,12 @@ def failed(rank: int, code: int, second: int) -> ProcessFailure:
             (1, -9),
             (5, 6),
             137,
-            "error: rank 1 was killed (SIGKILL, often for lack of memory): the same command goes on\n",
+            "error: rank 1 was killed (SIGKILL, often for lack of memory): run the same command to resume\n",
         ),
-        ((-11, 1), (5, 5), 139, "error: rank 0 was killed (SIGSEGV): the same command goes on\n"),
+        ((-11, 1), (5, 5), 139, "error: rank 0 was killed (SIGSEGV): run the same command to resume\n"),
     ],
 )
-def test_a_killed_rank_is_blamed_even_if_another_s_failure_is_seen_first(
+def test_a_killed_rank_decides_the_exit_code_even_if_another_failure_is_seen_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: Any, seconds: Any, code: int, said: str
 ) -> None:
     def fail(arguments: list[str]) -> None:
@@ -78,5 +78,5 @@ def test_a_killed_rank_is_blamed_even_if_another_s_failure_is_seen_first(
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else it would set one
     monkeypatch.setattr("torch.distributed.run.main", fail)
-    assert launcher.start(Path("train.py"), [], devices=2) == code
+    assert launcher.launch(Path("train.py"), [], devices=2) == code
     assert capsys.readouterr().err == said

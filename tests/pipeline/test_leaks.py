@@ -52,7 +52,7 @@ class Unsaid:
 
 
 class Lookup(Unsaid):
-    """Only quotes questions."""
+    """Only looks questions up."""
 
     role = None
 

@@ -70,7 +70,7 @@ def test_data_root_comes_from_the_file_else_from_the_environment(tmp_path: Path,
         ("devices=-1", r"^devices \(command line\) is -1: it must be at least 1$"),
         ("num_nodes=0", r"^num_nodes \(command line\) is 0: it must be at least 1$"),
         ("seed=-1", r"^seed \(command line\) is -1: it must be at least 0$"),
-        ("experiment=a/b", r"'a/b' at experiment \(command line\) cannot be a name"),
+        ("experiment=a/b", r"'a/b' at experiment \(command line\) is not a valid name"),
         ("stages={}", r"."),
     ],
 )

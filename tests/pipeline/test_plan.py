@@ -86,8 +86,8 @@ def test_an_unknown_stage_in_a_setting_is_named_with_its_line(tmp_path: Path) ->
         plan(tmp_path, "stages.fit.data.source=${stage:wrld}")
 
 
-def test_a_circle_of_stages_is_spelled_out(tmp_path: Path) -> None:
-    message = r"stages need each other in a circle: (world -> fit -> world|fit -> world -> fit) \(.*\)"
+def test_a_cycle_of_stages_is_spelled_out(tmp_path: Path) -> None:
+    message = r"stages depend on each other in a cycle: (world -> fit -> world|fit -> world -> fit) \(.*\)"
     with pytest.raises(ConfigError, match=message):
         plan(tmp_path, "stages.world.data.source=${stage:fit}")
 

@@ -87,7 +87,7 @@ def test_limit_reads_no_further_than_it_must(tmp_path: Path) -> None:
         ({}, "either path .* or hub"),
         ({"path": "a.json", "hub": "b"}, "either path .* or hub"),
         ({"hub": "b"}, "hub b needs a split"),
-        ({"path": "a.json", "split": "train"}, "belong to hub"),
+        ({"path": "a.json", "split": "train"}, "name, split and revision need hub"),
         ({"path": "a.json", "limit": 0}, "limit: 0 leaves no question"),
         ({"path": "a.json", "part": (0.5, 0.5)}, r"part: \[0.5, 0.5\] must be two bounds in order, within \[0, 1\]"),
         ({"path": "a.json", "part": (0.0, 40.0)}, "part: .* must be two bounds in order"),

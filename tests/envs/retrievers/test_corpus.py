@@ -68,13 +68,13 @@ def test_title_and_text_win_over_contents_beside_them():
         (b'{"id": "b", "title": "T" "text": ""}', "not JSON: Expecting ',' delimiter at column 26"),
         (b"\xff\xfe{}", "not UTF-8"),
         (b'["b"]', "expected a JSON object"),
-        (b'{"id": "b", "title": "T", "text": "\\ud83d"}', "half a character (a lone surrogate)"),
+        (b'{"id": "b", "title": "T", "text": "\\ud83d"}', "the row is not valid Unicode (a lone surrogate)"),
         (b'{"title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
         (b'{"id": true, "title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
         (b'{"id": "b", "title": "T"}', 'key "text" must be a string (or give "contents" in place of '),
         (b'{"id": "b", "text": "x"}', 'key "title" must be a string (or give "contents" in place of '),
         (b'{"id": "b", "title": null, "text": "x"}', 'key "title" must be a string'),
-        (b'{"id": "a", "title": "T", "text": "x"}', "id 'a' is that of line 1 too"),
+        (b'{"id": "a", "title": "T", "text": "x"}', "id 'a' is also that of line 1"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, reason):

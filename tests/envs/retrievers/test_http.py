@@ -92,7 +92,7 @@ def test_an_answer_that_comes_too_late_is_asked_for_again(serve) -> None:
 def test_an_answer_that_drips_is_too_late_as_a_whole(serve) -> None:
     server = serve(drips, good)
     assert client(server, timeout=0.2).search(["a"], 1) == [[hit("a", 0)]]
-    with pytest.raises(RetrievalError, match=r"gave up after try 1: no whole answer in 0\.2 s"):
+    with pytest.raises(RetrievalError, match=r"gave up after try 1: no complete answer in 0\.2 s"):
         client(serve(drips), timeout=0.2, retries=0).search(["a"], 1)
 
 
