@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from common.errors import DataError
+from envs.protocols.direct import Direct
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
 from envs.types import Document, Episode, Hit, Step
 from envs.world.facts import World
 from envs.world.oracle import Judgement, Oracle
 from envs.world.questions import question
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
 FILM, ARCHITECT, PILOT = "w-000020", "w-000001", "w-000004"
 KELDAN, BRIMBY, FOUNDRY, VELDIA = "w-000010", "w-000011", "w-000030", "w-000040"
@@ -286,3 +290,14 @@ def test_of_a_format_that_shows_the_answer_alone_nothing_can_be_said(village: Pa
     unknown = Judgement((None, None), resolved=None, flawed=None, unresolved=None)
     scripted, bare = wrote(SEARCH, None, FILM, spans=()), wrote("", None, kind="answer")
     assert judged(village, scripted, bare) == unknown
+
+
+@pytest.mark.parametrize("retrieve", [False, True])
+def test_an_answer_without_steps_before_it_has_no_verdict(village: Path, retrieve: bool) -> None:
+    protocol = Direct(byte_tokenizer(), retrieve=retrieve)  # type: ignore[arg-type] (a loaded one will do)
+    environment = RetrievalEnvironment(protocol, FixedRetriever([Document(FILM, "", "")]))
+    asked = question(World.load(village), BORN, seed=0, paraphrases=3)
+    [episode] = rollout(environment, Scripted(protocol.codec.control, lambda _: "Keldan"), [asked], seed=0)
+    assert episode.answer == "Keldan"
+    judgement = Oracle(village).judge(episode)
+    assert (set(judgement.valid), judgement.flawed, judgement.unresolved) == ({None}, None, None)
