@@ -137,5 +137,5 @@ def test_changes_are_what_an_experiment_sets_otherwise_than_its_bases(tmp_path: 
     )
     (tmp_path / "y.yaml").write_text(own)
     changes = Plan.of(load(tmp_path / "y.yaml", ["stages.rl.data.shuffle=false"])).settings()["changes"]
-    removed = "stages.rl.module.mode=None, stages.rl.callbacks.guard=None"
+    removed = "stages.rl.module.mode=None, stages.rl.callbacks.guard=None, stages.rl.data=Other"
     assert changes == f"{removed}, stages.rl.data.shuffle=False"
