@@ -113,9 +113,9 @@ class Plan:
         """
         experiment = self.experiment
         run = {"experiment": experiment.experiment, "seed": experiment.seed, "processes": experiment.world_size}
-        changes = [f"{dotted(key)}={leaf}" for key, leaf in self.changes.items() if key[0] in ("parts", "stages")]
+        changes = [_change(key, leaf) for key, leaf in self.changes.items() if key[0] in ("parts", "stages")]
         settings = {dotted(key): leaf for part in ("parts", "stages") for key, leaf in _tunable(self.written, part)}
-        return run | {"changes": ", ".join(changes)} | settings
+        return run | {"changes": ", ".join(filter(None, changes))} | settings
 
     def table(self) -> str:
         """The chosen stages as a table: name, kind, state, artifact, and the stages that each depends on."""
@@ -134,9 +134,20 @@ class Plan:
 def _tunable(settings: Mapping[str, Any], part: str) -> Iterator[tuple[Key, Any]]:
     library = {key[:-1] for key, leaf in leaves(settings) if key[-1] == "target" and str(leaf).startswith("lightning.")}
     for key, leaf in leaves(settings.get(part) or {}, (part,)):
-        is_reference = isinstance(leaf, str) and ("${" in leaf or os.sep in leaf)
-        if key[-1] != "target" and not is_reference and not any(key[:length] in library for length in range(len(key))):
+        if key[-1] != "target" and not _points(leaf) and not any(key[:length] in library for length in range(len(key))):
             yield key, leaf
+
+
+def _change(key: Key, leaf: object) -> str | None:
+    """`rl.module.lr=2`, and for another target `label.judge=GoldJudge`; None for files and references."""
+    if key[-1] == "target":
+        return f"{dotted(key[:-1])}={str(leaf).rpartition(':')[2]}"
+    return None if _points(leaf) else f"{dotted(key)}={leaf}"
+
+
+def _points(leaf: object) -> bool:
+    """Whether a value is a file or a reference to another setting."""
+    return isinstance(leaf, str) and ("${" in leaf or os.sep in leaf)
 
 
 def _needs(name: str, experiment: Experiment, origins: Origins) -> tuple[str, ...]:

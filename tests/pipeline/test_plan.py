@@ -132,10 +132,8 @@ def test_settings_of_a_run_are_what_may_differ_without_plumbing(tmp_path: Path) 
 def test_changes_are_what_an_experiment_sets_otherwise_than_its_bases(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(SETTINGS)
     assert Plan.of(load(tmp_path / "x.yaml")).settings()["changes"] == ""
-    own = (
-        "base: x.yaml\nexperiment: y\nstages: {rl: {module: {mode: null}, callbacks: {guard: null}, data: {new: 1}}}\n"
-    )
-    (tmp_path / "y.yaml").write_text(own)
+    own = "rl: {module: {mode: null}, callbacks: {guard: null}, data: {target: 'd:E', path: ./b.csv}}"
+    (tmp_path / "y.yaml").write_text(f"base: x.yaml\nexperiment: y\nstages: {{{own}}}\n")
     changes = Plan.of(load(tmp_path / "y.yaml", ["stages.rl.data.shuffle=false"])).settings()["changes"]
-    removed = "stages.rl.module.mode=None, stages.rl.callbacks.guard=None"
+    removed = "stages.rl.module.mode=None, stages.rl.callbacks.guard=None, stages.rl.data=E"
     assert changes == f"{removed}, stages.rl.data.shuffle=False"
