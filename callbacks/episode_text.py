@@ -65,7 +65,7 @@ def episode_text(iteration: Iteration, index: int) -> str:
         lines.append(f"{number + 1}. {step.kind}{verdict}: {_clip(step.text)}")
         lines.append(f"   said: {_clip(step.said)}")
         if step.hits:
-            lines.append(f"   found: {_clip(', '.join(hit.document.title for hit in step.hits))}")
+            lines.append(f"   passages: {_clip(', '.join(hit.document.title for hit in step.hits))}")
         if bool(scores.step_mask_BS[index, number]):
             rewards = {"reward": float(scores.step_BS[index, number])}
             rewards |= {name: float(values_S[number]) for name, values_S in per_step.items()}

@@ -50,7 +50,7 @@ EXPECTED = """\
 
     1. query: Who wrote Emma?
        said: I look. Who wrote Emma?
-       found: Emma
+       passages: Emma
        reward 1.000, prm 0.500, advantage +1.000
     2. answer (invalid): Jane
        said: ``` </pre> x
