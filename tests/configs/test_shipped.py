@@ -14,7 +14,9 @@ from pipeline.origins import leaves
 from pipeline.plan import Plan
 
 CONFIGS = Path(train.__file__).parent / "configs"
-SHIPPED = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+PATHS = sorted(CONFIGS.rglob("*.yaml"))
+# A file that names no experiment is a base of others.
+SHIPPED = [path.relative_to(CONFIGS).as_posix() for path in PATHS if "\nexperiment:" in path.read_text()]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -84,3 +86,15 @@ def test_it_makes_the_choices_that_it_is_named_after(name: str, choices: dict[st
     stages = load(CONFIGS / "prorag" / f"{name}.yaml", [f"output={tmp_path}"]).experiment.stages
     written = {".".join(map(str, key)): value for key, value in leaves({k: asdict(v) for k, v in stages.items()})}
     assert {key: written.get(key) for key in choices} == choices
+
+
+def test_a_file_without_an_experiment_is_a_base_that_another_file_names() -> None:
+    texts = {path: path.read_text() for path in PATHS}
+    for path in PATHS:
+        if path.relative_to(CONFIGS).as_posix() not in SHIPPED:
+            assert any(path.name in text for other, text in texts.items() if other != path), path
+
+
+@pytest.mark.parametrize(("name", "most"), [("quickstart.yaml", 130), ("prorag/qwen3_8b.yaml", 150)])
+def test_it_is_read_in_a_few_minutes(name: str, most: int) -> None:
+    assert (CONFIGS / name).read_text().count("\n") < most
