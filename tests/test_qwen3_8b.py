@@ -125,9 +125,9 @@ def overrides(folder: Path, url: str) -> list[str]:
     """Paths, addresses, counts and lengths; nothing of the method."""
     model = tiny_qwen3(folder / "qwen3")
     source = "{{target: 'datamodules.sources.musique:MuSiQue', path: '{}'}}"
-    train_file, more_file, test_file = (
+    train_file, more_file, test_file, dev_file = (
         source.format(questions(folder / f"{letter}.jsonl", count, letter))
-        for letter, count in (("a", 40), ("b", 40), ("c", 4))
+        for letter, count in (("a", 40), ("b", 40), ("c", 4), ("d", 2))
     )
     corpus = folder / "corpus.jsonl"
     rows = [{"id": str(i), "title": f"The {i}", "text": f"The {i} was written by {ANSWER} ."} for i in range(8)]
@@ -139,6 +139,7 @@ def overrides(folder: Path, url: str) -> list[str]:
         f"parts.model={model}",
         f"parts.musique={train_file}",
         f"parts.hotpotqa={more_file}",
+        f"parts.dev_questions={dev_file}",
         *(
             f"parts.test.{name}.questions={test_file}"
             for name in ("popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -153,10 +154,7 @@ def overrides(folder: Path, url: str) -> list[str]:
         *("stages.prm.data.batch_size=4", "stages.prm.data.micro_batch=4"),
         *("stages.rft.data.batch_size=4", "stages.rft.data.micro_batch=4"),
         *("parts.rl_questions.sample=4", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),
-        *(
-            f"stages.rl.callbacks.rollout.environment.limits.{limit}"
-            for limit in ("turns=5", "turn_tokens=16", "observation_tokens=48")
-        ),
+        *(f"parts.rl_limits.{limit}" for limit in ("turns=5", "turn_tokens=16", "observation_tokens=48")),
     ]
 
 
