@@ -160,14 +160,16 @@ class EpisodeSampling:
         return "ungrounded" if self.keep == "grounded" and not self._grounded(episode) else None
 
     def _grounded(self, episode: Episode) -> bool:
-        """Whether all that is said and that the passages found so far hold was also to be seen."""
-        found = seen = ""
-        for turn in episode.turns:
-            said = turn.action.text
-            if turn.action.kind != "query" and cover_match(found, said) and not cover_match(seen, said):
-                return False
-            found += "".join(f" {hit.document.title} {hit.document.text}" for hit in turn.hits)
-            seen += f" {self.environment.protocol.codec.decode(turn.observation_ids)}"
+        """Whether every claim that the passages retrieved before it hold was also shown, not cut away."""
+        decode = self.environment.protocol.codec.decode
+        for step in episode.steps:
+            if step.claim and step.spans:
+                *_, (last, _, _) = step.spans
+                before, rendered = episode.turns[:last], episode.turns[last].context_ids
+                retrieved = " ".join(f"{h.document.title} {h.document.text}" for turn in before for h in turn.hits)
+                shown = " ".join(map(decode, [rendered] if rendered else [turn.observation_ids for turn in before]))
+                if cover_match(retrieved, step.claim) and not cover_match(shown, step.claim):
+                    return False
         return True
 
     def _summarise(self, episodes: Sequence[Episode]) -> dict[str, Any]:

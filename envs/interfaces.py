@@ -174,20 +174,20 @@ class RewardContext:
 
 
 class Judgement(typing.Protocol):
-    """What is known of an episode's process where truth is known."""
+    """The truth about an episode's process; None where it cannot be told."""
 
     @property
-    def valid(self) -> tuple[bool, ...]:
+    def valid(self) -> tuple[bool | None, ...]:
         """Of every step, whether it is true."""
         ...
 
     @property
-    def flawed(self) -> bool:
+    def flawed(self) -> bool | None:
         """The answer is right, but a step is not true."""
         ...
 
     @property
-    def unresolved(self) -> bool:
+    def unresolved(self) -> bool | None:
         """The answer is right, but the steps do not lead to it."""
         ...
 

@@ -80,7 +80,7 @@ def score(
             "text": step.text,
             "valid": step.valid,
             "hits": [hit.document.id for hit in step.hits],
-            "said": "".join(episode.turns[turn].text for turn, _, _ in step.spans),
+            "said": step.said,
         }
         for step in episode.steps
     ]

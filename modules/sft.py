@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor
+from torchmetrics import MeanMetric
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
@@ -43,19 +43,15 @@ class SFT(Training):
         weight_V = _weights(policy, control_weight, tag_weights, embedding_rows(policy.model))
         self.register_buffer("weight_V", weight_V, persistent=False)
         self.weight_V: Tensor
+        self.val_loss = MeanMetric()  # over all ranks and batches, each weighed by what its loss is a mean of
 
     def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
         return self.mean_loss(*self._loss(batch))
 
     def validation_step(self, batch: SequenceBatch, index: int) -> None:
-        self._held_out += torch.stack(self._loss(batch)).float()
-
-    def on_validation_epoch_start(self) -> None:
-        self._held_out = torch.zeros(2, device=self.device)
-
-    def on_validation_epoch_end(self) -> None:
-        total, count = cast(Tensor, self.trainer.strategy.reduce(self._held_out, reduce_op="sum")).tolist()
-        self.log("val_loss", total / count)
+        total, count = self._loss(batch)
+        self.val_loss.update(total / count.clamp(min=1e-8), weight=count)
+        self.log("val_loss", self.val_loss)
 
     def _loss(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         """Sum of weighted losses, sum of weights."""

@@ -127,7 +127,7 @@ def test_an_experiment_of_ones_own_needs_only_a_file(tmp_path: Path, finished: P
                 "base": ["world.yaml"],
                 "experiment": "mine",
                 "output": str(finished),
-                "stages": {"eval_untrained": None, "eval_teacher": {"data": {"top_k": 1}}},
+                "stages": {"eval_untrained": None, "eval_teacher": {"data": {"pool": 8}}},
             }
         )
     )

@@ -219,7 +219,9 @@ EVALUATED, TRAINED = ("dev", "test"), ("teach", "search", "sample", "rl", "rl_ou
 )
 def test_no_stage_of_the_quickstart_may_move_to_a_split_of_another_role(tmp_path: Path, stage: str, split: str) -> None:
     moved = load(micro.QUICKSTART, [f"output={tmp_path}", f"stages.{stage}.data.questions.split={split}"])
-    with pytest.raises(ConfigError, match=rf"leak: the same questions for .* stages\.{stage}(_outcome)?\.data\.questions "):
+    with pytest.raises(
+        ConfigError, match=rf"leak: the same questions for .* stages\.{stage}(_outcome)?\.data\.questions "
+    ):
         Leaks(Plan.of(moved)).check()
 
 

@@ -49,8 +49,8 @@ def test_after_a_stage_no_model_of_it_is_alive(tmp_path: Path, monkeypatch: pyte
 base: {micro.WORLD}
 stages:
   eval_teacher: null
-  eval_untrained: {{data: {{generator: {{policy: {{hidden_size: 32, layers: 1, feed_forward: 32}}}}}}}}
-  again: {{like: eval_untrained, data: {{generator: {{policy: {{hidden_size: 64}}}}}}}}
+  eval_untrained: {{data: {{sampler: {{policy: {{hidden_size: 32, layers: 1, feed_forward: 32}}}}}}}}
+  again: {{like: eval_untrained, data: {{sampler: {{policy: {{hidden_size: 64}}}}}}}}
   fit:
     module: {{target: "tests.toy_training:Slope"}}
     data: {{target: "tests.toy_training:Line"}}
