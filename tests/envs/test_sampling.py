@@ -1,0 +1,103 @@
+"""Samplers that answer at once, samplers by agent, and turns in the order of their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.sampling import ByAgent, take_turns
+from envs.types import Document, Episode, Limits, Request, Turn
+from tests.tiny import FixedRetriever, Scripted, question
+from tests.toy_protocols import TwoAgents
+
+PROTOCOL = TwoAgents()
+
+
+class Loads(Scripted):
+    """Remembers what it was told to sample from."""
+
+    policy: Any = None
+
+    def load(self, policy: Any) -> None:
+        self.policy = policy
+
+
+def agents() -> dict[str, Loads]:
+    """An asker that searches once, and a reader that notes what it read."""
+    asks = ("I ask.<find>x</find>", "So.<say>Ada</say>")
+    return {
+        "policy": Loads(PROTOCOL.codec.control, lambda episode: asks[len(episode.turns) > 0]),
+        "reader": Loads(PROTOCOL.codec.control, lambda _: "I see.<note>Ada</note>"),
+    }
+
+
+def test_each_request_goes_to_the_sampler_of_its_agent() -> None:
+    environment = RetrievalEnvironment(PROTOCOL, FixedRetriever([Document("d", "T", "Ada")]))
+    questions = [question(identity=f"q{number}") for number in range(3)]
+    episodes = rollout(environment, ByAgent(agents()), questions, seed=0, pool=2)
+    for episode in episodes:
+        assert [(turn.agent, turn.action.kind, turn.trainable) for turn in episode.turns] == [
+            ("policy", "query", True),
+            ("reader", "note", False),
+            ("policy", "answer", True),
+        ]
+        assert episode.status == "answered"
+        trained = [id_ for row in episode.sequences() for id_, on in zip(row.ids, row.loss_mask, strict=True) if on]
+        assert trained == [id_ for turn in episode.turns if turn.agent == "policy" for id_ in turn.action_ids]
+
+
+def test_an_agent_without_a_sampler_is_a_clear_error() -> None:
+    only = ByAgent({"policy": agents()["policy"]})
+    environment = RetrievalEnvironment(PROTOCOL, FixedRetriever([]), limits=Limits())
+    with pytest.raises(ConfigError, match="asks for agent 'reader', but samplers has only policy"):
+        rollout(environment, only, [question()], seed=0)
+    with pytest.raises(ConfigError, match="samplers is empty"):
+        ByAgent({})
+
+
+def test_a_policy_is_loaded_for_its_agent_and_a_frozen_one_keeps_its_own() -> None:
+    samplers = agents()
+    ByAgent(samplers).load({"policy": "new weights"})
+    assert (samplers["policy"].policy, samplers["reader"].policy) == ("new weights", None)
+
+
+def test_finished_episodes_are_released_by_every_agent() -> None:
+    samplers = agents()
+    rollout(RetrievalEnvironment(PROTOCOL, FixedRetriever([])), ByAgent(samplers), [question()], seed=0)
+    assert all(sampler.finished == {"q1/0"} for sampler in samplers.values())
+
+
+def test_turns_come_in_the_order_of_the_requests_whenever_they_finish() -> None:
+    class Late(Scripted):
+        """Finishes one request at a time, the last first."""
+
+        def collect(self) -> list[tuple[Request, Turn]]:
+            request = self._open.pop()
+            return [(request, self.take(request))]
+
+    sampler = Late(PROTOCOL.codec.control, lambda episode: episode.question.id)
+    requests = [Request(Episode(question(identity=f"q{n}"), ()), (), (), max_tokens=9) for n in range(4)]
+    assert [turn.text for turn in take_turns(sampler, requests)] == ["q0", "q1", "q2", "q3"]
+
+
+def test_episodes_go_on_as_soon_as_their_own_turn_is_done() -> None:
+    """A sampler that finishes the shortest context first: one episode ends before another's first turn is done."""
+    done: list[str] = []
+
+    class Shortest(Scripted):
+        def collect(self) -> list[tuple[Request, Turn]]:
+            request = min(self._open, key=lambda request: (request.episode.question.id, len(request.episode.turns)))
+            self._open.remove(request)
+            done.append(request.episode.question.id)
+            return [(request, self.take(request))]
+
+    says = ("I ask.<find>x</find>", "I see.<note>Ada</note>", "So.<say>Ada</say>")
+    sampler = Shortest(PROTOCOL.codec.control, lambda episode: says[len(episode.turns)])
+    questions: Sequence = [question(identity=f"q{number}") for number in range(2)]
+    rollout(RetrievalEnvironment(PROTOCOL, FixedRetriever([])), sampler, questions, seed=0, pool=2)
+    assert done == ["q0", "q0", "q0", "q1", "q1", "q1"]
