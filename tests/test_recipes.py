@@ -14,11 +14,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import train
-from envs.types import Move
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.types import Document, Move
 from tests import micro
 from tests.envs.protocols.conformance import check_protocol
 from tests.micro import Quickstart, artifacts
-from tests.tiny import byte_tokenizer
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
 Follow = Callable[[str], dict[str, Path]]  # a recipe's title; its artifacts by stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -85,3 +87,24 @@ def test_a_protocol(follow: Follow) -> None:
     assert set() < kinds <= {"query", "answer", "invalid"}
     lines = importlib.import_module("my_protocol").Lines(byte_tokenizer())
     check_protocol(lines, [Move("search", "first program"), Move("conclude", "Ada")], "Ada")
+
+
+def test_a_sampler(follow: Follow) -> None:
+    predictions = rows(follow("A sampler")["eval_untrained"] / "data" / "predictions-world-test.jsonl")
+    assert len(predictions) == 8
+    assert {row["prediction"] for row in predictions} == {"France"}
+    assert {(row["status"], len(row["steps"])) for row in predictions} == {("answered", 1)}
+
+
+def test_an_inference_baseline(follow: Follow) -> None:
+    predictions = rows(follow("An inference baseline")["eval_untrained"] / "data" / "predictions-world-test.jsonl")
+    assert len(predictions) == 8
+    assert all([step["kind"] for step in row["steps"]] == ["query", "answer"] * 3 for row in predictions)
+    baseline = importlib.import_module("my_baseline").IterRetGen(byte_tokenizer())
+    environment = RetrievalEnvironment(baseline, FixedRetriever([Document("d", "T", "Ada wrote it.")]))
+    says = ("Bob", "Cyd", "Ada")
+    sampler = Scripted(baseline.codec.control, lambda episode: says[len(episode.turns) // 2])
+    [episode] = rollout(environment, sampler, [question()], seed=0)
+    assert environment.retriever.queries == ["Who wrote it?", "Who wrote it? Bob", "Who wrote it? Cyd"]  # type: ignore[union-attr]
+    assert episode.answer == "Ada"
+    assert [len(turn.context_ids or ()) > 0 for turn in episode.turns] == [False, True] * 3
