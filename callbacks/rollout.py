@@ -16,16 +16,16 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
 from common.errors import ConfigError, UserError
-from envs.interfaces import Retriever, RewardContext, Sampler
+from envs.interfaces import RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
-from envs.types import Episode, Hit, Question
+from envs.sampling import CountingSampler
+from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure
 from modules.functional.credit import Credit, CreditInputs
 from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
-from modules.samplers.counting import CountingSampler
 from modules.sharding import gathered
 from modules.training_rows import credit_inputs, step_means, token_advantages, training_rows
 
@@ -106,8 +106,7 @@ class RolloutCallback(Callback):
         sampling: Sampling = independent_groups,
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
-        self._retriever = None if environment.retriever is None else _Timed(environment.retriever)
-        self.environment = environment.variant(retriever=self._retriever)
+        self.environment = environment
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._update_start = 0.0
@@ -129,9 +128,7 @@ class RolloutCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
-        start = time.perf_counter()
-        if self._retriever is not None:
-            self._retriever.seconds = 0.0
+        start, searched = time.perf_counter(), self.environment.seconds
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
             episodes = self.sampling(
@@ -160,11 +157,12 @@ class RolloutCallback(Callback):
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
         pl_module.log_dict(_means(values, trainer.strategy))
-        tokens = {"tokens/rollout": self._sampled, "tokens/rewards": for_rewards.tokens}
-        pl_module.log_dict(_sums(tokens, trainer.strategy))
+        tokens = torch.tensor([self._sampled, for_rewards.tokens], device=trainer.strategy.root_device)
+        totals = trainer.strategy.reduce(tokens, reduce_op="sum").tolist()
+        pl_module.log_dict(dict(zip(("tokens/rollout", "tokens/rewards"), map(float, totals), strict=True)))
         self._seconds = {
             "time/rollout": sampled - start,
-            "time/retrieval": 0.0 if self._retriever is None else self._retriever.seconds,
+            "time/retrieval": self.environment.seconds - searched,
             "time/prm": scored - sampled,
         }
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
@@ -184,20 +182,6 @@ class RolloutCallback(Callback):
             )
 
 
-class _Timed:
-    """A retriever whose seconds are counted."""
-
-    def __init__(self, retriever: Retriever) -> None:
-        self.retriever, self.seconds = retriever, 0.0
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        start = time.perf_counter()
-        try:
-            return self.retriever.search(queries, k)
-        finally:
-            self.seconds += time.perf_counter() - start
-
-
 @contextmanager
 def _evaluating(module: LightningModule) -> Iterator[None]:
     """In evaluation mode: no dropout, no gradient checkpointing."""
@@ -214,12 +198,6 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
     totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
-
-
-def _sums(values: Mapping[str, int], strategy: Strategy) -> dict[str, float]:
-    """Sums over all ranks."""
-    totals = torch.tensor([float(value) for value in values.values()], device=strategy.root_device)
-    return dict(zip(values, strategy.reduce(totals, reduce_op="sum").tolist(), strict=True))
 
 
 def _data(trainer: Trainer) -> IterationData:

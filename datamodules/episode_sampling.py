@@ -59,7 +59,7 @@ class EpisodeSampling:
         pool: episodes in flight.
         unit: questions a unit.
         keep: `correct` leaves out episodes whose answer is not exactly right; `grounded` also those that say what the
-            passages found hold, but only where the limit on observations cut them: they would teach to invent.
+            retrieved passages hold where the limit on observations cut them: training on these teaches to hallucinate.
 
     Raises:
         ConfigError: a number is below 1.
@@ -103,7 +103,7 @@ class EpisodeSampling:
                 pool=self.pool,
                 label=f"{self.role} episodes {path.stem}",
             )
-            _refuse_outage(episodes)
+            _check_outage(episodes)
             skipped = dict(sorted(Counter(unable.values()).items()))
             summary = {"questions": len(questions), "skipped": skipped} | self._summarise(episodes)
             write_json(
@@ -202,7 +202,7 @@ def _right(episode: Episode) -> bool:
     return bool(exact_match(episode.answer, episode.question.answers))
 
 
-def _refuse_outage(episodes: Sequence[Episode]) -> None:
+def _check_outage(episodes: Sequence[Episode]) -> None:
     """A unit in which everything failed is an outage, not a result."""
     if episodes and all(episode.status == "error" for episode in episodes):
         raise RetrievalError(f"all {len(episodes)} episodes failed, run again to go on; the first: {episodes[0].error}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -25,6 +27,9 @@ class RetrievalEnvironment:
         top_k: passages a query.
         limits: budgets; an episode that runs out of turns ends with `step_budget`, of tokens with `token_budget`.
         max_failures: failed retrieval calls in a row after which work stops; single ones end only their episodes.
+
+    Attributes:
+        seconds: spent in retrieval so far.
     """
 
     def __init__(
@@ -39,7 +44,7 @@ class RetrievalEnvironment:
         self.protocol, self.retriever, self.top_k = protocol, retriever, top_k
         self.limits = limits or Limits()
         self.max_failures = max_failures
-        self._failures = 0
+        self._failures, self.seconds = 0, 0.0
 
     def check(self, *samplers: Sampler) -> None:
         """Check before any work that these samplers can be used here.
@@ -53,13 +58,9 @@ class RetrievalEnvironment:
 
     def variant(self, *, retriever: Retriever | None = None, limits: Limits | None = None) -> RetrievalEnvironment:
         """This environment with another retriever or other limits; None keeps what it has."""
-        return RetrievalEnvironment(
-            self.protocol,
-            retriever or self.retriever,
-            top_k=self.top_k,
-            limits=limits or self.limits,
-            max_failures=self.max_failures,
-        )
+        variant = copy.copy(self)
+        variant.retriever, variant.limits = retriever or self.retriever, limits or self.limits
+        return variant
 
     def start(self, question: Question, *, iteration: int = 0, sample: int = 0) -> Episode:
         """A new attempt at a question."""
@@ -130,6 +131,7 @@ class RetrievalEnvironment:
             return []
         if self.retriever is None:
             raise ConfigError("the protocol searches but the environment has no retriever: set `retriever`")
+        start = time.perf_counter()
         try:
             results = self.retriever.search(queries, self.top_k)
         except RetrievalError as error:
@@ -138,6 +140,8 @@ class RetrievalEnvironment:
             if self._failures >= self.max_failures:
                 raise RetrievalError(f"{error} ({self._failures} failed calls in a row: stopping)") from error
             return [error] * len(queries)
+        finally:
+            self.seconds += time.perf_counter() - start
         self._failures = 0
         return results
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -11,6 +10,8 @@ from common.progress import progress_bar
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Act, Episode, Question, Request
+
+Sampling = Callable[..., list[Episode]]  # called as `independent_groups` is
 
 
 def rollout(
@@ -47,23 +48,6 @@ def rollout(
     return episodes
 
 
-class Sampling(typing.Protocol):
-    """How an iteration of reinforcement learning samples, as a component of the rollout callback."""
-
-    def __call__(
-        self,
-        environment: RetrievalEnvironment,
-        sampler: Sampler,
-        questions: Sequence[Question],
-        *,
-        group_size: int,
-        seed: int,
-        iteration: int,
-    ) -> list[Episode]:
-        """`group_size` finished episodes a question, side by side; they may share turns, as paths of a tree do."""
-        ...
-
-
 def independent_groups(
     environment: RetrievalEnvironment,
     sampler: Sampler,
@@ -74,7 +58,11 @@ def independent_groups(
     iteration: int,
     pool: int = 64,
 ) -> list[Episode]:
-    """Independent episodes, at most `pool` at a time; see `Sampling` and `rollout`."""
+    """How an iteration of reinforcement learning samples: `group_size` finished episodes a question, side by side.
+
+    Those of this function are independent, at most `pool` at a time; another component's may share turns, as the paths
+    of a tree do.
+    """
     return rollout(
         environment,
         sampler,

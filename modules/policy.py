@@ -54,18 +54,18 @@ def load_policy(
     require_present(model, "policy")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
-        spoken = load_tokenizer(adapter or model, revision=None if adapter else revision)
+        own = load_tokenizer(adapter or model, revision=None if adapter else revision)
         if adapter is not None:
-            if len(spoken) > loaded.config.get_text_config().vocab_size:
-                loaded.resize_token_embeddings(len(spoken))
+            if len(own) > loaded.config.get_text_config().vocab_size:
+                loaded.resize_token_embeddings(len(own))
             PeftModel.from_pretrained(loaded, str(adapter))  # changes the model itself; float32 on whatever it is
     except (OSError, ValueError) as error:
         what = model if adapter is None else f"{model} with the adapter {adapter}"
         reason = str(error).splitlines()[0]
         raise ConfigError(f"no causal language model at {what}: {reason}") from error
     if tokenizer is not None:
-        spoken = _extend(loaded, spoken, load_tokenizer(tokenizer))
-    return Policy(_placed(loaded, device), spoken)
+        own = _extend(loaded, own, load_tokenizer(tokenizer))
+    return Policy(_placed(loaded, device), own)
 
 
 def _extend(
@@ -75,7 +75,7 @@ def _extend(
     known, wanted = old.get_vocab(), new.get_vocab()
     if moved := [token for token, number in known.items() if wanted.get(token) != number]:
         raise ConfigError(
-            f"tokenizer {new.name_or_path} is none of this model's: it has another number for {len(moved)} of its "
+            f"tokenizer {new.name_or_path} does not fit this model: it has another id for {len(moved)} of its "
             f"{len(known)} tokens, {moved[0]!r} for one; make it from {old.name_or_path}"
         )
     added = {token: number for token, number in wanted.items() if token not in known}
@@ -132,14 +132,14 @@ def random_policy(
 
 
 def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
-    """Refuse a policy that cannot read the protocol's ids, or not as many as it may be given.
+    """Require a policy that can read the protocol's ids, and as many as the limits allow.
 
     Raises:
         ConfigError: it cannot.
     """
-    spoken, read = policy.tokenizer, protocol.codec.tokenizer
-    if spoken.get_vocab() != read.get_vocab():
-        names = f"{spoken.name_or_path} and {read.name_or_path}"
+    own, other = policy.tokenizer, protocol.codec.tokenizer
+    if own.get_vocab() != other.get_vocab():
+        names = f"{own.name_or_path} and {other.name_or_path}"
         raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
     longest = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and limits.total_tokens > longest:

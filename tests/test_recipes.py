@@ -90,7 +90,7 @@ def test_a_protocol(follow: Follow) -> None:
 
 
 def test_a_sampler(follow: Follow) -> None:
-    predictions = rows(follow("A sampler")["eval_untrained"] / "data" / "predictions-world-test.jsonl")
+    predictions = rows(follow("A sampler")["eval_guess"] / "data" / "predictions-world-test.jsonl")
     assert len(predictions) == 8
     assert {row["prediction"] for row in predictions} == {"France"}
     assert {(row["status"], len(row["steps"])) for row in predictions} == {("answered", 1)}

@@ -1,6 +1,6 @@
-"""The twelve relations of the world and the English they are spoken in.
+"""The twelve relations of the world and how they are worded in English.
 
-In all wordings `{x}` is who or what is spoken of and `{v}` the value. A wording is chosen by number, so the first n of
+In all wordings `{x}` is the subject and `{v}` the value. A wording is chosen by number, so the first n of
 each tuple are a world with less variety.
 """
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from envs.sampling import CountingSampler
 from envs.types import Episode, Request
-from modules.samplers.counting import CountingSampler
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import question
 from tests.toy_rl import small_policy
