@@ -193,8 +193,9 @@ class InProcessSampler:
         del reuse  # the batch holds a copy
         ids, mask = ids.to(device), mask.to(device)
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, W - width :]
-        with batch.writing(unread.to(device)):
-            logits = self._forward(ids, mask, positions, batch)
+        batch.write_only(unread.to(device))
+        logits = self._forward(ids, mask, positions, batch)
+        batch.write_only(None)
         if len(new) < len(rows):
             copies = torch.tensor([place[row.prefix] for row in rows], device=device)
             batch.select(copies)

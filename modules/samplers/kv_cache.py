@@ -6,8 +6,7 @@ as many columns as the longest sequence can need, so a decoded token costs a wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -63,7 +62,7 @@ class BatchCache(Cache):
     Args:
         kept: for each row its keys and values `[2 * layers, heads, length, head_dim]`; length may be 0.
         ends: for each row the column before which its kept part ends.
-        filled: the first column that the next forward pass writes; kept parts may lie beyond it (`writing`).
+        filled: the first column that the next forward pass writes; kept parts may lie beyond it (`write_only`).
         columns: of the buffer.
     """
 
@@ -82,14 +81,10 @@ class BatchCache(Cache):
         """Whether no column is left."""
         return self.layers[0].filled == self.columns
 
-    @contextmanager
-    def writing(self, written_BN: Tensor) -> Iterator[None]:
-        """The next forward pass reads N tokens a row, of which only these are real; other columns stay as they are."""
+    def write_only(self, written_BN: Tensor | None) -> None:
+        """The next forward pass has N tokens a row, of which only these are real; None: all of them."""
         for layer in self.layers:
             layer.written_BN = written_BN
-        yield
-        for layer in self.layers:
-            layer.written_BN = None
 
     def shift(self, columns: int) -> None:
         """Drop the first columns, which no row uses."""
