@@ -18,11 +18,19 @@ def line(capsys) -> str:
     return found
 
 
+def environment(retriever: str = '"${parts.retriever}"', limits: str = '"${parts.limits}"') -> str:
+    """The quickstart's environment with another retriever or other limits."""
+    parts = f'protocol: "${{parts.protocol}}", retriever: {retriever}, limits: {limits}'
+    return f'{{target: "envs.retrieval:RetrievalEnvironment", {parts}}}'
+
+
 def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart) -> None:
     """Never rewarded: an episode that it failed has no score."""
-    flaky = [f"stages.search.data.retriever={FLAKY % 4}", f"stages.sample.data.retriever={FLAKY % 2}"]
-    flaky += [f"stages.rl.callbacks.rollout.retriever={FLAKY % 4}"]
-    flaky += ["stages.sample.data.pool=2", "stages.rl.callbacks.rollout.pool=2"]  # a failed call fails no more than two
+    places = {"search.data": 4, "sample.data": 2, "rl.callbacks.rollout": 4}
+    flaky = [f"stages.{place}.environment={environment(FLAKY % every)}" for place, every in places.items()]
+    # A failed call fails no more than two episodes.
+    sampling = '{target: "envs.rollout:independent_groups", pool: 2}'
+    flaky += ["stages.sample.data.pool=2", f"stages.rl.callbacks.rollout.sampling={sampling}"]
     assert micro.chain(quickstart.output, *flaky, "experiment=flaky", "--stage", "rl") == 0
     made = artifacts(quickstart.output, "flaky")
     assert metrics(made["search"])["search/failures"] > 0
@@ -71,7 +79,7 @@ def test_rewards_that_are_all_equal_leave_the_weights_as_they_were(quickstart: Q
 
 def test_rollouts_that_are_all_malformed_are_counted_and_not_rewarded(quickstart: Quickstart) -> None:
     short = "{target: 'envs.types:Limits', turns: 2, turn_tokens: 2, total_tokens: 512}"
-    limits = f"stages.rl_outcome.callbacks.rollout.limits={short}"
+    limits = f"stages.rl_outcome.callbacks.rollout.environment={environment(limits=short)}"
     assert micro.chain(quickstart.output, limits, "experiment=short", "--stage", "rl_outcome") == 0
     found = metrics(artifacts(quickstart.output, "short")["rl_outcome"])
     assert (found["format/valid_rate"], found["stop/answered"], found["reward"]) == (0, 0, 0)
