@@ -353,13 +353,13 @@ def test_forced_ids_are_scored_and_not_sampled() -> None:
 
 
 def test_the_longest_prefixes_are_sampled_first_and_come_back_in_the_order_of_submission() -> None:
-    sampler, requests = InProcessSampler(POLICY, batch_size=2), lengths_and_limits()
+    sampler, requests = InProcessSampler(POLICY, batch_size=2), lengths_and_limits()[::-1]
     sampler.submit(requests)
     order = []
     while done := sampler.collect():
         order.append([requests.index(request) for request, _ in done])
         assert all(turn.uid == request.episode.next_uid() for request, turn in done)
-    assert order == [[0, 5], [3, 4], [1, 2]]
+    assert order == [[0, 5], [1, 2], [3, 4]]
 
 
 def test_a_turn_says_whether_it_trains() -> None:
