@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from envs.types import Episode, Turn
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +22,26 @@ class TrainingSequence:
     turns: tuple[int, ...]
 
 
-def training_sequences(episode: Episode) -> list[TrainingSequence]:
-    """One sequence where the context only grows, one a turn where it is re-rendered; none where nothing is trained."""
+def training_sequences(
+    prompt_ids: tuple[int, ...], turns: Sequence[Any], steps: Sequence[Any]
+) -> list[TrainingSequence]:
+    """One sequence where the context only grows, one a turn where it is re-rendered; none where nothing is trained.
+
+    Args:
+        prompt_ids: of the episode.
+        turns: its `envs.types.Turn`s, which import this file.
+        steps: its `envs.types.Step`s.
+    """
     step_of = {
         (turn, position): index
-        for index, step in enumerate(episode.steps)
+        for index, step in enumerate(steps)
         for turn, start, end in step.spans
         for position in range(start, end)
     }
     rows: list[_Row] = []
-    for number, turn in enumerate(episode.turns):
+    for number, turn in enumerate(turns):
         if turn.context_ids is not None or not rows:
-            rows.append(_Row(episode.prompt_ids if turn.context_ids is None else turn.context_ids))
+            rows.append(_Row(prompt_ids if turn.context_ids is None else turn.context_ids))
         rows[-1].add(number, turn, step_of)
     return [row.frozen() for row in rows if 1 in row.loss_mask]
 
@@ -50,7 +56,7 @@ class _Row:
         self.logps: list[float] = [0.0] * len(context)
         self.turns: list[int] = []
 
-    def add(self, number: int, turn: Turn, step_of: dict[tuple[int, int], int]) -> None:
+    def add(self, number: int, turn: Any, step_of: dict[tuple[int, int], int]) -> None:
         self.turns.append(number)
         self._untrained(turn.opening_ids)
         for position, (token, logp) in enumerate(zip(turn.action_ids, turn.action_logps, strict=True)):

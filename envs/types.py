@@ -218,7 +218,7 @@ class Episode:
 
     def sequences(self) -> list[TrainingSequence]:
         """The training view: one sequence where the context only grows, one a turn where it is re-rendered."""
-        return training_sequences(self)
+        return training_sequences(self.prompt_ids, self.turns, self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,9 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def _modules(path: Path) -> Iterator[str]:
-    """Modules that a file imports when it is imported itself, as dotted names."""
-    for node in ast.parse(path.read_text()).body:
+    """Modules that a file imports, also those for the type checker alone; not those inside functions."""
+    body = ast.parse(path.read_text()).body
+    for node in [*body, *(inner for block in body if isinstance(block, ast.If) for inner in block.body)]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
