@@ -116,6 +116,14 @@ def test_every_component_that_the_docs_name_exists() -> None:
             assert re.search(rf"^(class|def) {name}\b", source.read_text(), re.M), f"{page.name} names {module}:{name}"
 
 
+def test_every_function_on_one_questions_way_exists() -> None:
+    way = re.findall(r"`([\w/]+\.py):([\w.]+)`", (ROOT / "README.md").read_text())
+    assert len(way) >= 10
+    for file, name in way:
+        assert (ROOT / file).exists(), f"README.md names {file}"
+        assert re.search(rf"\b(def |class |self\.){name.rpartition('.')[2]}\b", (ROOT / file).read_text()), (file, name)
+
+
 def test_every_page_that_a_page_links_to_exists() -> None:
     assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "recipes.md"} <= {page.name for page in PAGES}
     for page in PAGES:
