@@ -26,10 +26,11 @@ from datamodules.sources.world_questions import WorldQuestions
 from datamodules.world_data import WorldData
 from envs.interfaces import Sampler
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.rollout import rollout
-from envs.types import Episode, Limits, Request, Turn
+from envs.types import Episode, Limits, Turn
 from modules.policy import Policy, random_policy
 from modules.samplers.in_process import InProcessSampler
 

@@ -7,22 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envs.requests import Act, Done, Request
 from envs.siblings import Candidate, Verdict
-from envs.types import (
-    Act,
-    Action,
-    Done,
-    Episode,
-    Hit,
-    Limits,
-    Move,
-    MoveKind,
-    Observation,
-    Question,
-    Request,
-    Step,
-    Turn,
-)
+from envs.types import Action, Episode, Hit, Limits, Move, MoveKind, Observation, Question, Step, Turn
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
     from torch import Tensor

@@ -13,7 +13,8 @@ from common.errors import ConfigError, RetrievalError
 from common.seeds import stable_hash
 from envs.interfaces import ChecksCompatibility, Protocol, Retriever, Sampler
 from envs.pieces import Data, Piece
-from envs.types import Act, Done, Episode, Hit, Limits, Question, Request, Status, Turn
+from envs.requests import Act, Done, Request
+from envs.types import Episode, Hit, Limits, Question, Status, Turn
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from itertools import chain
 
 from common.progress import progress_bar
 from envs.interfaces import Sampler
+from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Act, Episode, Question, Request
+from envs.types import Episode, Question
 
 Sampling = Callable[..., list[Episode]]  # called as `independent_groups` is
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from common.errors import ConfigError
 from envs.interfaces import ChecksCompatibility, Protocol, Sampler
-from envs.types import Episode, Limits, Request, Turn
+from envs.requests import Request
+from envs.types import Episode, Limits, Turn
 
 
 class WritesAtOnce:

@@ -12,8 +12,9 @@ from datamodules.tree.search import SearchSettings, TreeSearcher
 from datamodules.tree.selection import AllAtOnce, Puct
 from datamodules.tree.values import AnswerScore, DiscountedMean
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Hit, Limits, Question, Request
+from envs.types import Document, Episode, Hit, Limits, Question
 from tests.tiny import FixedRetriever, Scripted, question
 
 QUERY = "look </step>\n<subquery>\n{} </subquery>"

@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from envs.protocols.prorag import TAGS
+from envs.requests import Request
 from envs.sampling import WritesAtOnce
-from envs.types import Document, Episode, Hit, Question, Request, Turn
+from envs.types import Document, Episode, Hit, Question, Turn
 from modules.policy import Policy
 
 CHAT_TEMPLATE = (

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from envs.pieces import Control, Data, Piece, Quoted
 from envs.protocols.rendering import render_hits
+from envs.requests import Act, Done, Request
 from envs.text import Codec
-from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
+from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
 from tests.tiny import byte_tokenizer
 
 _TAG: dict[MoveKind, str] = {"search": "find", "read": "note", "recall": "know", "conclude": "say"}

@@ -23,8 +23,9 @@ from callbacks.rollout import RolloutCallback
 from datamodules.question_data import QuestionData
 from envs.interfaces import Retriever, RewardContext, Sampler
 from envs.protocols.prorag import TAGS, ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Limits, Question, Request
+from envs.types import Document, Episode, Limits, Question
 from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.optimizer import AdamW

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from envs.requests import Request
 from envs.sampling import take_turns
-from envs.types import Episode, Request
+from envs.types import Episode
 from modules.samplers.in_process import InProcessSampler
 from modules.sharding import gathered
 from modules.training import Training

@@ -19,10 +19,11 @@ from datamodules.tree.puct import Prior, priors
 from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
 from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, Leaf, LeafValue
 from envs.interfaces import Sampler
+from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
 from envs.sampling import take_turns
-from envs.types import Act, Episode, Question, Request, Turn
+from envs.types import Episode, Question, Turn
 
 
 @dataclass(frozen=True, slots=True)

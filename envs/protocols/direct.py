@@ -11,8 +11,9 @@ from pathlib import Path
 
 from envs.pieces import Data
 from envs.protocols.rendering import render_hits
+from envs.requests import Act, Done, Request
 from envs.text import Codec
-from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
+from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
 
 _PASSAGES = Data("", cuttable=True)  # marks their place in the message; the environment writes them there
 FROM_MEMORY = "Answer the question with a few words only, without explanation."

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.protocols.rendering import render_hits
+from envs.requests import Act, Done, Request
 from envs.text import Codec, tag_pattern
-from envs.types import Act, Action, Done, Episode, Hit, Move, MoveKind, Observation, Question, Request, Step, Turn
+from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
 
 PAYLOAD = {"query": "subquery", "subanswer": "subanswer", "answer": "answer"}
 TAGS = tuple(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from common.errors import DataError
 from envs.interfaces import Protocol
+from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
-from envs.types import Limits, Move, Question, Request, Turn
+from envs.types import Limits, Move, Question, Turn
 
 
 @dataclass(frozen=True, slots=True)

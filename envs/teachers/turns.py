@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from common.errors import ConfigError
 from envs.interfaces import Protocol
-from envs.types import Move, MoveKind, Request, Turn
+from envs.requests import Request
+from envs.types import Move, MoveKind, Turn
 
 
 def written_turn(protocol: Protocol, request: Request, moves: Sequence[Move]) -> Turn:

@@ -9,9 +9,10 @@ from random import Random
 
 from common.seeds import stable_hash
 from envs.interfaces import Protocol
+from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
-from envs.types import Episode, Hit, Limits, Move, Request, Step, Turn
+from envs.types import Episode, Hit, Limits, Move, Step, Turn
 from envs.world.facts import Hop, World
 from envs.world.flaws import Flaw, Flaws, lookups
 from envs.world.questions import is_comparison

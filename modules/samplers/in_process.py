@@ -15,7 +15,8 @@ from transformers import PretrainedConfig
 
 from common.errors import ConfigError
 from envs.interfaces import Protocol
-from envs.types import Episode, Finish, Limits, Request, Turn
+from envs.requests import Request
+from envs.types import Episode, Finish, Limits, Turn
 from modules.functional.token_choice import choose_tokens
 from modules.policy import Policy, check_policy
 from modules.samplers.kv_cache import BatchCache, empty_row

@@ -12,8 +12,9 @@ from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
 from datamodules.tree_search import TreeSearch
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Hit, Limits, Question, Request
+from envs.types import Document, Episode, Hit, Limits, Question
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 

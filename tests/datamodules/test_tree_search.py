@@ -14,8 +14,9 @@ from datamodules.tree.selection import AllAtOnce, Puct
 from datamodules.tree.values import AnswerScore, DiscountedMean
 from datamodules.tree_search import TreeSearch, read_trees
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Hit, Limits, Question, Request, Turn
+from envs.types import Document, Episode, Hit, Limits, Question, Turn
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
 DOCUMENTS = [Document("d1", "Ada", "Ada wrote it."), Document("d2", "Bob", "Bob did not.")]

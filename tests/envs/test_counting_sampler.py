@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from envs.requests import Request
 from envs.sampling import CountingSampler
-from envs.types import Episode, Request
+from envs.types import Episode
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import question
 from tests.toy_rl import small_policy

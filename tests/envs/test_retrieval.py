@@ -11,9 +11,10 @@ from common.errors import ConfigError, RetrievalError
 from envs.pieces import Data, Quoted
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Action, Document, Episode, Hit, Limits, Observation, Question, Request, Step
+from envs.types import Action, Document, Episode, Hit, Limits, Observation, Question, Step
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 from tests.toy_protocols import Notebook
 

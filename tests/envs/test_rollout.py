@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Document, Episode, Request, Turn
+from envs.types import Document, Episode, Turn
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer())

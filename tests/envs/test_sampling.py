@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent, take_turns
-from envs.types import Document, Episode, Limits, Request, Turn
+from envs.types import Document, Episode, Limits, Turn
 from tests.tiny import FixedRetriever, Scripted, question
 from tests.toy_protocols import TwoAgents
 

@@ -9,8 +9,9 @@ import pytest
 
 from common.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Gold, Hit, Limits, Question, Request
+from envs.types import Document, Episode, Gold, Hit, Limits, Question
 from evaluation.evaluate import Benchmark, Evaluation
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy

@@ -9,7 +9,8 @@ from common.errors import ConfigError
 from datamodules.tree.node import Tree
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
-from envs.types import Episode, Request, Turn
+from envs.requests import Request
+from envs.types import Episode, Turn
 from tests.growing import ANSWER, BOOK, DOCUMENTS, QUERY, SUB, Book, Counted, child, grown, said, searcher
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from envs.interfaces import Protocol
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import WritesAtOnce
-from envs.types import Document, Episode, Finish, Limits, Move, Question, Request, Status, Step, Turn
+from envs.types import Document, Episode, Finish, Limits, Move, Question, Status, Step, Turn
 from tests.tiny import FixedRetriever
 
 HOSTILE = (

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.protocols.prorag import TAGS, ProRAG, step_kind
+from envs.requests import Done, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.types import Action, Document, Done, Episode, Move, MoveKind, Request, Turn
+from envs.types import Action, Document, Episode, Move, MoveKind, Turn
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer())

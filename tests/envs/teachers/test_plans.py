@@ -22,6 +22,7 @@ from datamodules.sources.twowiki import TwoWiki
 from envs.interfaces import Protocol
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.retrievers.gold_among import GoldAmong
@@ -29,7 +30,7 @@ from envs.rollout import rollout
 from envs.teachers.gold_plans import GoldPlans
 from envs.teachers.plans import Plan, PlanTeacher
 from envs.teachers.wording import natural
-from envs.types import Document, Episode, Gold, GoldStep, Hit, Limits, Question, Request
+from envs.types import Document, Episode, Gold, GoldStep, Hit, Limits, Question
 from tests.tiny import FixedRetriever, byte_tokenizer
 from tests.toy_protocols import OneMove, SearchOnly, Spanning, TwoAgents
 

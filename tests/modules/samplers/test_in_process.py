@@ -12,8 +12,9 @@ from peft import LoraConfig
 from transformers import MistralConfig, MistralForCausalLM
 
 from common.errors import ConfigError
+from envs.requests import Request
 from envs.sampling import take_turns
-from envs.types import Episode, Question, Request
+from envs.types import Episode, Question
 from modules.functional.logprobs import token_logprobs
 from modules.functional.token_choice import gumbel_noise
 from modules.policy import Policy

@@ -1,0 +1,71 @@
+"""What a protocol asks for next: a turn to be sampled, a turn of its own, or the end of the episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.pieces import Piece
+from envs.types import Action, Episode, Finish, Status, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A turn to be sampled.
+
+    Attributes:
+        episode: what it continues.
+        opening_ids: scaffold between the context and the sampled tokens.
+        stop: strings that end the turn.
+        agent: which model samples it.
+        context: replaces the episode's context where a protocol re-renders it; the environment encodes the pieces.
+        trains: whether the turn is trained; a frozen generator's never is.
+        forced_ids: the turn itself, to be scored and not sampled.
+        max_tokens: None means the environment's limit of a turn.
+        context_ids: the encoded `context`, set by the environment.
+        seed: of the turn's random numbers, set by the environment.
+    """
+
+    episode: Episode
+    opening_ids: tuple[int, ...]
+    stop: tuple[str, ...]
+    agent: str = "policy"
+    context: tuple[Piece, ...] | None = None
+    trains: bool = True
+    forced_ids: tuple[int, ...] | None = None
+    max_tokens: int | None = None
+    context_ids: tuple[int, ...] | None = None
+    seed: int = 0
+
+    def prefix(self) -> tuple[int, ...]:
+        """All token ids before the first sampled one."""
+        return (self.episode.context() if self.context_ids is None else self.context_ids) + self.opening_ids
+
+    def turn(self, ids: Sequence[int], logps: Sequence[float], finish: Finish, text: str) -> Turn:
+        """The turn that answers this request: sampled ids, their log-probs, how it ended, the ids as text."""
+        return Turn(
+            agent=self.agent,
+            opening_ids=self.opening_ids,
+            action_ids=tuple(ids),
+            action_logps=tuple(logps),
+            finish=finish,
+            uid=self.episode.next_uid(),
+            text=text,
+            context_ids=self.context_ids,
+            trainable=self.trains,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A turn that the protocol takes itself, without sampling (a first retrieval with the question, say)."""
+
+    episode: Episode
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The episode is over."""
+
+    status: Status
