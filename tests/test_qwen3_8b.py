@@ -180,6 +180,19 @@ def test_a_step_of_fine_tuning_takes_the_pairs_of_the_recipe() -> None:
         assert data["batch_size"] % data["micro_batch"] == data["micro_batch"] % 4 == 0, "four ranks"
 
 
+def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> None:
+    stages = load(CONFIG, []).experiment.stages
+    rl = stages["rl"]
+    assert rl.module["reference"] == rl.module["policy"], "the divergence from the RFT policy, without a second model"
+    assert rl.trainer.precision == "bf16-mixed", "adapters are float32 and computed in bfloat16"
+    assert rl.callbacks["curve"]["every"] <= 100
+    for stage in ("sft", "prm", "rft"):
+        assert stages[stage].callbacks["checkpoint"]["every_n_train_steps"] <= 100
+    rounds = stages["search"].data["simulations"] / stages["search"].data["parallel"]
+    seconds = rounds * (5 + 27)  # an expansion and a rollout, one after the other; docs/scale.md
+    assert seconds < 30 * 60, "a unit of the search"
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of all stages on two ranks."""
