@@ -123,9 +123,9 @@ def pair_from_row(row: dict[str, Any], where: str = "row") -> Pair:
     return Pair(*sides, a.value, a.visits, b.value, b.visits, read.reason)
 
 
-def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+def _shared(first: Sequence[object], other: Sequence[object]) -> int:
     """Length of the longest common prefix of two sequences."""
-    return [*(a == b for a, b in zip(one, other, strict=False)), False].index(False)
+    return [*(a == b for a, b in zip(first, other, strict=False)), False].index(False)
 
 
 def read_rows(path: Path, schema: str | None) -> Iterator[dict[str, Any]]:

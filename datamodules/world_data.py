@@ -103,7 +103,7 @@ class WorldData:
         write_rows(data / "corpus.jsonl", self._passages(world, seed))
         write_rows(
             data / "questions.jsonl",
-            (question_to_row(one, split=split) for split, members in split_of.items() for one in members),
+            (question_to_row(question, split=split) for split, members in split_of.items() for question in members),
         )
         tokenizer = build_tokenizer(names, tags=self.tags, texts=self.texts)
         tokenizer.save_pretrained(Path(folder) / "tokenizer")
@@ -122,7 +122,7 @@ class WorldData:
     def _summary(
         self, world: World, questions: dict[str, list[Question]], vocabulary: int, seed: int
     ) -> dict[str, Any]:
-        train = [one for split, members in questions.items() if split not in HELD_OUT for one in members]
+        train = [question for split, members in questions.items() if split not in HELD_OUT for question in members]
         guesses = guess_baselines(train, questions["test"])
         if guesses["guess_em"] >= LEAK:
             log.warning(

@@ -153,9 +153,9 @@ class Codec:
         return str(rendered)
 
 
-def _in_common(one: str, other: str) -> int:
+def _in_common(text: str, other: str) -> int:
     """How many characters two texts have in common at their beginnings."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
 
 
 def require_present(model: str, what: str) -> None:

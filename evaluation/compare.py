@@ -153,7 +153,7 @@ def _tests(where: Where, arm: str, scores: Scores, base: str, baseline: Scores) 
             f"cannot pair {arm} with {base} on {'/'.join(where)}: {len(ids)} question ids differ ({ids[0]}, say); "
             "evaluate both on the same questions"
         )
-    a, b = (one.averages(baseline.questions) for one in (scores, baseline))
+    a, b = (arm_scores.averages(baseline.questions) for arm_scores in (scores, baseline))
     seeds = [seed for seed in scores.seeds if seed in baseline.seeds]
     return (
         paired_bootstrap(a, b, seed=_SEED),

@@ -92,8 +92,8 @@ def _recall(episode: Episode, gold: Gold, match: Match) -> float | None:
     if not wanted:
         return None
     documents = [hit.document for turn in episode.turns for hit in turn.hits]
-    found = {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}
-    return len(wanted & found) / len(wanted)
+    retrieved = {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}
+    return len(wanted & retrieved) / len(wanted)
 
 
 def _float(value: bool | None) -> float | None:

@@ -107,16 +107,16 @@ def _group(
 ) -> Row:
     scorers: dict[str, Row] = {}
     for scorer, drawn in aucs.items():
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for key, values in {"auc": drawn, "auc_gain": drawn - aucs[LOGP]}.items():
             low, high = interval(values[1:])
-            found |= {key: float(values[0]), f"{key}_low": low, f"{key}_high": high}
+            figures |= {key: float(values[0]), f"{key}_low": low, f"{key}_high": high}
         if decisions and scorer in decisions and np.isfinite(decisions[scorer]).any():
             above = decisions[scorer] > 0
-            found["accuracy_at_0"] = float((above == true).mean())
-            found["kept_at_0"] = float(above.mean())
-            found["precision_at_0"] = float(true[above].mean()) if above.any() else math.nan
-        scorers[scorer] = {key: value if math.isfinite(value) else None for key, value in found.items()}
+            figures["accuracy_at_0"] = float((above == true).mean())
+            figures["kept_at_0"] = float(above.mean())
+            figures["precision_at_0"] = float(true[above].mean()) if above.any() else math.nan
+        scorers[scorer] = {key: value if math.isfinite(value) else None for key, value in figures.items()}
     return {"group": name, "n": len(true), "true": float(true.mean()), "scorers": scorers}
 
 

@@ -92,7 +92,7 @@ def adapters_disabled(model: nn.Module) -> Iterator[None]:
     PEFT's own switch also changes which parameters require a gradient, which DDP and FSDP2 rely on: here only the
     flags that the layers read are set. Run it under `no_grad`.
     """
-    layers = [one for one in model.modules() if isinstance(one, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
+    layers = [module for module in model.modules() if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
     training = model.training
     model.eval()
     for layer in layers:

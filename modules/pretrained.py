@@ -140,10 +140,10 @@ def check_smollm2(folder: Path) -> None:
     answer = codec.control("The capital of France is Paris.<|im_end|>")
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
-    found = tuple(logits.argmax(-1).tolist())
-    if found != answer:
+    output = tuple(logits.argmax(-1).tolist())
+    if output != answer:
         raise DataError(
-            f"{folder.name} answers {codec.decode(found)!r}, not {codec.decode(answer)!r}: a bad conversion"
+            f"{folder.name} answers {codec.decode(output)!r}, not {codec.decode(answer)!r}: a bad conversion"
         )
 
 
@@ -162,9 +162,11 @@ def check_minilm(folder: Path) -> None:
         states = model(**batch).last_hidden_state
     mask = batch["attention_mask"].unsqueeze(-1)
     vectors = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
-    found, known = vectors[0] @ vectors[1:].T, torch.tensor([0.6660, 0.1046])
-    if not torch.allclose(found, known, atol=1e-3):
-        raise DataError(f"{folder.name} gives similarities {found.tolist()}, not {known.tolist()}: the copy is broken")
+    similarities, known = vectors[0] @ vectors[1:].T, torch.tensor([0.6660, 0.1046])
+    if not torch.allclose(similarities, known, atol=1e-3):
+        raise DataError(
+            f"{folder.name} gives similarities {similarities.tolist()}, not {known.tolist()}: the copy is broken"
+        )
 
 
 MODELS = (

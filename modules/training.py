@@ -42,7 +42,7 @@ class Loss:
 
     def parameters(self) -> list[nn.Parameter]:
         """What it trains."""
-        return [one for module in self.modules for one in module.parameters() if one.requires_grad]
+        return [parameter for module in self.modules for parameter in module.parameters() if parameter.requires_grad]
 
 
 class Training(LightningModule):

@@ -58,7 +58,7 @@ class _Growth:
         """The path to the node that is expanded or valued next; empty if every node is dead."""
         while not self.tree.root.dead:
             path = [self.tree.root]
-            while not settings.width(path[-1]) and (live := [one for one in path[-1].children if not one.dead]):
+            while not settings.width(path[-1]) and (live := [child for child in path[-1].children if not child.dead]):
                 visits = [child.visits + self.virtual[id(child)] for child in live]
                 values = [
                     child.value * child.visits / max(visited, 1) for child, visited in zip(live, visits, strict=True)
@@ -169,7 +169,7 @@ class TreeSearcher:
             if distinct:
                 ended += self._add_children(visit, distinct)
         self._end(ended)
-        continued = {id(one) for visit in visits for one in visit.rollouts if self.simulator is self.expander}
+        continued = {id(episode) for visit in visits for episode in visit.rollouts if self.simulator is self.expander}
         self.expander.release([request.episode for request in flat if id(request.episode) not in continued])
 
     def _requests(self, visit: _Visit) -> list[Request]:

@@ -91,8 +91,8 @@ class ChatPlans:
         return json.dumps({"question": question.text, "answer": question.answers[0], "hops": rows}, ensure_ascii=False)
 
     def _passage(self, step: GoldStep) -> dict[str, str]:
-        found = [self._corpus.find(name) for name in step.documents] if self._corpus else []
-        texts = [f"{document.title}: {document.text}" for document in found if document]
+        documents = [self._corpus.find(name) for name in step.documents] if self._corpus else []
+        texts = [f"{document.title}: {document.text}" for document in documents if document]
         return {"passage": "\n".join(texts)} if texts else {}
 
 

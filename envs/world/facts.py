@@ -197,8 +197,8 @@ class _Facts:
         """Couples; of an odd number of people one stays single."""
         people = list(self.entities["person"])
         self._rng("spouse").shuffle(people)
-        for one, other in zip(people[::2], people[1::2], strict=False):
-            one.facts["spouse"], other.facts["spouse"] = other.id, one.id
+        for person, other in zip(people[::2], people[1::2], strict=False):
+            person.facts["spouse"], other.facts["spouse"] = other.id, person.id
 
     def _divide(self) -> None:
         """Every country gets a city and its capital, the other cities go to countries by popularity."""

@@ -26,10 +26,10 @@ def question(world: World, identity: str, *, seed: int, paraphrases: int) -> Que
     hops = world.lookups(identity)
     rng = Random(stable_hash(seed, "question", identity))
     if is_comparison(identity):
-        one, other = hops
-        wordings = RELATIONS[one.relation].same[:paraphrases]
-        text = rng.choice(wordings).format(x=one.subject.title, y=other.subject.title)
-        answers, type_ = (("yes" if one.value is other.value else "no"),), "comparison"
+        hop, other = hops
+        wordings = RELATIONS[hop.relation].same[:paraphrases]
+        text = rng.choice(wordings).format(x=hop.subject.title, y=other.subject.title)
+        answers, type_ = (("yes" if hop.value is other.value else "no"),), "comparison"
     else:
         text = hops[0].subject.title
         for hop in hops[:-1]:
@@ -163,10 +163,10 @@ def _comparisons(world: World, draws: int, seed: int) -> Iterator[tuple[str, str
         for entity in subjects:
             agreeing[entity.facts[relation.name]].append(entity)
         for verdict in ("yes", "no"):
-            for one in rng.choices(subjects, k=draws):
-                value = one.facts[relation.name]
+            for subject in rng.choices(subjects, k=draws):
+                value = subject.facts[relation.name]
                 other = rng.choice(agreeing[value] if verdict == "yes" else subjects)
-                first, second = sorted((one.id, other.id))
+                first, second = sorted((subject.id, other.id))
                 identity = f"w-compare-{first[2:]}-{second[2:]}-{relation.name}"
                 agree = value == other.facts[relation.name]
                 if first != second and agree == (verdict == "yes") and identity not in seen:

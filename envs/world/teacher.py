@@ -148,8 +148,8 @@ class _Past:
                 past.settle(step.claim != UNKNOWN)
         return past
 
-    def settle(self, found: bool) -> None:
-        self.settled, self.failures, self.hits = self.settled + found, 0 if found else self.failures + 1, None
+    def settle(self, was_read: bool) -> None:
+        self.settled, self.failures, self.hits = self.settled + was_read, 0 if was_read else self.failures + 1, None
 
 
 def _is_about(hits: Sequence[Hit], hop: Hop) -> bool:

@@ -40,8 +40,8 @@ def format_weighted_nll(
 def token_weights(mask_BT: Tensor, is_control_BT: Tensor, control_weight: float | Tensor) -> Tensor:
     """`[B, T]` float32: 0 where nothing is trained, `control_weight` on control tokens, 1 elsewhere."""
     weight = torch.as_tensor(control_weight, dtype=torch.float32, device=mask_BT.device)
-    one = torch.ones((), device=mask_BT.device)
-    return torch.where(is_control_BT.bool(), weight, one) * mask_BT.float()
+    unit = torch.ones((), device=mask_BT.device)
+    return torch.where(is_control_BT.bool(), weight, unit) * mask_BT.float()
 
 
 def pairwise_ranking_loss(chosen_N: Tensor, rejected_N: Tensor) -> Tensor:

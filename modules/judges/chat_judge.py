@@ -78,7 +78,7 @@ class ChatJudge:
             ConfigError: candidates have different histories; a call shows one history.
             ChatError: the work has to end; replies that were paid for are kept.
         """
-        if any(one.episode.turns[:-1] != group[0].episode.turns[:-1] for group in groups for one in group):
+        if any(candidate.episode.turns[:-1] != group[0].episode.turns[:-1] for group in groups for candidate in group):
             raise ConfigError("ChatJudge compares siblings alone: leave pairs_per_tree at 0")
         orders = {index: self._order(group) for index, group in enumerate(groups) if len(group) > 1}
         calls = [ChatCall(INSTRUCTION, self._payload(groups[index], order)) for index, order in orders.items()]
@@ -105,9 +105,13 @@ class ChatJudge:
         """Indices of the candidates in the order in which they are shown."""
         key = [
             stable_hash(
-                self._seed, "judge", one.episode.question.id, len(one.episode.turns), one.episode.turns[-1].text
+                self._seed,
+                "judge",
+                candidate.episode.question.id,
+                len(candidate.episode.turns),
+                candidate.episode.turns[-1].text,
             )
-            for one in group
+            for candidate in group
         ]
         return sorted(range(len(group)), key=key.__getitem__)
 

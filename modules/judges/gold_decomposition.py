@@ -47,7 +47,7 @@ class GoldDecomposition:
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
-        worths = [self._worth(one) for one in group]
+        worths = [self._worth(candidate) for candidate in group]
         return tuple(
             Verdict(better, worse, f"{worths[better][1]}, against: {worths[worse][1]}")
             for better, worse in ranked_pairs([None if good is None else float(good) for good, _ in worths], 1.0)
@@ -95,15 +95,15 @@ class _Trail:
         return [hop for hop, documents in wanted.items() if not documents or documents & _names(step.hits)]
 
     def _query(self, step: Step) -> _Worth:
-        found = _names(step.hits) - self._seen
-        if not found:
+        new = _names(step.hits) - self._seen
+        if not new:
             return False, "a query that finds nothing new"
         if not self._open:
             return False, "a query though every hop is settled"
         wanted = [self._documents(hop) for hop in self._reachable()]
         if not any(wanted):
             return None, "a query that gold names no passage for"
-        if any(documents & found for documents in wanted):
+        if any(documents & new for documents in wanted):
             return True, "a query that finds the next gold passage"
         return False, "a query that misses the next gold passage"
 

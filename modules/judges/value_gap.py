@@ -30,7 +30,7 @@ class ValueGap:
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
-        levels = [one.value if one.visits >= self.min_visits else None for one in group]
+        levels = [candidate.value if candidate.visits >= self.min_visits else None for candidate in group]
         return tuple(
             Verdict(better, worse, f"value {group[better].value:.2f} against {group[worse].value:.2f}")
             for better, worse in ranked_pairs(levels, self.min_gap)

@@ -28,8 +28,8 @@ class WorldOracle:
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
-        levels = [self._level(one) for one in group]
-        kinds = [one.episode.steps[-1].kind for one in group]
+        levels = [self._level(candidate) for candidate in group]
+        kinds = [candidate.episode.steps[-1].kind for candidate in group]
         return tuple(
             Verdict(better, worse, f"a valid {kinds[better]} against an invalid {kinds[worse]}")
             for better, worse in ranked_pairs(levels, 1.0)
@@ -38,5 +38,5 @@ class WorldOracle:
     def _level(self, candidate: Candidate) -> float | None:
         """1 if all that the last turn wrote is valid, 0 if some is not, None where the oracle cannot tell."""
         written = len(candidate.written())
-        valid = [one for one in self._oracle.judge(candidate.episode).valid[-written:] if one is not None]
+        valid = [verdict for verdict in self._oracle.judge(candidate.episode).valid[-written:] if verdict is not None]
         return float(all(valid)) if written and valid else None

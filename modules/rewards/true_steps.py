@@ -14,4 +14,6 @@ from envs.types import Episode
 def true_steps(episodes: Sequence[Episode], context: RewardContext, *, oracle: Oracle) -> list[Tensor]:
     """`[S]` an episode: 1 for a step that is right in content and format, else 0; NaN without a verdict."""
     verdicts = [oracle.judge(episode).valid for episode in episodes]
-    return [torch.tensor([float("nan") if one is None else float(one) for one in valid]) for valid in verdicts]
+    return [
+        torch.tensor([float("nan") if verdict is None else float(verdict) for verdict in valid]) for valid in verdicts
+    ]
