@@ -39,5 +39,5 @@ def test_it_knows_what_to_look_up_and_reads_it_in_worlds_it_never_saw(world: Pat
 
 
 def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="none of this model's: it has another number for"):
+    with pytest.raises(ConfigError, match="does not fit this model: it has another id for"):
         load_policy(str(BASE), tokenizer=make(tmp_path, people=150) / "tokenizer", device="cpu")
