@@ -24,13 +24,8 @@ def details_page(
 ) -> str:
     """The page as Markdown.
 
-    Args:
-        title: of the run.
-        rows: results of all evaluations, each with its `stage`.
-        groups: the same by group, `hops=2` for example.
-        notes: settings and endings by evaluation.
-        artifacts: artifact folders by stage.
-        folder: where the page will be, which links start from.
+    `groups` are the `rows` by group, `hops=2` for example; `notes` the settings and endings of evaluations; links start
+    from `folder`.
     """
     parts = [f"# {title}: details", "[Report](report.md)"]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]

@@ -25,12 +25,8 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
 
     Returns the headline table. Same artifacts, same bytes: rows of this seed are replaced, those of others kept.
 
-    Args:
-        runs: the output folder.
-        experiment: name of the experiment.
-        seed: of this run.
-        artifacts: artifact folders by stage, in the order they were made; evaluations hold `data/results.json`.
-        question: what the experiment is to find out, the first line of the report.
+    `artifacts` are folders by stage, in the order they were made; evaluations hold `data/results.json`. `question` is
+    what the experiment is to find out, the first line of the report.
 
     Raises:
         DataError: an evaluation's results are malformed.

@@ -18,18 +18,11 @@ from modules.rewards.terms import NAN, Scores
 def measure(
     episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, protocol: Protocol, *, group_size: int
 ) -> dict[str, Tensor]:
-    """The values whose means are logged, by tag.
+    """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
     NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
     Measures of a level that has no reward are absent. Tags and their order depend on the names and levels of the
     rewards alone, so all ranks have the same.
-
-    Args:
-        episodes: B finished episodes, `group_size` of each question in a row.
-        scores: their rewards.
-        advantages_BS: of their steps.
-        protocol: the format they are in.
-        group_size: episodes a question.
     """
     mask_BS = scores.step_mask_BS
     values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}

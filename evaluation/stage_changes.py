@@ -16,9 +16,7 @@ _METRICS = ("em", "f1")
 def changes_table(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) -> str:
     """A line for each dataset of every evaluation of a fitted stage; empty if there is none.
 
-    Args:
-        rows: results, each with `stage`, `dataset` and `split`.
-        artifacts: artifact folders by stage, every stage after those it depends on.
+    `artifacts` holds the folders by stage, every stage after those it depends on.
     """
     before = _previous({row["stage"] for row in rows}, artifacts)
     evaluated = {(row["stage"], row["dataset"], row["split"]) for row in rows}

@@ -40,10 +40,8 @@ def measure_groups(rows: Sequence[Row], scorers: Sequence[str], *, seed: int) ->
     the step's kind among these very steps: with a handful of kinds, fitting it elsewhere would change nothing. A step
     without score ranks last, so leaving out difficult ones earns nothing; a scorer without any score has no AUC.
 
-    Args:
-        rows: `id` of the question, `kind`, `valid` (whether true) and `scores` by name of every step.
-        scorers: names of reward models; baselines are added.
-        seed: of the bootstrap.
+    A row has the `id` of the question, the `kind` of the step, `valid` (whether true) and `scores` by name; baselines
+    are added to the `scorers`.
     """
     names = [*scorers, *BASELINES]
     true = np.array([row["valid"] for row in rows], dtype=bool)

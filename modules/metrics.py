@@ -1,4 +1,4 @@
-"""The scores of an answer, by their public names: exact match, F1 and cover match over aliases (`common.answers`)."""
+"""The scores of an answer by their public names: exact match, F1 and cover match over aliases (`common.answers`)."""
 
 from __future__ import annotations
 

@@ -26,11 +26,8 @@ Width = Callable[[Node], int]
 class Puct:
     """Selection by `datamodules.tree.puct.puct_scores` (ProRAG, arXiv 2601.21912, Eq 2).
 
-    Args:
-        c_puct: weight of exploration.
-
     Raises:
-        ConfigError: it is negative.
+        ConfigError: `c_puct`, the weight of exploration, is negative.
     """
 
     c_puct: float = 2.5
@@ -47,11 +44,8 @@ class Puct:
 class AllAtOnce:
     """All children are sampled together when a node is reached again after its first visit; the root's at once.
 
-    Args:
-        children: samples of an expansion (K).
-
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are no `children`, the samples of an expansion (K).
     """
 
     children: int = 4
