@@ -148,20 +148,20 @@ class RetrievalEnvironment:
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
         """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on.
-
         Room is reckoned against the context of the next turn, which a protocol may render anew.
         """
         codec = self.protocol.codec
         text = self.protocol.observe(episode, turn.action, turn.hits)
         before, data, after = codec.control(text.before), codec.data(text.data), codec.control(text.after)
+        if not data:
+            return before + after
         upcoming = self.protocol.next(episode)
-        opening: tuple[int, ...] = ()
-        context = len(episode.context())
-        if isinstance(upcoming, Request):
-            opening = upcoming.opening_ids
-            if upcoming.context is not None:
-                context = sum(map(len, map(codec.encode_piece, upcoming.context)))
-        rest = context + len(before) + len(after) + len(opening) + 1
+        request = upcoming if isinstance(upcoming, Request) else None
+        rest = len(before) + len(after) + (len(request.opening_ids) if request else 0) + 1
+        if request is None or request.context is None:
+            rest += len(episode.context())
+        else:
+            rest += sum(map(len, map(codec.encode_piece, request.context)))
         [data] = self._cut(episode, [data], max(0, self.limits.total_tokens - rest))
         return before + data + after
 
