@@ -18,6 +18,7 @@ from modules.functional.losses import (
     pairwise_ranking_loss,
     sequence_policy_loss,
     token_weights,
+    with_sequence_ratio,
 )
 
 NAN = float("nan")
@@ -196,12 +197,34 @@ def test_gspo_is_a_mean_over_sequences_with_a_trained_token() -> None:
     assert by_sequence([[0.0]], [5.0], [[0]]) == 0
 
 
+def test_gspo_s_gradient_is_the_ratio_times_the_mean_of_the_tokens() -> None:
+    logps = torch.tensor([[0.2, -0.1, 0.05], [0.5, 0.5, 7.0]], requires_grad=True)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    sequence_policy_loss(
+        logps, torch.zeros(2, 3), torch.tensor([3.0, 1.0]), mask, clip_low=0.2, clip_high=0.2
+    ).backward()
+    assert logps.grad is not None
+    assert logps.grad[0].tolist() == pytest.approx([-math.exp(0.05) / 2] * 3), "3 / 3 tokens / 2 rows"
+    assert logps.grad[1].tolist() == [0, 0, 0], "clipped"
+
+
+def test_with_advantages_of_tokens_each_token_has_its_own_gradient() -> None:
+    logps, old = torch.tensor([[0.2, -0.1]], requires_grad=True), torch.zeros(1, 2)
+    advantages, mask = torch.tensor([[2.0, -4.0]]), torch.ones(1, 2)
+    level = with_sequence_ratio(logps, old, mask)
+    assert level[0].tolist() == pytest.approx([0.05, 0.05])
+    loss = clipped_policy_loss(level, old, advantages, mask, aggregate="sequence_mean")
+    loss.backward()
+    assert loss.item() == pytest.approx(math.exp(0.05))
+    assert logps.grad is not None
+    assert logps.grad[0].tolist() == pytest.approx([-math.exp(0.05), 2 * math.exp(0.05)])
+
+
 @pytest.mark.parametrize("hidden", [NAN, math.inf])
 def test_gspo_looks_at_nothing_outside_its_mask(hidden: float) -> None:
     logps, old = torch.tensor([[0.0, hidden], [hidden, hidden]], requires_grad=True), torch.zeros(2, 2)
-    loss = sequence_policy_loss(
-        logps, old, torch.tensor([2.0, NAN]), torch.tensor([[1, 0], [0, 0]]), clip_low=0.2, clip_high=0.2
-    )
+    advantages, mask = torch.tensor([2.0, NAN]), torch.tensor([[1, 0], [0, 0]])
+    loss = sequence_policy_loss(logps, old, advantages, mask, clip_low=0.2, clip_high=0.2)
     loss.backward()
     assert loss == -2
     assert logps.grad is not None
