@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envs.requests import Act, Done, Request
@@ -153,11 +154,12 @@ class RewardContext:
     """What a reward may know besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
-    training.
+    training. `counts` takes what a reward spends, such as calls of a judge (`common.accounts.JUDGE_CALLS`).
     """
 
     protocol: Protocol
     sampler: Sampler | None = None
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class Judgement(typing.Protocol):
