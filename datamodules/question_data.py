@@ -48,13 +48,12 @@ class QuestionData(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if min(questions_per_iteration, updates, micro_batch or 1) < 1 or questions_per_iteration % updates:
+        sizes = (questions_per_iteration, group_size, updates, 1 if micro_batch is None else micro_batch)
+        if min(sizes) < 1 or questions_per_iteration % updates:
             raise ConfigError(
-                f"questions_per_iteration {questions_per_iteration}, updates {updates}, micro_batch {micro_batch}: "
-                "each must be at least 1, and the updates must divide the questions evenly"
+                f"questions_per_iteration {questions_per_iteration}, group_size {group_size}, updates {updates}, "
+                f"micro_batch {micro_batch}: each must be at least 1, and the updates must divide the questions evenly"
             )
-        if group_size < 2:
-            raise ConfigError(f"group_size {group_size}: an advantage compares at least 2 episodes of a question")
         self.questions, self.questions_per_iteration, self.updates = questions, questions_per_iteration, updates
         self.group_size, self.seed = group_size, seed
         self.batch_size = questions_per_iteration // updates * group_size  # episodes of an update

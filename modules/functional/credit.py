@@ -11,6 +11,29 @@ from modules.functional import advantages
 from modules.functional.advantages import Statistics
 
 
+class MissingInput(ValueError):
+    """A credit function needs what the training module does not give, such as a critic's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What the models of a training module say of the tokens of B episodes; None where the module does not ask.
+
+    As in `CreditInputs`, a token is one of up to T that the policy sampled, in the order of the steps. Those of turns
+    that do not train are 0.
+
+    Attributes:
+        values_BT: `[B, T]` float32, the critic's value of the state that each token was sampled in.
+        reference_logps_BT: `[B, T]` float32, log-probs under the reference policy.
+        old_logps_BT: `[B, T]` float32, log-probs under the policy before the update, recomputed because the sampler's
+            are another model's.
+    """
+
+    values_BT: Tensor | None = None
+    reference_logps_BT: Tensor | None = None
+    old_logps_BT: Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CreditInputs:
     """What a credit function may read of B episodes, the `group_size` episodes of a question side by side.
@@ -24,7 +47,8 @@ class CreditInputs:
         group_size: episodes a question.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
-        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with.
+        trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
+        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what `Estimates` has for them.
         values_BT: `[B, T]`, a critic's estimates; None without a critic.
         reference_logps_BT: `[B, T]`, log-probs of the reference policy; None where none were computed.
     """
@@ -35,6 +59,7 @@ class CreditInputs:
     group_size: int
     step_lengths_BS: Tensor | None = None
     step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
+    trained_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
     values_BT: Tensor | None = None
     reference_logps_BT: Tensor | None = None

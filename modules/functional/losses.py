@@ -101,6 +101,52 @@ def clipped_tokens(
     return low_BT, high_BT
 
 
+def clipped_value_loss(
+    values_BT: Tensor,
+    old_values_BT: Tensor,
+    returns_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip: float,
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """Half the squared error of a critic, pessimistic where its value has moved further than `clip`.
+
+    Mean over the mask of max((v - R)^2, (clip(v, old - c, old + c) - R)^2) / 2: a value that has moved far enough
+    towards its return has no gradient. Source: PPO's released code (baselines, ppo2).
+
+    Args:
+        values_BT: `[B, T]` values under the critic that is trained.
+        old_values_BT: `[B, T]` under the critic of the rollout, no gradient.
+        returns_BT: `[B, T]`.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        denominator: what to divide by in place of the number of trained tokens.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    mask_BT = mask_BT.bool()
+    values_BT, old_values_BT, returns_BT = (
+        tensor.masked_fill(~mask_BT, 0.0) for tensor in (values_BT, old_values_BT, returns_BT)
+    )
+    free_BT, clipped_BT = _value_errors(values_BT, old_values_BT, returns_BT, clip)
+    total = torch.maximum(free_BT, clipped_BT).sum() / 2
+    denominator = mask_BT.sum() if denominator is None else denominator
+    return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
+
+
+def clipped_values(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, *, clip: float) -> Tensor:
+    """Where `clipped_value_loss` has no gradient, bool of the inputs' shape: the clipped error is the larger one."""
+    free_BT, clipped_BT = _value_errors(values_BT, old_values_BT, returns_BT, clip)
+    return clipped_BT > free_BT
+
+
+def _value_errors(values_BT: Tensor, old_BT: Tensor, returns_BT: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Squared errors of the values, and of the values held within `clip` of the old ones."""
+    held_BT = torch.clamp(values_BT, old_BT - clip, old_BT + clip)
+    return (values_BT - returns_BT) ** 2, (held_BT - returns_BT) ** 2
+
+
 def masked_total(terms_BT: Tensor, mask_BT: Tensor, aggregate: Aggregate) -> Tensor:
     """The numerator of an aggregate: the sum over trained tokens, for `sequence_mean` the sum of the rows' means."""
     mask_BT = mask_BT.bool()

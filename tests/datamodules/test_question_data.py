@@ -68,7 +68,7 @@ def row(length: int) -> PackedSequence:
         torch.tensor([False] + [True] * (length - 1)),
         torch.zeros(length, dtype=torch.int16),
         torch.zeros(length),
-        torch.full((length,), float(length)),
+        {"advantages": torch.full((length,), float(length))},
     )
 
 
@@ -99,6 +99,7 @@ def test_an_episode_may_have_many_sequences_or_none() -> None:
     first, second = buffer
     assert len(first) == 2
     assert (int(second.loss_mask_BT.sum()), len(second)) == (0, 1), "every rank takes every step"
+    assert first.channels.keys() <= second.channels.keys(), "and finds there what its loss reads"
 
 
 def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
@@ -114,7 +115,7 @@ def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
         ({"questions_per_iteration": 9}, {}, "8 questions are too few for 9"),
         ({"questions_per_iteration": 0}, {}, "each must be at least 1"),
         ({"questions_per_iteration": 4, "updates": 3}, {}, "divide the questions evenly"),
-        ({"group_size": 1}, {}, "at least 2 episodes"),
+        ({"group_size": 0}, {}, "group_size 0"),
         ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
         ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
         ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the micro-batches must"),

@@ -11,6 +11,8 @@ from torch import Tensor
 from modules.functional.losses import (
     clipped_policy_loss,
     clipped_tokens,
+    clipped_value_loss,
+    clipped_values,
     dpo_loss,
     format_weighted_nll,
     k3_divergence,
@@ -164,3 +166,34 @@ def test_a_masked_total_is_what_a_denominator_divides() -> None:
     assert masked_total(terms, mask, "token_mean") == 9
     assert masked_total(terms, mask, "group_sum") == 9
     assert masked_total(terms, mask, "sequence_mean") == 7
+
+
+def test_a_value_that_has_moved_too_far_keeps_the_error_of_the_clip() -> None:
+    old, new, returns, mask = (torch.tensor([[number]]) for number in (0.2, 0.5, 1.0, 1.0))
+    assert clipped_value_loss(new, old, returns, mask, clip=0.2) == pytest.approx(0.36 / 2)
+    assert clipped_value_loss(new, old, returns, mask, clip=0.5) == pytest.approx(0.25 / 2)
+    away = torch.tensor([[-0.5]])
+    assert clipped_value_loss(away, old, returns, mask, clip=0.2) == pytest.approx(1.5**2 / 2), "the larger error"
+
+
+def test_clipped_values_have_no_gradient_and_are_counted() -> None:
+    """Old values 0, returns 1: within the clip, beyond it towards the return, beyond it away from the return."""
+    values = torch.tensor([[0.1, 0.5, -0.5]], requires_grad=True)
+    old, returns = torch.zeros(1, 3), torch.ones(1, 3)
+    clipped_value_loss(values, old, returns, torch.ones(1, 3), clip=0.2).backward()
+    assert values.grad is not None
+    assert values.grad[0].tolist() == pytest.approx([-0.9 / 3, 0.0, -1.5 / 3])
+    assert clipped_values(values, old, returns, clip=0.2).tolist() == [[False, True, False]]
+
+
+def test_the_value_loss_is_a_mean_over_its_mask_and_looks_at_nothing_else() -> None:
+    values = torch.tensor([[1.0, NAN], [3.0, 8.0]], requires_grad=True)
+    old, returns = torch.tensor([[1.0, 0.0], [3.0, NAN]]), torch.tensor([[0.0, 0.0], [1.0, NAN]])
+    mask = torch.tensor([[True, False], [True, False]])
+    loss = clipped_value_loss(values, old, returns, mask, clip=0.5)
+    assert loss.item() == pytest.approx((1 / 2 + 4 / 2) / 2)
+    loss.backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [[0.5, 0.0], [1.0, 0.0]]
+    assert clipped_value_loss(values, old, returns, mask, clip=0.5, denominator=10.0).item() == pytest.approx(2.5 / 10)
+    assert clipped_value_loss(values, old, returns, mask & False, clip=0.5) == 0
