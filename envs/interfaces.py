@@ -154,12 +154,21 @@ class RewardContext:
     """What a reward may know besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
-    training. `counts` takes what a reward spends, such as calls of a judge (`common.accounts.JUDGE_CALLS`).
+    training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge
+    (`common.accounts.JUDGE_CALLS`).
     """
 
     protocol: Protocol
     sampler: Sampler | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    logged: dict[str, Tensor] = field(default_factory=dict)
+
+    def log(self, name: str, values_N: Tensor) -> None:
+        """Log the mean of these values, over all ranks, as `rewards/<term>/<name>`; NaN is left out.
+
+        A reward logs the same names, in the same order, in every call: ranks add their values up name by name.
+        """
+        self.logged[name] = values_N
 
 
 class Judgement(typing.Protocol):

@@ -219,14 +219,16 @@ class InProcessSampler:
         batch, logits, mask, positions = self._prefill(rows)
         device = logits.device
         seeds = torch.tensor([row.request.seed for row in rows], device=device)
+        greedy = torch.tensor([row.request.greedy for row in rows], device=device)
         live = list(range(len(rows)))  # batch row -> index into rows
         step = 0
         while True:
             steps = torch.full((len(live),), step, device=device)
             forced = _forced([rows[index].request for index in live], step, device)
             tokens, logps = choose_tokens(
-                logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p, forced_B=forced
-            )
+                logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p, forced_B=forced,
+                greedy_B=greedy[live],
+            )  # fmt: skip
             for index, token, logp in zip(live, tokens.tolist(), logps.tolist(), strict=True):
                 if rows[index].finish is None:
                     rows[index].take(token, logp, self._eos)
