@@ -86,6 +86,47 @@ def clipped_policy_loss(
     return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
 
 
+def sequence_policy_loss(
+    logps_BT: Tensor,
+    old_logps_BT: Tensor,
+    advantages_B: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """The negative clipped surrogate with one ratio a sequence: the geometric mean of its tokens' ratios.
+
+    -mean over rows of min(rho A, clip(rho, 1 - low, 1 + high) A), rho = exp(mean over the mask of new - old).
+    Source: GSPO, arXiv 2507.18071, Eqs 5 and 7.
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        advantages_B: `[B]`, one a sequence.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        denominator: what to divide by in place of the number of rows with a trained token.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    trained_B = mask_BT.bool().any(dim=1)
+    ratio_B = sequence_log_ratio(logps_BT, old_logps_BT, mask_BT).exp()
+    advantages_B = advantages_B.masked_fill(~trained_B, 0.0)
+    clipped_B = ratio_B.clamp(1 - clip_low, 1 + clip_high) * advantages_B
+    total = -torch.minimum(ratio_B * advantages_B, clipped_B).sum()
+    if denominator is None:
+        denominator = trained_B.sum()
+    return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
+
+
+def sequence_log_ratio(logps_BT: Tensor, old_logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """`[B]`: the mean over a row's trained tokens of new minus old log-probability; 0 for a row without any."""
+    mask_BT = mask_BT.bool()
+    return (logps_BT - old_logps_BT).masked_fill(~mask_BT, 0.0).sum(dim=1) / mask_BT.sum(dim=1).clamp(min=1)
+
+
 def clipped_tokens(
     logps_BT: Tensor, old_logps_BT: Tensor, advantages_BT: Tensor, *, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from modules.functional.losses import (
     k3_divergence,
     masked_total,
     pairwise_ranking_loss,
+    sequence_policy_loss,
     token_weights,
 )
 
@@ -197,3 +198,44 @@ def test_the_value_loss_is_a_mean_over_its_mask_and_looks_at_nothing_else() -> N
     assert values.grad.tolist() == [[0.5, 0.0], [1.0, 0.0]]
     assert clipped_value_loss(values, old, returns, mask, clip=0.5, denominator=10.0).item() == pytest.approx(2.5 / 10)
     assert clipped_value_loss(values, old, returns, mask & False, clip=0.5) == 0
+
+
+def by_sequence(log_ratios: list[list[float]], advantages: list[float], mask: list[list[int]], **settings) -> Tensor:
+    old = torch.full((len(log_ratios), len(log_ratios[0])), -1.0)
+    clips = {"clip_low": 0.2, "clip_high": 0.28} | settings
+    return sequence_policy_loss(
+        old + torch.tensor(log_ratios), old, torch.tensor(advantages), torch.tensor(mask), **clips
+    )
+
+
+def test_gspo_has_one_ratio_a_sequence() -> None:
+    assert by_sequence([[0.2, -0.1, 0.05]], [1.0], [[1, 1, 1]]) == pytest.approx(-1.05127, abs=1e-5)
+    assert by_sequence([[0.2, -0.1, 0.05]], [-2.0], [[1, 1, 1]]) == pytest.approx(2 * 1.05127, abs=1e-5)
+    assert by_sequence([[0.2, 9.0, -0.1]], [1.0], [[1, 0, 1]]) == pytest.approx(-math.exp(0.05))
+
+
+def test_gspo_clips_a_sequence_as_a_whole() -> None:
+    tight = {"clip_low": 0.03, "clip_high": 0.04}
+    assert by_sequence([[0.2, -0.1, 0.05]], [2.0], [[1, 1, 1]], **tight) == pytest.approx(-2.08)
+    assert by_sequence([[-0.2, 0.1, -0.05]], [-2.0], [[1, 1, 1]], **tight) == pytest.approx(1.94)
+    assert by_sequence([[-0.2, 0.1, -0.05]], [2.0], [[1, 1, 1]], **tight) == pytest.approx(-2 * math.exp(-0.05))
+
+
+def test_gspo_is_a_mean_over_sequences_with_a_trained_token() -> None:
+    ratios, mask = [[0.1, 0.1], [0.0, 0.0], [-0.1, 9.0]], [[1, 1], [0, 0], [1, 0]]
+    loss = by_sequence(ratios, [1.0, NAN, 3.0], mask)
+    assert loss == pytest.approx(-(math.exp(0.1) + 3 * math.exp(-0.1)) / 2)
+    assert by_sequence(ratios, [1.0, NAN, 3.0], mask, denominator=1.0) == pytest.approx(2 * float(loss))
+    assert by_sequence([[0.0]], [5.0], [[0]]) == 0
+
+
+@pytest.mark.parametrize("hidden", [NAN, math.inf])
+def test_gspo_looks_at_nothing_outside_its_mask(hidden: float) -> None:
+    logps, old = torch.tensor([[0.0, hidden], [hidden, hidden]], requires_grad=True), torch.zeros(2, 2)
+    loss = sequence_policy_loss(
+        logps, old, torch.tensor([2.0, NAN]), torch.tensor([[1, 0], [0, 0]]), clip_low=0.2, clip_high=0.2
+    )
+    loss.backward()
+    assert loss == -2
+    assert logps.grad is not None
+    assert logps.grad.tolist() == [[-2, 0], [0, 0]]
