@@ -18,11 +18,6 @@ from modules.functional.advantages import Statistics
 from modules.functional.gae import token_rewards
 
 
-def one_rank(sums: Tensor) -> Tensor:
-    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
-    return sums
-
-
 class MissingInput(ValueError):
     """A credit function needs what the training module does not give, such as a critic's values."""
 
@@ -44,6 +39,11 @@ class Estimates:
     values_BT: Tensor | None = None
     reference_logps_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
+
+
+def one_rank(sums: Tensor) -> Tensor:
+    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
