@@ -138,5 +138,9 @@ def test_no_credit_is_ever_unknown(credit, unknown: str) -> None:
 
 @pytest.mark.parametrize("credit", [dual_granularity, grpo, rloo, return_to_go, reinforce_pp])
 def test_rewards_that_are_all_equal_give_no_credit(credit) -> None:
-    flat = replace(TWO, step_rewards_BS=torch.zeros(4, 2), outcome_B=torch.full((4,), 0.7))
+    """Of `return_to_go` where all take as many steps: who has ended gets 0 from then on, and that is a difference."""
+    lengths = TWO.step_lengths_BS if credit is not return_to_go else torch.full((4, 2), 2)
+    mask = TWO.step_mask_BS if credit is not return_to_go else torch.ones(4, 2, dtype=torch.bool)
+    zeros, outcome = torch.zeros(4, 2), torch.full((4,), 0.7)
+    flat = replace(TWO, step_rewards_BS=zeros, outcome_B=outcome, step_mask_BS=mask, step_lengths_BS=lengths)
     assert not credit(flat).any()
