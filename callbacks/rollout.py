@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -163,7 +164,7 @@ class RolloutCallback(Callback):
             _check_scored(scores, episodes, iteration)
             estimates = module.estimate(episodes)
         estimated = time.perf_counter()
-        inputs = credit_inputs(episodes, scores, data.group_size, estimates)
+        inputs = credit_inputs(episodes, scores, data.group_size, estimates, partial(_sum, trainer.strategy))
         advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
@@ -177,8 +178,7 @@ class RolloutCallback(Callback):
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
         pl_module.log_dict(_means(values, trainer.strategy))
-        tokens = torch.tensor([self._sampled, for_rewards.tokens], device=trainer.strategy.root_device)
-        totals = trainer.strategy.reduce(tokens, reduce_op="sum").tolist()
+        totals = _sum(trainer.strategy, torch.tensor([self._sampled, for_rewards.tokens])).tolist()
         pl_module.log_dict(dict(zip(("tokens/rollout", "tokens/rewards"), map(float, totals), strict=True)))
         self._seconds = {
             "time/rollout": sampled - start,
@@ -213,11 +213,16 @@ def _evaluating(module: LightningModule) -> Iterator[None]:
         module.train()
 
 
+def _sum(strategy: Strategy, tensor: Tensor) -> Tensor:
+    """A tensor added up over all ranks, on the CPU."""
+    return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+
+
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
     """Means over all ranks; NaN for a tag without any value."""
     known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
-    totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
+    totals = _sum(strategy, totals).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
