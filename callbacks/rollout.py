@@ -17,13 +17,13 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
 from common.errors import ConfigError, UserError
-from envs.interfaces import RewardContext, Sampler
+from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.sampling import CountingSampler
 from envs.types import Episode, Question
-from evaluation.rollout_metrics import measure
+from evaluation.rollout_metrics import measure, search_truth
 from modules.functional.credit import Credit, CreditInputs, Estimates, MissingInput
 from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
@@ -102,6 +102,7 @@ class RolloutCallback(Callback):
         sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         sampling: how the episodes of an iteration are sampled; independent groups by default.
+        oracle: logs how many searches were needless and how many statements untrue, where truth is known.
 
     Raises:
         ConfigError: rewards or sampler do not fit; on setting up, module or data lack something, or the policy cannot
@@ -117,9 +118,10 @@ class RolloutCallback(Callback):
         *,
         rewards: Mapping[str, Term],
         sampling: Sampling = independent_groups,
+        oracle: Oracle | None = None,
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
-        self.environment = environment
+        self.environment, self.oracle = environment, oracle
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._update_start = 0.0
@@ -177,6 +179,8 @@ class RolloutCallback(Callback):
         self.latest = Iteration(episodes, data.group_size, scores, advantages_BS)
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
+        if self.oracle is not None:
+            values |= search_truth(episodes, self.oracle)
         pl_module.log_dict(_means(values, trainer.strategy))
         totals = _sum(trainer.strategy, torch.tensor([self._sampled, for_rewards.tokens])).tolist()
         pl_module.log_dict(dict(zip(("tokens/rollout", "tokens/rewards"), map(float, totals), strict=True)))
