@@ -214,6 +214,16 @@ class Judgement(typing.Protocol):
         """The answer is right, but the steps do not lead to it."""
         ...
 
+    @property
+    def needless(self) -> tuple[bool | None, ...]:
+        """Of every step that searches, whether it does for what the policy was taught; None for the others."""
+        ...
+
+    @property
+    def unfounded(self) -> tuple[bool | None, ...]:
+        """Of every step that states something without a search, whether it is untrue; None for the others."""
+        ...
+
 
 class Oracle(typing.Protocol):
     """Knows the truth of every step."""

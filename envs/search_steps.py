@@ -10,8 +10,8 @@ from envs.types import Step
 def searches(steps: Sequence[Step]) -> list[tuple[int, int | None]]:
     """For every search (the index of the step with the query, the index of the step whose claim reads it).
 
-    A step that searches and claims reads its own search; otherwise the next claim does that comes before another search,
-    is not from memory and is not the answer. None where there is no such claim.
+    A step that searches and claims reads its own search; otherwise the next claim does that comes before another
+    search, is not from memory and is not the answer. None where there is no such claim.
     """
     found: list[tuple[int, int | None]] = []
     waiting: int | None = None  # the search that no claim has read yet
