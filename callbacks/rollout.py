@@ -23,7 +23,7 @@ from envs.rollout import Sampling, independent_groups
 from envs.sampling import CountingSampler
 from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure, search_truth
-from modules.functional.credit import Credit, CreditInputs
+from modules.functional.credit import Credit, CreditInputs, Estimates, MissingInput
 from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
 from modules.sharding import gathered
@@ -36,14 +36,26 @@ class ScoringError(UserError):
 
 @typing.runtime_checkable
 class Learner(typing.Protocol):
-    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`)."""
+    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`).
+
+    `smallest_group` is how many episodes of a question its credit needs.
+    """
 
     policy: Policy
     temperature: float
     credit: Credit
+    smallest_group: int
+
+    def estimate(self, episodes: Sequence[Episode]) -> Estimates:
+        """What a critic, a reference or the policy itself says of the sampled tokens; without any collective call."""
+        ...
 
     def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
         """Which episodes train, `[B]` bool."""
+        ...
+
+    def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
+        """What the loss reads of every sampled token, `[B, T]` by name; here ranks may share their statistics."""
         ...
 
 
@@ -125,6 +137,11 @@ class RolloutCallback(Callback):
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
                 f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
             )
+        if (size := _data(trainer).group_size) < pl_module.smallest_group:
+            raise ConfigError(
+                f"group_size {size}: this module's credit compares the episodes of a question, at least "
+                f"{pl_module.smallest_group}; with a critic (modules.ppo:PPO) a question needs one alone"
+            )
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
 
@@ -144,14 +161,17 @@ class RolloutCallback(Callback):
             sampled = time.perf_counter()
             for_rewards = CountingSampler(self.sampler)
             scores = combine(self.terms, episodes, RewardContext(self.environment.protocol, for_rewards))
-        scored = time.perf_counter()
-        _check_scored(scores, episodes, iteration)
-        inputs = credit_inputs(episodes, scores, data.group_size)
+            scored = time.perf_counter()
+            _check_scored(scores, episodes, iteration)
+            estimates = module.estimate(episodes)
+        estimated = time.perf_counter()
+        inputs = credit_inputs(episodes, scores, data.group_size, estimates)
+        advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
-        advantages = module.credit(inputs)
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
         kept_B = module.trained_episodes(inputs, advantages_BT)
-        data.fill(training_rows(episodes, kept_B.tolist(), advantages_BT))
+        channels = module.token_channels(inputs, advantages_BT, kept_B)
+        data.fill(training_rows(episodes, kept_B.tolist(), channels))
 
         per_step = advantages.shape == inputs.step_lengths_BS.shape
         advantages_BS = advantages if per_step else step_means(advantages_BT, inputs.step_lengths_BS)
@@ -168,6 +188,7 @@ class RolloutCallback(Callback):
             "time/rollout": sampled - start,
             "time/retrieval": self.environment.seconds - searched,
             "time/prm": scored - sampled,
+            "time/estimates": estimated - scored,
         }
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
 
@@ -202,6 +223,13 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
     totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
+
+
+def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
+    try:
+        return credit(inputs)
+    except MissingInput as error:
+        raise ConfigError(str(error)) from error
 
 
 def _data(trainer: Trainer) -> IterationData:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envs.requests import Act, Done, Request
@@ -153,11 +154,21 @@ class RewardContext:
     """What a reward may know besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
-    training.
+    training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge
+    (`common.accounts.JUDGE_CALLS`).
     """
 
     protocol: Protocol
     sampler: Sampler | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    logged: dict[str, Tensor] = field(default_factory=dict)
+
+    def log(self, name: str, values_N: Tensor) -> None:
+        """Log the mean of these values, over all ranks, as `rewards/<term>/<name>`; NaN is left out.
+
+        A reward logs the same names, in the same order, in every call: ranks add their values up name by name.
+        """
+        self.logged[name] = values_N
 
 
 class Judgement(typing.Protocol):

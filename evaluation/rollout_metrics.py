@@ -21,8 +21,8 @@ def measure(
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
     NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
-    Measures of a level that has no reward are absent. Tags and their order depend on the names and levels of the
-    rewards alone, so all ranks have the same.
+    Measures of a level that has no reward are absent. Tags and their order depend on the rewards alone, by name, level
+    and what they log, so all ranks have the same.
     """
     mask_BS = scores.step_mask_BS
     values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}
@@ -42,6 +42,7 @@ def measure(
         values[f"rewards/{name}/unscored"] = reward_N.isnan()
         if reward.dim() == 2:
             values |= _by_outcome(name, reward, episodes, mask_BS)
+    values |= {f"rewards/{name}": logged_N for name, logged_N in scores.logged.items()}
     advantages_N = advantages_BS[mask_BS]
     values["adv/mean"], values["adv/abs"] = advantages_N, advantages_N.abs()
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])

@@ -1,14 +1,48 @@
-"""Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module."""
+"""Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module.
+
+No reward is passed over in silence. `dual_granularity` weighs step rewards by `beta`; all others maximise the sum of an
+episode's rewards, outcome and steps, so without step rewards the outcome alone. A reward of weight 0 is only logged.
+An episode with an unknown reward trains nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from modules.functional import advantages
 from modules.functional.advantages import Statistics
+
+
+def one_rank(sums: Tensor) -> Tensor:
+    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
+    return sums
+
+
+class MissingInput(ValueError):
+    """A credit function needs what the training module does not give, such as a critic's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What the models of a training module say of the tokens of B episodes; None where the module does not ask.
+
+    As in `CreditInputs`, a token is one of up to T that the policy sampled, in the order of the steps. Those of turns
+    that do not train are 0.
+
+    Attributes:
+        values_BT: `[B, T]` float32, the critic's value of the state that each token was sampled in.
+        reference_logps_BT: `[B, T]` float32, log-probs under the reference policy.
+        old_logps_BT: `[B, T]` float32, log-probs under the policy before the update, recomputed because the sampler's
+            are another model's.
+    """
+
+    values_BT: Tensor | None = None
+    reference_logps_BT: Tensor | None = None
+    old_logps_BT: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +58,12 @@ class CreditInputs:
         group_size: episodes a question.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
-        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with.
+        trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
+        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what `Estimates` has for them.
         values_BT: `[B, T]`, a critic's estimates; None without a critic.
         reference_logps_BT: `[B, T]`, log-probs of the reference policy; None where none were computed.
+        sum_over_ranks: adds a tensor up over all ranks. The B episodes are this rank's own: who needs a statistic of
+            all calls it, once, and on every rank.
     """
 
     step_rewards_BS: Tensor
@@ -35,9 +72,11 @@ class CreditInputs:
     group_size: int
     step_lengths_BS: Tensor | None = None
     step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
+    trained_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
     values_BT: Tensor | None = None
     reference_logps_BT: Tensor | None = None
+    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank
 
 
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
@@ -58,3 +97,73 @@ def dual_granularity(inputs: CreditInputs, *, beta: float = 0.3, statistics: Sta
         statistics=statistics,
         step_lengths_BS=None if lengths_BS is None else lengths_BS.float(),
     )
+
+
+def grpo(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
+    """GRPO's credit, `[B, S]`: an episode's rewards compared with those of its group, the same for all its steps.
+
+    `scale: false` does not divide by the group's deviation (Dr. GRPO). `modules.functional.advantages.grpo` has both.
+    """
+    return _to_steps(advantages.grpo(_sums(inputs), group_size=inputs.group_size, scale=scale, eps=eps), inputs)
+
+
+def rloo(inputs: CreditInputs) -> Tensor:
+    """RLOO's credit, `[B, S]`: an episode's rewards less the mean of the group's others, the same for all its steps."""
+    return _to_steps(advantages.leave_one_out(_sums(inputs), group_size=inputs.group_size), inputs)
+
+
+def return_to_go(inputs: CreditInputs) -> Tensor:
+    """`[B, S]`: the rewards from a step on, the outcome on the last, less the mean of what the group's others get then.
+
+    An action has no credit for rewards before it. Explained at `modules.functional.advantages.return_to_go`.
+    """
+    mask_BS = inputs.step_mask_BS
+    places_S = torch.arange(1, mask_BS.shape[1] + 1)
+    last_B1 = (mask_BS * places_S).amax(dim=1, keepdim=True) if mask_BS.numel() else places_S
+    rewards_BS = torch.where((places_S == last_B1) & mask_BS, inputs.outcome_B[:, None], 0.0) + inputs.step_rewards_BS
+    return advantages.return_to_go(rewards_BS, mask_BS, group_size=inputs.group_size)
+
+
+def reinforce_pp(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1e-8) -> Tensor:
+    """REINFORCE++'s credit, `[B, T]`: the rewards from a token on, normalised over all tokens of all ranks.
+
+    A step's reward lies on its last token, the outcome on the episode's last, and on each token -`kl_weight` times
+    (log-prob it was sampled with - log-prob of the reference): the divergence as a reward. There is no comparison
+    within a group. Source: REINFORCE++, arXiv 2501.03262.
+
+    Raises:
+        ValueError: a `kl_weight` without log-probs of a reference, or no lengths of steps.
+    """
+    lengths_BS = inputs.step_lengths_BS
+    if lengths_BS is None:
+        raise ValueError("reinforce_pp needs step_lengths_BS")
+    rewards_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
+    returns_BS = rewards_BS.flip(1).cumsum(dim=1).flip(1) + inputs.outcome_B[:, None]
+    returns_BT, sampled_BT = _to_tokens(returns_BS, lengths_BS)
+    if kl_weight:
+        if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
+            raise ValueError("reinforce_pp with a kl_weight needs the log-probs of a reference: give the module one")
+        gaps_BT = (inputs.old_logps_BT - inputs.reference_logps_BT).masked_fill(~sampled_BT, 0.0)
+        returns_BT = returns_BT - kl_weight * gaps_BT.flip(1).cumsum(dim=1).flip(1)
+    known_BT = sampled_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
+    return advantages.batch_normalize(returns_BT, known_BT, sum_over_ranks=inputs.sum_over_ranks, eps=eps)
+
+
+def _sums(inputs: CreditInputs) -> Tensor:
+    """`[B]`: the sum of an episode's rewards; NaN where one is not known."""
+    return inputs.outcome_B + inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0).sum(dim=1)
+
+
+def _to_steps(advantages_B: Tensor, inputs: CreditInputs) -> Tensor:
+    """`[B, S]`: an episode's advantage in each of its steps, 0 outside the mask."""
+    return advantages_B[:, None] * inputs.step_mask_BS
+
+
+def _to_tokens(values_BS: Tensor, lengths_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """`[B, T]`: a step's value at each of its sampled tokens, 0 beyond the last; and where there is a token, bool."""
+    ends_BS = lengths_BS.cumsum(dim=1)
+    places_T = torch.arange(int(ends_BS.max()) if ends_BS.numel() else 0)
+    step_BT = (places_T[None, :, None] >= ends_BS[:, None, :]).sum(dim=2)
+    sampled_BT = step_BT < lengths_BS.shape[1]
+    values_BT = values_BS.gather(1, step_BT.clamp(max=max(lengths_BS.shape[1] - 1, 0)))
+    return values_BT.masked_fill(~sampled_BT, 0.0), sampled_BT
