@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -16,14 +17,14 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
 from common.errors import ConfigError, UserError
-from envs.interfaces import RewardContext, Sampler
+from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.sampling import CountingSampler
 from envs.types import Episode, Question
-from evaluation.rollout_metrics import measure
-from modules.functional.credit import Credit, CreditInputs
+from evaluation.rollout_metrics import measure, search_truth
+from modules.functional.credit import Credit, CreditInputs, Estimates, MissingInput
 from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
 from modules.sharding import gathered
@@ -36,14 +37,26 @@ class ScoringError(UserError):
 
 @typing.runtime_checkable
 class Learner(typing.Protocol):
-    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`)."""
+    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`).
+
+    `smallest_group` is how many episodes of a question its credit needs.
+    """
 
     policy: Policy
     temperature: float
     credit: Credit
+    smallest_group: int
+
+    def estimate(self, episodes: Sequence[Episode]) -> Estimates:
+        """What a critic, a reference or the policy itself says of the sampled tokens; without any collective call."""
+        ...
 
     def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
         """Which episodes train, `[B]` bool."""
+        ...
+
+    def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
+        """What the loss reads of every sampled token, `[B, T]` by name; here ranks may share their statistics."""
         ...
 
 
@@ -89,6 +102,7 @@ class RolloutCallback(Callback):
         sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         sampling: how the episodes of an iteration are sampled; independent groups by default.
+        oracle: logs how many searches were needless and how many statements untrue, where truth is known.
 
     Raises:
         ConfigError: rewards or sampler do not fit; on setting up, module or data lack something, or the policy cannot
@@ -104,9 +118,10 @@ class RolloutCallback(Callback):
         *,
         rewards: Mapping[str, Term],
         sampling: Sampling = independent_groups,
+        oracle: Oracle | None = None,
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
-        self.environment = environment
+        self.environment, self.oracle = environment, oracle
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._update_start = 0.0
@@ -122,6 +137,11 @@ class RolloutCallback(Callback):
             raise ConfigError(
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
                 f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
+            )
+        if (size := _data(trainer).group_size) < pl_module.smallest_group:
+            raise ConfigError(
+                f"group_size {size}: this module's credit compares the episodes of a question, at least "
+                f"{pl_module.smallest_group}; with a critic (modules.ppo:PPO) a question needs one alone"
             )
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
@@ -142,28 +162,33 @@ class RolloutCallback(Callback):
             sampled = time.perf_counter()
             for_rewards = CountingSampler(self.sampler)
             scores = combine(self.terms, episodes, RewardContext(self.environment.protocol, for_rewards))
-        scored = time.perf_counter()
-        _check_scored(scores, episodes, iteration)
-        inputs = credit_inputs(episodes, scores, data.group_size)
+            scored = time.perf_counter()
+            _check_scored(scores, episodes, iteration)
+            estimates = module.estimate(episodes)
+        estimated = time.perf_counter()
+        inputs = credit_inputs(episodes, scores, data.group_size, estimates, partial(_sum, trainer.strategy))
+        advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
-        advantages = module.credit(inputs)
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
         kept_B = module.trained_episodes(inputs, advantages_BT)
-        data.fill(training_rows(episodes, kept_B.tolist(), advantages_BT))
+        channels = module.token_channels(inputs, advantages_BT, kept_B)
+        data.fill(training_rows(episodes, kept_B.tolist(), channels))
 
         per_step = advantages.shape == inputs.step_lengths_BS.shape
         advantages_BS = advantages if per_step else step_means(advantages_BT, inputs.step_lengths_BS)
         self.latest = Iteration(episodes, data.group_size, scores, advantages_BS)
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
+        if self.oracle is not None:
+            values |= search_truth(episodes, self.oracle)
         pl_module.log_dict(_means(values, trainer.strategy))
-        tokens = torch.tensor([self._sampled, for_rewards.tokens], device=trainer.strategy.root_device)
-        totals = trainer.strategy.reduce(tokens, reduce_op="sum").tolist()
+        totals = _sum(trainer.strategy, torch.tensor([self._sampled, for_rewards.tokens])).tolist()
         pl_module.log_dict(dict(zip(("tokens/rollout", "tokens/rewards"), map(float, totals), strict=True)))
         self._seconds = {
             "time/rollout": sampled - start,
             "time/retrieval": self.environment.seconds - searched,
             "time/prm": scored - sampled,
+            "time/estimates": estimated - scored,
         }
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
 
@@ -192,12 +217,24 @@ def _evaluating(module: LightningModule) -> Iterator[None]:
         module.train()
 
 
+def _sum(strategy: Strategy, tensor: Tensor) -> Tensor:
+    """A tensor added up over all ranks, on the CPU."""
+    return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+
+
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
     """Means over all ranks; NaN for a tag without any value."""
     known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
-    totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
+    totals = _sum(strategy, totals).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
+
+
+def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
+    try:
+        return credit(inputs)
+    except MissingInput as error:
+        raise ConfigError(str(error)) from error
 
 
 def _data(trainer: Trainer) -> IterationData:

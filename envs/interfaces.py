@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -181,11 +182,13 @@ class RewardContext:
     """What a reward may know besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
-    training. `logged` holds what the reward has logged.
+    training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge
+    (`common.accounts.JUDGE_CALLS`).
     """
 
     protocol: Protocol
     sampler: Sampler | None = None
+    counts: Counter[str] = field(default_factory=Counter)
     logged: dict[str, Tensor] = field(default_factory=dict)
 
     def log(self, name: str, values_N: Tensor) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from common.accounts import counted
 from common.errors import ConfigError
 from envs.interfaces import ChecksCompatibility, Protocol, Sampler
 from envs.requests import Request
@@ -57,6 +59,11 @@ class ByAgent:
         self.samplers = dict(samplers)
         first = next(iter(self.samplers.values()))
         self.temperature, self.top_p = first.temperature, first.top_p
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What all agents' samplers have counted."""
+        return counted(*self.samplers.values())
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check every agent's sampler; see `ChecksCompatibility`."""

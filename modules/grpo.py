@@ -1,12 +1,14 @@
 """Reinforcement learning from advantages: the clipped policy gradient of GRPO and ProRAG (Eq 9).
 
-An iteration, from top to bottom: the rollout callback samples and scores groups of episodes; `credit` gives their
-advantages; `trained_episodes` says which of them train; `training_step` is the loss, with the frozen reference.
+An iteration, from top to bottom: the rollout callback samples and scores groups of episodes; `estimate` asks other
+models about them; `credit` gives their advantages; `trained_episodes` says which of them train, `token_channels` with
+what; `training_step` is the loss, with the frozen reference.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
-from modules.functional.credit import Credit, CreditInputs
+from envs.types import Episode
+from modules.functional.credit import Credit, CreditInputs, Estimates
 from modules.functional.logprobs import token_entropy, token_logprobs
 from modules.functional.losses import (
     Aggregate,
@@ -49,6 +52,8 @@ class GRPO(Training):
     Raises:
         ConfigError: a setting is out of range, or there is a KL weight but no reference.
     """
+
+    smallest_group = 2  # a lone episode has nothing to be compared with
 
     def __init__(
         self,
@@ -85,6 +90,13 @@ class GRPO(Training):
         self.denominator, self.zero_variance, self.kl_weight = denominator, zero_variance, kl_weight
         self.reference = reference
 
+    def estimate(self, episodes: Sequence[Episode]) -> Estimates:
+        """What other models say of the sampled tokens, after the rewards; nothing here.
+
+        Parameters are whole meanwhile. Ranks hold different episodes, so there may be no collective call.
+        """
+        return Estimates()
+
     def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
         """Which episodes of an iteration train, `[B]` bool: those that were scored, less the groups dropped."""
         scored_B = inputs.outcome_B.isfinite()
@@ -93,16 +105,23 @@ class GRPO(Training):
         flat_Q = (advantages_BT == 0).reshape(-1, inputs.group_size * advantages_BT.shape[1]).all(dim=1)
         return scored_B & ~flat_Q.repeat_interleave(inputs.group_size)
 
+    def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
+        """What the loss reads of every sampled token, `[B, T]` by name out of `envs.packing.CHANNELS`.
+
+        Called last before the buffer is filled, on all ranks: statistics of the whole iteration are reduced here.
+        """
+        return {"advantages": advantages_BT}
+
     def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
-        assert batch.advantages_BT is not None
-        mask_BT, old_BT = batch.loss_mask_BT, batch.logps_BT
+        mask_BT, advantages_BT = batch.loss_mask_BT, batch.channels["advantages"]
+        old_BT = batch.channels.get("old_logps", batch.logps_BT)
         logits_BKV, positions_K = trained_logits(self.model, batch)
         ids_BK = batch.ids_BT[:, positions_K]
         logps_BT = scatter_to_tokens(token_logprobs(logits_BKV, ids_BK, self.temperature), positions_K, batch)
         total = clipped_policy_loss(
             logps_BT,
             old_BT,
-            batch.advantages_BT,
+            advantages_BT,
             mask_BT,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
@@ -136,11 +155,10 @@ class GRPO(Training):
 
     def _log(self, batch: SequenceBatch, index: int, logps_BT: Tensor, anchor_BT: Tensor, entropy_BT: Tensor) -> None:
         """Means over the trained tokens of the iteration."""
-        assert batch.advantages_BT is not None
-        mask_BT, old_BT = batch.loss_mask_BT, batch.logps_BT
+        mask_BT, old_BT = batch.loss_mask_BT, batch.channels.get("old_logps", batch.logps_BT)
         tokens = int(mask_BT.sum())
         clips = {"clip_low": self.clip_low, "clip_high": self.clip_high}
-        low_BT, high_BT = clipped_tokens(logps_BT, old_BT, batch.advantages_BT, **clips)
+        low_BT, high_BT = clipped_tokens(logps_BT, old_BT, batch.channels["advantages"], **clips)
         means = {
             "entropy": entropy_BT,
             "clip_ratio/low_mean": low_BT,
@@ -150,7 +168,7 @@ class GRPO(Training):
             "kl_k1": logps_BT - anchor_BT,
         }
         if index < self.trainer.accumulate_grad_batches:  # in later updates the weights are not those that sampled
-            gap_BT = (logps_BT - old_BT).abs()
+            gap_BT = (logps_BT - batch.logps_BT).abs()
             means["logp_gap/mean"] = gap_BT
             largest = gap_BT[mask_BT].max() if tokens else gap_BT.new_zeros(())
             self.log("logp_gap/max", largest, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max")

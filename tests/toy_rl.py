@@ -160,16 +160,17 @@ def learn(
     place: RetrievalEnvironment | None = None,
     checkpoints: bool = False,
     callbacks: Sequence[Callback] = (),
-    **grpo: Any,
-) -> tuple[GRPO, Watch, dict[str, Any]]:
+    module: type[Any] = GRPO,
+    **settings: Any,
+) -> tuple[Any, Watch, dict[str, Any]]:
     """Train in this process; returns the module, what was watched and the metrics that were logged last."""
     torch.manual_seed(0)
     policy = policy or small_policy()
     credit = partial(dual_granularity, beta=beta)
-    module = GRPO(policy, AdamW(lr, floor=1.0), **({"credit": credit, "temperature": temperature} | grpo))
+    learner = module(policy, AdamW(lr, floor=1.0), **({"credit": credit, "temperature": temperature} | settings))
     watch = Watch()
-    settings = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
-    sample = RolloutCallback(place or environment(policy), **settings)
+    asked = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
+    sample = RolloutCallback(place or environment(policy), **asked)
     trainer = Trainer(
         max_epochs=iterations,
         accelerator="cpu",
@@ -181,8 +182,8 @@ def learn(
         callbacks=[sample, *callbacks, watch],
     )
     data = {"questions_per_iteration": 4, "group_size": 4} | (data or {})
-    trainer.fit(module, datamodule=QuestionData(questions or Asked(), **data))
-    return module, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
+    trainer.fit(learner, datamodule=QuestionData(questions or Asked(), **data))
+    return learner, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def environment(

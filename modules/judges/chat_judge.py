@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
+from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
 from common.errors import ConfigError
 from common.plain_text import without_tags
@@ -57,7 +58,8 @@ class ChatJudge:
     """Compares siblings by a model's opinion of their logic and efficiency.
 
     Candidates are shown in an order chosen by hash(seed, question id, candidate), which the verdict's reason tells.
-    Tags are taken out of everything that is shown. `counts` says how often there was no usable reply, and why.
+    Tags are taken out of everything that is shown. `counts` says how often it was asked, cached replies included, and
+    how often there was no usable reply, and why.
 
     Args:
         client: asks the model, at temperature 0 for the same opinion each time.
@@ -81,6 +83,7 @@ class ChatJudge:
             raise ConfigError("ChatJudge compares siblings alone: leave pairs_per_tree at 0")
         orders = {index: self._order(group) for index, group in enumerate(groups) if len(group) > 1}
         calls = [ChatCall(INSTRUCTION, self._payload(groups[index], order)) for index, order in orders.items()]
+        self.counts[JUDGE_CALLS] += len(calls)
         replies = self._client.ask(calls, _Reply.model_validate, label="judge")
         verdicts: list[tuple[Verdict, ...] | None] = [() for _ in groups]
         for (index, order), reply in zip(orders.items(), replies, strict=True):
