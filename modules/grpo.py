@@ -113,6 +113,10 @@ class GRPO(Training):
         return {"advantages": advantages_BT}
 
     def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
+        return self.mean_loss(self.policy_loss(batch, index), self._count(batch))
+
+    def policy_loss(self, batch: SequenceBatch, index: int) -> Tensor:
+        """The sum of the policy's losses over a batch."""
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.channels["advantages"]
         old_BT = batch.channels.get("old_logps", batch.logps_BT)
         logits_BKV, positions_K = trained_logits(self.model, batch)
@@ -128,13 +132,19 @@ class GRPO(Training):
             aggregate=self.aggregate,
             denominator=1.0,  # `mean_loss` divides, by the count of all ranks and batches
         )
-        anchor_BT = old_BT if self.reference is None else self._reference_logprobs(self.reference, batch)
+        anchor_BT = self.anchor_logprobs(batch)
         if self.kl_weight:
             total = total + self.kl_weight * masked_total(k3_divergence(logps_BT, anchor_BT), mask_BT, self.aggregate)
         with torch.no_grad():
             entropy_BT = scatter_to_tokens(token_entropy(logits_BKV, self.temperature), positions_K, batch)
             self._log(batch, index, logps_BT.detach(), anchor_BT, entropy_BT)
-        return self.mean_loss(total, self._count(batch))
+        return total
+
+    def anchor_logprobs(self, batch: SequenceBatch) -> Tensor:
+        """`[B, T]`: log-probs that the divergence is from: the reference's or, without one, the old policy's."""
+        if self.reference is None:
+            return batch.channels.get("old_logps", batch.logps_BT)
+        return self._reference_logprobs(self.reference, batch)
 
     @torch.no_grad()
     def _reference_logprobs(self, reference: Policy, batch: SequenceBatch) -> Tensor:
@@ -173,5 +183,10 @@ class GRPO(Training):
             largest = gap_BT[mask_BT].max() if tokens else gap_BT.new_zeros(())
             self.log("logp_gap/max", largest, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max")
         for name, values_BT in means.items():
-            mean = values_BT[mask_BT].float().sum() / max(tokens, 1)
-            self.log(name, mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=max(tokens, 1))
+            self._log_token_mean(name, values_BT, mask_BT)
+
+    def _log_token_mean(self, name: str, values_BT: Tensor, mask_BT: Tensor) -> None:
+        """A mean over the trained tokens of the iteration."""
+        tokens = max(int(mask_BT.sum()), 1)
+        mean = values_BT[mask_BT].float().sum() / tokens
+        self.log(name, mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=tokens)
