@@ -84,6 +84,12 @@ def letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
     return torch.tensor([_share([i for turn in episode.turns for i in turn.action_ids]) for episode in episodes])
 
 
+def some_letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+    """The same for two questions of three; all episodes of the others are alike."""
+    told_apart = torch.tensor([int(episode.question.id[1:]) % 3 > 0 for episode in episodes])
+    return letters(episodes, context) * told_apart
+
+
 def step_letters(episodes: Sequence[Episode], context: RewardContext) -> list[Tensor]:
     """The same for each step."""
     return [torch.tensor([_share(turn.action_ids) for turn in episode.turns]) for episode in episodes]
