@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,14 +11,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import CHANNELS, PackedSequence, pack
 from envs.types import Episode
-from modules.functional.credit import CreditInputs, Estimates
+from modules.functional.credit import CreditInputs, Estimates, one_rank
 from modules.rewards.terms import Scores
 from modules.token_order import by_step, by_turn
 from modules.training import TrainingError
 
 
 def credit_inputs(
-    episodes: Sequence[Episode], scores: Scores, group_size: int, estimates: Estimates | None = None
+    episodes: Sequence[Episode],
+    scores: Scores,
+    group_size: int,
+    estimates: Estimates | None = None,
+    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank,
 ) -> CreditInputs:
     """What a credit function reads of scored episodes; they come group by group."""
     estimates = estimates or Estimates()
@@ -37,6 +41,7 @@ def credit_inputs(
         old_logps_BT=sampled_BT if estimates.old_logps_BT is None else estimates.old_logps_BT,
         values_BT=estimates.values_BT,
         reference_logps_BT=estimates.reference_logps_BT,
+        sum_over_ranks=sum_over_ranks,
     )
 
 
@@ -74,6 +79,12 @@ def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
         return advantages
     rows = [values_S.repeat_interleave(count_S) for values_S, count_S in zip(advantages, lengths_BS, strict=True)]
     return torch.stack([torch.nn.functional.pad(row, (0, T - len(row))) for row in rows])
+
+
+def flat_groups(advantages_BT: Tensor, group_size: int) -> list[int]:
+    """The numbers of the groups whose advantages are all 0: nothing is learnt from them."""
+    some_Q = (advantages_BT != 0).reshape(-1, group_size * advantages_BT.shape[1]).any(dim=1)
+    return (~some_Q).nonzero().flatten().tolist()
 
 
 def step_means(advantages_BT: Tensor, lengths_BS: Tensor) -> Tensor:

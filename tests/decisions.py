@@ -124,6 +124,7 @@ def inputs(group: tuple[Trajectory, ...]) -> CreditInputs:
         outcome_B=torch.tensor([one.outcome for one in group], dtype=torch.float64),
         group_size=len(group),
         step_lengths_BS=mask_BS.long(),
+        trained_BT=mask_BS,
         values_BT=_padded([one.values_S for one in group]),
     )
 

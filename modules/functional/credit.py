@@ -15,11 +15,7 @@ from torch import Tensor
 
 from modules.functional import advantages
 from modules.functional.advantages import Statistics
-
-
-def one_rank(sums: Tensor) -> Tensor:
-    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
-    return sums
+from modules.functional.gae import token_rewards
 
 
 class MissingInput(ValueError):
@@ -43,6 +39,11 @@ class Estimates:
     values_BT: Tensor | None = None
     reference_logps_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
+
+
+def one_rank(sums: Tensor) -> Tensor:
+    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +133,20 @@ def reinforce_pp(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1
     within a group. Source: REINFORCE++, arXiv 2501.03262.
 
     Raises:
-        ValueError: a `kl_weight` without log-probs of a reference, or no lengths of steps.
+        MissingInput: a `kl_weight` without log-probs of a reference.
     """
-    lengths_BS = inputs.step_lengths_BS
-    if lengths_BS is None:
-        raise ValueError("reinforce_pp needs step_lengths_BS")
+    lengths_BS, trained_BT = inputs.step_lengths_BS, inputs.trained_BT
+    if lengths_BS is None or trained_BT is None:
+        raise MissingInput("reinforce_pp needs step_lengths_BS and trained_BT")
     rewards_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
-    returns_BS = rewards_BS.flip(1).cumsum(dim=1).flip(1) + inputs.outcome_B[:, None]
-    returns_BT, sampled_BT = _to_tokens(returns_BS, lengths_BS)
+    rewards_BT = token_rewards(rewards_BS, lengths_BS, inputs.outcome_B, trained_BT)
     if kl_weight:
         if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
-            raise ValueError("reinforce_pp with a kl_weight needs the log-probs of a reference: give the module one")
-        gaps_BT = (inputs.old_logps_BT - inputs.reference_logps_BT).masked_fill(~sampled_BT, 0.0)
-        returns_BT = returns_BT - kl_weight * gaps_BT.flip(1).cumsum(dim=1).flip(1)
-    known_BT = sampled_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
+            raise MissingInput("reinforce_pp with a kl_weight needs a reference: give one to the module")
+        gaps_BT = inputs.old_logps_BT - inputs.reference_logps_BT
+        rewards_BT = rewards_BT - kl_weight * gaps_BT.masked_fill(~trained_BT, 0.0)
+    returns_BT = rewards_BT.flip(1).cumsum(dim=1).flip(1)
+    known_BT = trained_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
     return advantages.batch_normalize(returns_BT, known_BT, sum_over_ranks=inputs.sum_over_ranks, eps=eps)
 
 
@@ -157,13 +158,3 @@ def _sums(inputs: CreditInputs) -> Tensor:
 def _to_steps(advantages_B: Tensor, inputs: CreditInputs) -> Tensor:
     """`[B, S]`: an episode's advantage in each of its steps, 0 outside the mask."""
     return advantages_B[:, None] * inputs.step_mask_BS
-
-
-def _to_tokens(values_BS: Tensor, lengths_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """`[B, T]`: a step's value at each of its sampled tokens, 0 beyond the last; and where there is a token, bool."""
-    ends_BS = lengths_BS.cumsum(dim=1)
-    places_T = torch.arange(int(ends_BS.max()) if ends_BS.numel() else 0)
-    step_BT = (places_T[None, :, None] >= ends_BS[:, None, :]).sum(dim=2)
-    sampled_BT = step_BT < lengths_BS.shape[1]
-    values_BT = values_BS.gather(1, step_BT.clamp(max=max(lengths_BS.shape[1] - 1, 0)))
-    return values_BT.masked_fill(~sampled_BT, 0.0), sampled_BT

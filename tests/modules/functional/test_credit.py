@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modules.functional.credit import CreditInputs, dual_granularity, grpo, reinforce_pp, return_to_go, rloo
+from modules.functional.credit import (
+    CreditInputs,
+    MissingInput,
+    dual_granularity,
+    grpo,
+    reinforce_pp,
+    return_to_go,
+    rloo,
+)
 
 INPUTS = CreditInputs(
     step_rewards_BS=torch.tensor([[0.9, 0.5], [0.1, 0.0]]),
@@ -47,6 +55,7 @@ TWO = CreditInputs(
     outcome_B=torch.tensor([1.2, 0.2, float("nan"), 3.0]),
     group_size=2,
     step_lengths_BS=torch.tensor([[2, 3], [3, 0], [1, 1], [2, 0]]),
+    trained_BT=torch.arange(5) < torch.tensor([[5], [3], [2], [2]]),
 )
 NOTHING: list[list[float]] = [[0, 0], [0, 0]]
 
@@ -77,6 +86,20 @@ def test_reinforce_pp_normalises_over_all_tokens() -> None:
     assert reinforce_pp(TWO).tolist() == approx(expected)
 
 
+def test_reinforce_pp_leaves_a_frozen_agent_s_tokens_out() -> None:
+    """The third token is another agent's; what it earns goes to the token before it."""
+    one = CreditInputs(
+        step_rewards_BS=torch.tensor([[0.0, 4.0], [0.0, 0.0]]),
+        step_mask_BS=torch.tensor([[True, True], [True, False]]),
+        outcome_B=torch.tensor([1.0, 2.0]),
+        group_size=2,
+        step_lengths_BS=torch.tensor([[2, 1], [1, 0]]),
+        trained_BT=torch.tensor([[True, True, False], [True, False, False]]),
+    )  # returns 5 5 and 2: mean 4, deviation the root of 2
+    half = math.sqrt(0.5)
+    assert reinforce_pp(one).tolist() == approx([[half, half, 0], [-2 * half, 0, 0]])
+
+
 def test_reinforce_pp_takes_the_divergence_as_a_reward_of_every_token() -> None:
     one = CreditInputs(
         step_rewards_BS=torch.zeros(2, 1),
@@ -84,6 +107,7 @@ def test_reinforce_pp_takes_the_divergence_as_a_reward_of_every_token() -> None:
         outcome_B=torch.tensor([1.0, 0.0]),
         group_size=2,
         step_lengths_BS=torch.tensor([[3], [1]]),
+        trained_BT=torch.tensor([[True] * 3, [True, False, False]]),
         old_logps_BT=torch.tensor([[-1.0, -2.0, -1.0], [-1.0, 0.0, 0.0]]),
         reference_logps_BT=torch.tensor([[-2.0, -2.5, -3.0], [-0.5, float("nan"), 7.0]]),
     )
@@ -93,7 +117,7 @@ def test_reinforce_pp_takes_the_divergence_as_a_reward_of_every_token() -> None:
     std = math.sqrt(sum((x - mean) ** 2 for x in returns) / 4)
     first, second, third, other = ((x - mean) / std for x in returns)
     assert reinforce_pp(one, kl_weight=0.1).tolist() == approx([[first, second, third], [other, 0, 0]])
-    with pytest.raises(ValueError, match="reference"):
+    with pytest.raises(MissingInput, match="reference"):
         reinforce_pp(replace(one, reference_logps_BT=None), kl_weight=0.1)
 
 
@@ -114,6 +138,9 @@ def test_no_credit_is_ever_unknown(credit, unknown: str) -> None:
 
 @pytest.mark.parametrize("credit", [dual_granularity, grpo, rloo, return_to_go, reinforce_pp])
 def test_rewards_that_are_all_equal_give_no_credit(credit) -> None:
-    flat = CreditInputs(torch.zeros(6, 2), torch.ones(6, 2, dtype=torch.bool), torch.full((6,), 0.7), group_size=3,
-                        step_lengths_BS=torch.full((6, 2), 2))  # fmt: skip
+    """Of `return_to_go` where all take as many steps: who has ended gets 0 from then on, and that is a difference."""
+    lengths = TWO.step_lengths_BS if credit is not return_to_go else torch.full((4, 2), 2)
+    mask = TWO.step_mask_BS if credit is not return_to_go else torch.ones(4, 2, dtype=torch.bool)
+    zeros, outcome = torch.zeros(4, 2), torch.full((4,), 0.7)
+    flat = replace(TWO, step_rewards_BS=zeros, outcome_B=outcome, step_mask_BS=mask, step_lengths_BS=lengths)
     assert not credit(flat).any()

@@ -6,10 +6,12 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 import train
-from modules.functional.credit import Credit, dual_granularity, grpo, reinforce_pp, return_to_go, rloo
+from modules.functional.credit import Credit, CreditInputs, dual_granularity, grpo, reinforce_pp, return_to_go, rloo
+from modules.functional.gae import generalized_advantages, token_rewards
 from modules.functional.losses import clipped_policy_loss, sequence_policy_loss
 from tests.decisions import (
     Loss,
@@ -21,6 +23,18 @@ from tests.decisions import (
     stop_or_go,
 )
 
+
+def gae(inputs: CreditInputs, *, lam: float, known_values: bool) -> Tensor:
+    """`[B, T]` with the exact values of the process, or with a critic that has learnt nothing."""
+    assert inputs.step_lengths_BS is not None
+    assert inputs.trained_BT is not None
+    assert inputs.values_BT is not None
+    values_BT = inputs.values_BT if known_values else torch.zeros_like(inputs.values_BT)
+    lengths_BS, trained_BT = inputs.step_lengths_BS, inputs.trained_BT
+    rewards_BT = token_rewards(inputs.step_rewards_BS, lengths_BS, inputs.outcome_B, trained_BT)
+    return generalized_advantages(rewards_BT, values_BT, trained_BT, lam=lam)[0]
+
+
 PAGE = Path(train.__file__).parent / "docs" / "credit.md"
 PROCESSES = (stop_or_go, right_twice, costly_search)
 CREDITS: dict[str, Credit] = {
@@ -29,6 +43,9 @@ CREDITS: dict[str, Credit] = {
     "`grpo`, `scale: false`": partial(grpo, scale=False),
     "`grpo`": grpo,
     "`reinforce_pp`": reinforce_pp,
+    "GAE, values exact, λ = 0.5": partial(gae, lam=0.5, known_values=True),
+    "GAE, values 0, λ = 1": partial(gae, lam=1.0, known_values=False),
+    "GAE, values 0, λ = 0.5": partial(gae, lam=0.5, known_values=False),
     "`dual_granularity`, `statistics: step`": dual_granularity,
     "`dual_granularity`, `statistics: token`": partial(dual_granularity, statistics="token"),
     "`dual_granularity`, `statistics: step_index`": partial(dual_granularity, statistics="step_index"),
@@ -69,10 +86,11 @@ def test_the_exact_gradients_are_those_worked_out_by_hand() -> None:
 @pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize("theta", [-1.0, 0.7])
 @pytest.mark.parametrize("group_size", [2, 3])
-def test_without_deviation_and_without_itself_in_the_baseline_the_gradient_is_exact(process, theta, group_size) -> None:
+def test_without_a_deviation_and_with_a_baseline_of_others_the_gradient_is_exact(process, theta, group_size) -> None:
     made: Process = process(theta)
     assert abs(made.exact_gradient) > 0.01
-    for credit in (return_to_go, rloo):
+    exact_values, no_values = partial(gae, lam=0.5, known_values=True), partial(gae, lam=1.0, known_values=False)
+    for credit in (return_to_go, rloo, exact_values, no_values):
         assert expected_gradient(made, credit, group_size=group_size) == pytest.approx(made.exact_gradient)
 
 
