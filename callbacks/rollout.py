@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
-from torch import Tensor
+from torch import Tensor, distributed
 
+from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
 from envs.interfaces import RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
-from envs.sampling import CountingSampler
 from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure
 from modules.functional.credit import Credit, CreditInputs, Estimates, MissingInput
@@ -94,7 +95,8 @@ class RolloutCallback(Callback):
     """Fills the buffer of the datamodule at the start of every epoch, for the module to train on.
 
     Each rank samples and scores the episodes of its own questions: there is no collective call in between, since ranks
-    take different numbers of turns. An episode that could not be scored is not trained.
+    take different numbers of turns. An episode that could not be scored is not trained. `counts`, kept in checkpoints,
+    has what all ranks have sampled and what rewards have spent so far.
 
     Args:
         environment: protocol, retriever and limits.
@@ -119,6 +121,7 @@ class RolloutCallback(Callback):
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
         self.environment = environment
+        self.counts: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._sampled = 0
         self._update_start = 0.0
@@ -145,7 +148,7 @@ class RolloutCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
-        start, searched = time.perf_counter(), self.environment.seconds
+        start, searched, before = time.perf_counter(), self.environment.seconds, counted(self.sampler)
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
             episodes = self.sampling(
@@ -156,9 +159,9 @@ class RolloutCallback(Callback):
                 seed=data.seed,
                 iteration=iteration,
             )
-            sampled = time.perf_counter()
-            for_rewards = CountingSampler(self.sampler)
-            scores = combine(self.terms, episodes, RewardContext(self.environment.protocol, for_rewards))
+            sampled, rolled_out = time.perf_counter(), counted(self.sampler)
+            context = RewardContext(self.environment.protocol, self.sampler)
+            scores = combine(self.terms, episodes, context)
             scored = time.perf_counter()
             _check_scored(scores, episodes, iteration)
             estimates = module.estimate(episodes)
@@ -177,9 +180,14 @@ class RolloutCallback(Callback):
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
         pl_module.log_dict(_means(values, trainer.strategy))
-        tokens = torch.tensor([self._sampled, for_rewards.tokens], device=trainer.strategy.root_device)
-        totals = trainer.strategy.reduce(tokens, reduce_op="sum").tolist()
-        pl_module.log_dict(dict(zip(("tokens/rollout", "tokens/rewards"), map(float, totals), strict=True)))
+        for_rewards = counted(self.sampler) - rolled_out
+        tokens = Counter({"tokens/rollout": self._sampled, "tokens/rewards": tokens_in(for_rewards)})
+        spent = accounts_in(rolled_out - before + for_rewards + context.counts)
+        totals = _over_ranks(tokens + spent)
+        self.counts += accounts_in(totals)
+        pl_module.log_dict(
+            {name: float(totals[name]) for name in tokens} | {n: float(c) for n, c in self.counts.items()}
+        )
         self._seconds = {
             "time/rollout": sampled - start,
             "time/retrieval": self.environment.seconds - searched,
@@ -194,6 +202,12 @@ class RolloutCallback(Callback):
         update = {"time/update": time.perf_counter() - self._update_start}
         if trainer.logger is not None:
             trainer.logger.log_metrics(self._seconds | update | speed, step=trainer.global_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.counts)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.counts = Counter(state_dict["counts"])
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if _data(trainer).mid_iteration:
@@ -221,6 +235,15 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
+def _over_ranks(counts: Counter[str]) -> Counter[str]:
+    """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor."""
+    if not distributed.is_initialized():
+        return counts
+    of_ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(of_ranks, counts)
+    return sum(of_ranks, Counter())
+
+
 def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
     try:
         return credit(inputs)
@@ -230,6 +253,12 @@ def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
 
 def _data(trainer: Trainer) -> IterationData:
     return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def rollout_of(trainer: Trainer) -> RolloutCallback | None:
+    """The callback that fills the buffer, for those beside it."""
+    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    return next((callback for callback in callbacks if isinstance(callback, RolloutCallback)), None)
 
 
 def _check_scored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
