@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,12 +19,12 @@ from torch import Tensor, distributed
 
 from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
-from envs.interfaces import RewardContext, Sampler
+from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.types import Episode, Question
-from evaluation.rollout_metrics import measure
+from evaluation.rollout_metrics import measure, search_truth
 from modules.functional.credit import Credit, CreditInputs, Estimates, MissingInput
 from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms
@@ -103,6 +104,7 @@ class RolloutCallback(Callback):
         sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         sampling: how the episodes of an iteration are sampled; independent groups by default.
+        oracle: logs how many searches were needless and how many statements untrue, where truth is known.
 
     Raises:
         ConfigError: rewards or sampler do not fit; on setting up, module or data lack something, or the policy cannot
@@ -118,9 +120,10 @@ class RolloutCallback(Callback):
         *,
         rewards: Mapping[str, Term],
         sampling: Sampling = independent_groups,
+        oracle: Oracle | None = None,
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
-        self.environment = environment
+        self.environment, self.oracle = environment, oracle
         self.counts: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._sampled = 0
@@ -166,7 +169,7 @@ class RolloutCallback(Callback):
             _check_scored(scores, episodes, iteration)
             estimates = module.estimate(episodes)
         estimated = time.perf_counter()
-        inputs = credit_inputs(episodes, scores, data.group_size, estimates)
+        inputs = credit_inputs(episodes, scores, data.group_size, estimates, partial(_sum, trainer.strategy))
         advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
@@ -179,6 +182,8 @@ class RolloutCallback(Callback):
         self.latest = Iteration(episodes, data.group_size, scores, advantages_BS)
         self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
+        if self.oracle is not None:
+            values |= search_truth(episodes, self.oracle)
         pl_module.log_dict(_means(values, trainer.strategy))
         for_rewards = counted(self.sampler) - rolled_out
         tokens = Counter({"tokens/rollout": self._sampled, "tokens/rewards": tokens_in(for_rewards)})
@@ -227,11 +232,16 @@ def _evaluating(module: LightningModule) -> Iterator[None]:
         module.train()
 
 
+def _sum(strategy: Strategy, tensor: Tensor) -> Tensor:
+    """A tensor added up over all ranks, on the CPU."""
+    return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+
+
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
     """Means over all ranks; NaN for a tag without any value."""
     known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
-    totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
+    totals = _sum(strategy, totals).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.answers import exact_match
-from envs.interfaces import Protocol
+from envs.interfaces import Oracle, Protocol
 from envs.types import Episode, Status
 from modules.functional.advantages import no_spread
 from modules.rewards.terms import NAN, Scores
@@ -58,6 +58,15 @@ def measure(
     values["completions/mean_turns"] = _floats(len(turns) for turns in sampled)
     values["completions/clipped_ratio"] = _floats(turn.finish == "length" for turns in sampled for turn in turns)
     return values
+
+
+def search_truth(episodes: Sequence[Episode], oracle: Oracle) -> dict[str, Tensor]:
+    """What an oracle says of every search and of every statement without one, where it can tell."""
+    judged = [oracle.judge(episode) for episode in episodes if episode.status != "error"]
+    return {
+        "search/needless_rate": _floats(v for judgement in judged for v in judgement.needless if v is not None),
+        "search/unfounded_rate": _floats(v for judgement in judged for v in judgement.unfounded if v is not None),
+    }
 
 
 def _by_outcome(name: str, reward_BS: Tensor, episodes: Sequence[Episode], mask_BS: Tensor) -> dict[str, Tensor]:

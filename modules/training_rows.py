@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,14 +11,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import CHANNELS, PackedSequence, pack
 from envs.types import Episode
-from modules.functional.credit import CreditInputs, Estimates
+from modules.functional.credit import CreditInputs, Estimates, one_rank
 from modules.rewards.terms import Scores
 from modules.token_order import by_step, by_turn
 from modules.training import TrainingError
 
 
 def credit_inputs(
-    episodes: Sequence[Episode], scores: Scores, group_size: int, estimates: Estimates | None = None
+    episodes: Sequence[Episode],
+    scores: Scores,
+    group_size: int,
+    estimates: Estimates | None = None,
+    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank,
 ) -> CreditInputs:
     """What a credit function reads of scored episodes; they come group by group."""
     estimates = estimates or Estimates()
@@ -37,6 +41,7 @@ def credit_inputs(
         old_logps_BT=sampled_BT if estimates.old_logps_BT is None else estimates.old_logps_BT,
         values_BT=estimates.values_BT,
         reference_logps_BT=estimates.reference_logps_BT,
+        sum_over_ranks=sum_over_ranks,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -47,7 +47,8 @@ class Teacher(WritesAtOnce):
 
     It looks up hop after hop and never mentions a later one. A passage that was not found is asked for once more in
     other words; then the teacher says so and answers "unknown" (or "no", to a comparison), so a world that cannot be
-    solved with a retriever shows in its exact match. Wording is chosen by a request's seed.
+    solved with a retriever shows in its exact match. Wording is chosen by a request's seed. A format without claims has
+    what was read in the thought of the next move.
 
     Args:
         world: the stage folder of a made world.
@@ -92,6 +93,10 @@ class Teacher(WritesAtOnce):
             else:
                 moves.append(self._conclude(episode, needed, None if remembered else flaw, rng))
             past.settle(moves[-1].text != UNKNOWN)
+        if past.unread is not None:
+            hop, found = past.unread
+            read = self._thought("found" if found else "missing", hop, rng)
+            moves[0] = replace(moves[0], thought=f"{read} {moves[0].thought}")
         return moves
 
     def _look_up(self, episode: Episode, hops: Sequence[Hop], past: _Past, rng: Random) -> Move:
@@ -127,12 +132,16 @@ class Teacher(WritesAtOnce):
 
 @dataclass
 class _Past:
-    """What the teacher has done so far, read from its steps; `hits` are those that no claim has followed yet."""
+    """What the teacher has done so far, read from its steps; `hits` are those that no claim has followed yet.
+
+    `unread`, in a format without claims: the hop that was searched for last, and whether its passage was found.
+    """
 
     settled: int = 0
     failures: int = 0
     queries: list[str] = field(default_factory=list)
     hits: tuple[Hit, ...] | None = None
+    unread: tuple[Hop, bool] | None = None
 
     @classmethod
     def of(cls, steps: Sequence[Step], hops: Sequence[Hop], *, reads: bool) -> _Past:
@@ -143,7 +152,8 @@ class _Past:
                 past.queries.append(step.query)
                 past.hits = step.hits
                 if not reads:
-                    past.settle(_is_about(step.hits, hops[past.settled]))
+                    past.unread = (hops[past.settled], _is_about(step.hits, hops[past.settled]))
+                    past.settle(past.unread[1])
             if step.claim and step.kind != "answer":
                 past.settle(step.claim != UNKNOWN)
         return past

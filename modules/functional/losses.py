@@ -86,6 +86,60 @@ def clipped_policy_loss(
     return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
 
 
+def sequence_policy_loss(
+    logps_BT: Tensor,
+    old_logps_BT: Tensor,
+    advantages_B: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """The negative clipped surrogate with one ratio and one advantage a sequence.
+
+    -mean over rows of min(rho A, clip(rho, 1 - low, 1 + high) A), rho = exp(mean over the mask of new - old).
+    Source: GSPO, arXiv 2507.18071, Eqs 5 and 7.
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        advantages_B: `[B]`.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        denominator: what to divide by in place of the number of rows with a trained token.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    return clipped_policy_loss(
+        with_sequence_ratio(logps_BT, old_logps_BT, mask_BT),
+        old_logps_BT,
+        advantages_B[:, None].expand_as(logps_BT),
+        mask_BT,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        aggregate="sequence_mean",
+        denominator=denominator,
+    )
+
+
+def with_sequence_ratio(logps_BT: Tensor, old_logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Log-probabilities whose ratio to the old ones is the same for all tokens of a row: their geometric mean.
+
+    The gradient is each token's own. So a loss over them, with aggregate `sequence_mean`, is GSPO's where the
+    advantages of a row are equal, and GSPO-token's where they are not (arXiv 2507.18071, Eqs 13 and 14).
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        mask_BT: `[B, T]`, true on trained tokens; what comes back elsewhere means nothing.
+    """
+    mask_BT = mask_BT.bool()
+    gaps_BT = (logps_BT.detach() - old_logps_BT).masked_fill(~mask_BT, 0.0)
+    mean_B1 = gaps_BT.sum(dim=1, keepdim=True) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    return old_logps_BT + mean_B1 + (logps_BT - logps_BT.detach())
+
+
 def clipped_tokens(
     logps_BT: Tensor, old_logps_BT: Tensor, advantages_BT: Tensor, *, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:

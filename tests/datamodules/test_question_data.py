@@ -62,6 +62,21 @@ def test_ranks_share_the_questions_out() -> None:
     assert [len(share) for share in shares] == [2, 2]
 
 
+def test_what_replaces_a_question_depends_on_its_place_and_the_round_alone() -> None:
+    made = data(20, questions_per_iteration=4)
+    rounds = [ids(made.spares(3, round)) for round in range(4)]
+    everything = [*ids(made.chosen(3)), *(one for spares in rounds for one in spares)]
+    assert len(set(everything)) == len(everything) == 20, "nobody is asked the same question twice"
+    assert [ids(data(20, questions_per_iteration=4).spares(3, round)) for round in range(4)] == rounds
+    assert [ids(made.spares(2, round)) for round in range(4)] != rounds
+    ranks = [data(20, questions_per_iteration=4, world_size=2, rank=rank) for rank in (0, 1)]
+    for round in range(4):
+        first, second = (ids(rank.spares(3, round)) for rank in ranks)
+        assert [first[0], second[0], first[1], second[1]] == rounds[round]
+    with pytest.raises(ConfigError, match="20 questions are too few for 5 rounds"):
+        made.spares(3, 4)
+
+
 def row(length: int) -> PackedSequence:
     return PackedSequence(
         torch.full((length,), length, dtype=torch.int32),

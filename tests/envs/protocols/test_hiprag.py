@@ -100,7 +100,7 @@ def test_well_formed(texts: list[str], shown: str) -> None:
 @pytest.mark.parametrize(
     ("texts", "shown"),
     [
-        ([ENDS], "answer!"),  # no step at all
+        ([ENDS], "invalid! answer!"),  # no step at all
         ([KNOWS + ENDS], "statement! answer"),  # the step that the environment has opened is opened again
         ([ASKS + "more", READS + ENDS], "search! answer"),  # text after the turn's end
         ([ASKS, "Ada" + ENDS], "search! answer"),  # no conclusion

@@ -139,6 +139,17 @@ def test_a_turn_may_hold_all_that_can_be_said_before_the_next_search(village: Pa
     ]
 
 
+def test_where_nothing_can_be_claimed_the_next_thought_says_what_was_read(village: Path) -> None:
+    for seed in range(8):
+        texts = [turn.text for turn in taught(village, BORN, protocol=SearchOnly(), seed=seed).turns]
+        assert "Ilva" not in texts[0]
+        assert texts[1].partition("<find>")[0].count("Ilva Tarrow (architect)") == 2  # read, and looked up next
+        assert "Keldan" not in texts[1]
+        assert "Keldan" in texts[2].partition("<say>")[0]
+    missed = taught(village, BORN, misses=[0], protocol=SearchOnly()).turns[1].text
+    assert missed.startswith(("None of the passages is about The Silent Orchard.", "The passages do not tell"))
+
+
 def test_a_format_that_cannot_search_is_refused_before_any_work(village: Path) -> None:
     protocol = Direct(byte_tokenizer(), retrieve=True)  # pyright: ignore[reportArgumentType]
     with pytest.raises(
