@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import typing
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,69 +16,23 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor, distributed
 
+from callbacks.learner import IterationData, Learner
+from callbacks.resampling import ScoredGroups, replace_flat_groups
 from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
 from envs.interfaces import Oracle, RewardContext, Sampler
-from envs.packing import PackedSequence
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure, search_truth
-from modules.functional.credit import Credit, CreditInputs, Estimates, MissingInput
-from modules.policy import Policy
+from modules.functional.credit import Credit, CreditInputs, MissingInput
 from modules.rewards.terms import Scores, Term, combine, read_terms
 from modules.sharding import gathered
-from modules.training_rows import credit_inputs, step_means, token_advantages, training_rows
+from modules.training_rows import credit_inputs, flat_groups, step_means, token_advantages, training_rows
 
 
 class ScoringError(UserError):
     """Nothing of an iteration could be scored: there is nothing to learn from."""
-
-
-@typing.runtime_checkable
-class Learner(typing.Protocol):
-    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`).
-
-    `smallest_group` is how many episodes of a question its credit needs.
-    """
-
-    policy: Policy
-    temperature: float
-    credit: Credit
-    smallest_group: int
-
-    def estimate(self, episodes: Sequence[Episode]) -> Estimates:
-        """What a critic, a reference or the policy itself says of the sampled tokens; without any collective call."""
-        ...
-
-    def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
-        """Which episodes train, `[B]` bool."""
-        ...
-
-    def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
-        """What the loss reads of every sampled token, `[B, T]` by name; here ranks may share their statistics."""
-        ...
-
-
-@typing.runtime_checkable
-class IterationData(typing.Protocol):
-    """What the callback needs of the datamodule (`datamodules.question_data:QuestionData`)."""
-
-    group_size: int
-    seed: int
-
-    def share(self, iteration: int) -> list[Question]:
-        """This rank's questions of an iteration."""
-        ...
-
-    def fill(self, episodes: Sequence[Sequence[PackedSequence]]) -> None:
-        """Replace the buffer by the training sequences of each episode."""
-        ...
-
-    @property
-    def mid_iteration(self) -> bool:
-        """Whether a part of the buffer was served and a part was not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +78,8 @@ class RolloutCallback(Callback):
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
         self.environment, self.oracle = environment, oracle
         self.counts: Counter[str] = Counter()
-        self._seconds: dict[str, float] = {}
-        self._sampled = 0
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._sampled = self._for_rewards = 0  # tokens of an iteration
         self._update_start = 0.0
         self.latest: Iteration | None = None
 
@@ -146,29 +99,23 @@ class RolloutCallback(Callback):
                 f"group_size {size}: this module's credit compares the episodes of a question, at least "
                 f"{pl_module.smallest_group}; with a critic (modules.ppo:PPO) a question needs one alone"
             )
+        if rounds := pl_module.resample_rounds:
+            _data(trainer).spares(0, rounds - 1)  # raises where there are too few questions
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
-        start, searched, before = time.perf_counter(), self.environment.seconds, counted(self.sampler)
+        self._seconds.clear()
+        self._for_rewards = 0
+        searched, before = self.environment.seconds, counted(self.sampler)
+        context = RewardContext(self.environment.protocol, self.sampler)
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
-            episodes = self.sampling(
-                self.environment,
-                self.sampler,
-                data.share(iteration),
-                group_size=data.group_size,
-                seed=data.seed,
-                iteration=iteration,
-            )
-            sampled, rolled_out = time.perf_counter(), counted(self.sampler)
-            context = RewardContext(self.environment.protocol, self.sampler)
-            scores = combine(self.terms, episodes, context)
-            scored = time.perf_counter()
-            _check_scored(scores, episodes, iteration)
-            estimates = module.estimate(episodes)
-        estimated = time.perf_counter()
+            groups = self._groups(module, data, iteration, context)
+            episodes, scores = groups.episodes, groups.scores
+            with self._timed("time/estimates"):
+                estimates = module.estimate(episodes)
         inputs = credit_inputs(episodes, scores, data.group_size, estimates, partial(_sum, trainer.strategy))
         advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
@@ -180,26 +127,65 @@ class RolloutCallback(Callback):
         per_step = advantages.shape == inputs.step_lengths_BS.shape
         advantages_BS = advantages if per_step else step_means(advantages_BT, inputs.step_lengths_BS)
         self.latest = Iteration(episodes, data.group_size, scores, advantages_BS)
-        self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
         if self.oracle is not None:
             values |= search_truth(episodes, self.oracle)
         pl_module.log_dict(_means(values, trainer.strategy))
-        for_rewards = counted(self.sampler) - rolled_out
-        tokens = Counter({"tokens/rollout": self._sampled, "tokens/rewards": tokens_in(for_rewards)})
-        spent = accounts_in(rolled_out - before + for_rewards + context.counts)
-        totals = _over_ranks(tokens + spent)
+        self._sampled = _tokens(episodes) + _tokens(groups.thrown_away)
+        counts = {"tokens/rollout": self._sampled, "tokens/rewards": self._for_rewards}
+        if module.resample_rounds:
+            counts["groups/resampled"] = len(groups.thrown_away) // data.group_size
+            counts["groups/flat"] = len(flat_groups(advantages_BT, data.group_size))
+            counts["tokens/thrown_away"] = _tokens(groups.thrown_away)
+        spent = counted(self.sampler) - before + context.counts
+        totals = _over_ranks(Counter(counts) + accounts_in(spent))
         self.counts += accounts_in(totals)
         pl_module.log_dict(
-            {name: float(totals[name]) for name in tokens} | {n: float(c) for n, c in self.counts.items()}
+            {name: float(totals[name]) for name in counts} | {n: float(c) for n, c in self.counts.items()}
         )
-        self._seconds = {
-            "time/rollout": sampled - start,
-            "time/retrieval": self.environment.seconds - searched,
-            "time/prm": scored - sampled,
-            "time/estimates": estimated - scored,
-        }
+        self._seconds["time/retrieval"] = self.environment.seconds - searched
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
+
+    def _groups(self, module: Learner, data: IterationData, iteration: int, context: RewardContext) -> ScoredGroups:
+        """This rank's episodes of an iteration and their rewards, flat groups sampled anew where the module asks."""
+
+        def sample(questions: list[Question]) -> list[Episode]:
+            settings = {"group_size": data.group_size, "seed": data.seed, "iteration": iteration}
+            with self._timed("time/rollout"):
+                return self.sampling(self.environment, self.sampler, questions, **settings)
+
+        def score(episodes: Sequence[Episode]) -> Scores:
+            before = tokens_in(counted(self.sampler))
+            with self._timed("time/prm"):
+                scores = combine(self.terms, episodes, context)
+            self._for_rewards += tokens_in(counted(self.sampler)) - before
+            return scores
+
+        def flat(groups: ScoredGroups) -> list[int]:
+            inputs = credit_inputs(groups.episodes, groups.scores, data.group_size, None, _no_other_ranks)
+            assert inputs.step_lengths_BS is not None
+            advantages_BT = token_advantages(_advantages(module.credit, inputs), inputs.step_lengths_BS)
+            return flat_groups(advantages_BT, data.group_size)
+
+        def sample_others(number: int, places: Sequence[int]) -> list[Episode]:
+            spares = data.spares(iteration, number)
+            return sample([spares[place] for place in places])
+
+        episodes = sample(data.share(iteration))
+        groups = ScoredGroups(episodes, score(episodes))
+        _check_scored(groups.scores, episodes, iteration)
+        rounds = module.resample_rounds
+        rules = {"group_size": data.group_size, "rounds": rounds}
+        groups = replace_flat_groups(groups, **rules, flat=flat, sample=sample_others, score=score)
+        if groups.thrown_away:
+            _check_scored(groups.scores, groups.episodes, iteration)
+        return groups
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[name] += time.perf_counter() - start
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Straight to the logger: times differ from run to run, so they are no result of the stage.
@@ -235,6 +221,16 @@ def _evaluating(module: LightningModule) -> Iterator[None]:
 def _sum(strategy: Strategy, tensor: Tensor) -> Tensor:
     """A tensor added up over all ranks, on the CPU."""
     return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+
+
+def _no_other_ranks(sums: Tensor) -> Tensor:
+    """In place of `_sum` while ranks sample, where no collective call may be."""
+    raise MissingInput("zero_variance: resample needs credit that compares the episodes of a group alone")
+
+
+def _tokens(episodes: Sequence[Episode]) -> int:
+    """Sampled tokens."""
+    return sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
 
 
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:

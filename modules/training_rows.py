@@ -81,6 +81,12 @@ def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
     return torch.stack([torch.nn.functional.pad(row, (0, T - len(row))) for row in rows])
 
 
+def flat_groups(advantages_BT: Tensor, group_size: int) -> list[int]:
+    """The numbers of the groups whose advantages are all 0: nothing is learnt from them."""
+    some_Q = (advantages_BT != 0).reshape(-1, group_size * advantages_BT.shape[1]).any(dim=1)
+    return (~some_Q).nonzero().flatten().tolist()
+
+
 def step_means(advantages_BT: Tensor, lengths_BS: Tensor) -> Tensor:
     """The mean advantage of each step's tokens, `[B, T]` -> `[B, S]`, for metrics; 0 for a step without tokens."""
     sums_BS = torch.zeros(lengths_BS.shape)

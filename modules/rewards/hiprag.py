@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from common.accounts import JUDGE_CALLS
 from common.answers import cover_match, exact_match
 from common.errors import ConfigError
 from envs.interfaces import RewardContext, Verifier
@@ -127,6 +128,7 @@ class HierarchicalReward:
         """The verdicts on all steps of these episodes, each kind of check put to its verifier at once."""
         over = [check for episode in episodes for check in over_search_checks(episode, asked)] if self._over else []
         under = [check for episode in episodes for check in under_search_checks(episode)] if self._under else []
+        context.counts[JUDGE_CALLS] += len(over) + len(under)
         same = self._over.verify(over) if self._over else []
         holds = self._under.verify(under) if self._under else []
         context.log("over_search", _numbers(same))

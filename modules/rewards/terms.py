@@ -137,6 +137,25 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
     return scores
 
 
+def replaced(scores: Scores, rows: Sequence[int], fresh: Scores) -> Scores:
+    """Scores in which some rows are those of other episodes, scored with the same terms; S is the larger of the two."""
+    S = max(scores.step_mask_BS.shape[1], fresh.step_mask_BS.shape[1])
+    index = torch.tensor(rows, dtype=torch.long)
+
+    def mixed(old: Tensor, new: Tensor) -> Tensor:
+        if old.dim() == 2:
+            old, new = (torch.nn.functional.pad(values, (0, S - values.shape[1])) for values in (old, new))
+        return old.index_copy(0, index, new)
+
+    return Scores(
+        step_BS=mixed(scores.step_BS, fresh.step_BS),
+        step_mask_BS=mixed(scores.step_mask_BS, fresh.step_mask_BS),
+        outcome_B=mixed(scores.outcome_B, fresh.outcome_B),
+        breakdown={name: mixed(values, fresh.breakdown[name]) for name, values in scores.breakdown.items()},
+        failures=scores.failures | fresh.failures,
+    )
+
+
 def _table(name: str, term: Term, returned: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:
     """What a reward returned as one tensor, `[B, S]` or `[B]`, on the CPU."""
     if term.level == "outcome":

@@ -198,6 +198,7 @@ def test_clip_ratios_count_the_tokens_without_gradient_at_either_end(batch: Sequ
     made = module()
     logps = old + ratios.log()
     made._log(literal, 0, logps, old, torch.zeros_like(old))
+    made._log_clips(literal, logps, old)
     logged = made.logged  # pyright: ignore
     assert logged["clip_ratio/low_mean"] == pytest.approx(0.3)
     assert logged["clip_ratio/high_mean"] == pytest.approx(0.2)
