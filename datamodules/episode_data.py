@@ -20,7 +20,8 @@ class EpisodeData(LightningDataModule):
     """The sequences of the episodes of a stage, packed; the policy's tokens of trainable turns are trained.
 
     Args:
-        path: a stage folder that holds `data/episodes.jsonl`.
+        path: a stage folder that holds `data/episodes.jsonl`, or several, whose episodes are mixed:
+            every optimiser step has its share of each, if it has several micro-batches.
         batch_size: sequences of an optimiser step, of all ranks together.
         micro_batch: sequences of one forward pass, of all ranks together; None takes all of a step at once. The
             Trainer's `accumulate_grad_batches` follows from it.
@@ -35,7 +36,7 @@ class EpisodeData(LightningDataModule):
 
     def __init__(
         self,
-        path: Path,
+        path: Path | list[Path],
         *,
         batch_size: int = 16,
         micro_batch: int | None = None,
@@ -47,7 +48,9 @@ class EpisodeData(LightningDataModule):
         if batch_size < 1 or not 0 <= validation < 1 or max_tokens < 2:
             settings = f"batch_size {batch_size}, validation {validation}, max_tokens {max_tokens}"
             raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
-        self.path, self.validation, self.max_tokens = Path(path) / "data" / "episodes.jsonl", validation, max_tokens
+        folders = path if isinstance(path, list) else [path]
+        self.paths = [Path(folder) / "data" / "episodes.jsonl" for folder in folders]
+        self.validation, self.max_tokens = validation, max_tokens
         self.batch_size, self.micro_batch, self.seed = batch_size, micro_batch or batch_size, seed
         self.train: list[PackedSequence] = []
         self.held_out: list[PackedSequence] = []
@@ -57,7 +60,7 @@ class EpisodeData(LightningDataModule):
         if self.train:
             return
         too_long = 0
-        for where, row in numbered_rows(self.path):
+        for where, row in (pair for path in self.paths for pair in numbered_rows(path)):
             episode = episode_from_row(row, where)
             place = stable_hash(self.seed, "validation", episode.question.id) / 2**63
             part = self.held_out if place < self.validation else self.train
@@ -67,9 +70,12 @@ class EpisodeData(LightningDataModule):
                 else:
                     part.append(pack(sequence))
         if too_long:
-            log.warning("%s: %d sequences of more than %d tokens left out", self.path, too_long, self.max_tokens)
+            log.warning("%s: %d sequences of more than %d tokens left out", self._where(), too_long, self.max_tokens)
         if not self.train:
-            raise DataError(f"{self.path}: no sequence of {EPISODE} is left to train on")
+            raise DataError(f"{self._where()}: no sequence of {EPISODE} is left to train on")
+
+    def _where(self) -> str:
+        return ", ".join(map(str, self.paths))
 
     def train_dataloader(self) -> Batches[PackedSequence, SequenceBatch]:
         return self._batches(self.train, shuffle=True)
@@ -89,4 +95,5 @@ class EpisodeData(LightningDataModule):
             seed=self.seed,
             lengths=[len(sequence) for sequence in sequences],
             shuffle=shuffle,
+            step=self.batch_size // self.micro_batch if len(self.paths) > 1 else 1,
         )

@@ -14,7 +14,7 @@ from datamodules.records import question_to_row, write_rows
 from envs.protocols.prorag import TAGS
 from envs.types import Question
 from envs.world.facts import World, make_world
-from envs.world.guesses import facts_seen, guess_baselines
+from envs.world.guesses import facts_seen, guess_baselines, guess_unknown
 from envs.world.names import Names
 from envs.world.passages import passage
 from envs.world.questions import choose, question
@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 SPLITS = {"sft": 400.0, "search": 320.0, "refine": 380.0, "rl": 700.0, "dev": 300.0, "test": 300.0}
 HELD_OUT = ("dev", "test")
 LEAK = 0.30  # above this a policy gets far without searching
-HEADLINE = ("entities", "facts", "questions", "vocabulary", "guess_em", "guess_single_em", "facts_seen")
+HEADLINE = (
+    *("entities", "facts", "known", "questions", "vocabulary"),
+    *("guess_em", "guess_single_em", "guess_unknown_em", "facts_seen"),
+)
 
 
 class WorldData:
@@ -40,6 +43,7 @@ class WorldData:
         skew: Zipf exponent of how often an entity is a value; 0 is even.
         namesakes: share of people and of works that bear the name of another, in [0, 1].
         paraphrases: wordings of each relation, 1 to 3.
+        known: share of the facts that a policy is to know by heart, in [0, 1]: `WorldFacts` asks for them.
         splits: sizes or shares; only their proportions count. A question's split is a function of hash(seed, id).
         tags: control tags that are tokens of the tokenizer.
         texts: more texts whose words the tokenizer knows, such as a protocol's instruction.
@@ -62,6 +66,7 @@ class WorldData:
         skew: float = 0.8,
         namesakes: float = 0.1,
         paraphrases: int = 3,
+        known: float = 0.0,
         splits: dict[str, float] | None = None,
         tags: tuple[str, ...] = TAGS,
         texts: tuple[str, ...] = (),
@@ -75,7 +80,7 @@ class WorldData:
         }
         self.hops, self.questions = tuple(hops), questions
         self.comparison = round(comparison * questions) if comparison < 1 else round(comparison)
-        self.skew, self.namesakes, self.paraphrases = skew, namesakes, paraphrases
+        self.skew, self.namesakes, self.paraphrases, self.known = skew, namesakes, paraphrases, known
         # Sorted, for the order in which a file gives them is no setting.
         self.splits = dict(sorted((SPLITS if splits is None else splits).items()))
         self.tags, self.texts = tuple(tags), tuple(texts)
@@ -87,7 +92,7 @@ class WorldData:
         if rank or (data / "world.json").exists():
             return
         names = Names(self.counts, english())
-        world = make_world(names, seed=seed, skew=self.skew, namesakes=self.namesakes)
+        world = make_world(names, seed=seed, skew=self.skew, namesakes=self.namesakes, known=self.known)
         split_of = {
             split: [question(world, identity, seed=seed, paraphrases=self.paraphrases) for identity in identities]
             for split, identities in choose(
@@ -110,9 +115,12 @@ class WorldData:
         write_json(data / "world.json", self._summary(world, split_of, len(tokenizer), seed))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Headline: counts, and what guessing scores and memory may cover of the test split, in [0, 1]."""
+        """Headline: counts, and what guessing scores and memory may cover of the test split, in [0, 1].
+
+        Where facts are known also their number, and what guessing scores on the others.
+        """
         summary = json.loads((Path(folder) / "data" / "world.json").read_text(encoding="utf-8"))
-        return {name: float(summary[name]) for name in HEADLINE}
+        return {name: float(summary[name]) for name in HEADLINE if name in summary}
 
     def _passages(self, world: World, seed: int) -> Iterator[dict[str, Any]]:
         for entity in world:
@@ -129,12 +137,15 @@ class WorldData:
                 "this world leaks: guessing by relation answers %.0f %% of the test questions; lower `skew`",
                 100 * guesses["guess_em"],
             )
+        settings = {name: value for name, value in vars(self).items() if name not in ("texts", "known")}
+        known = sum(hop.known for hop in world.facts())
         return {
             "schema": "world/1",
             "seed": seed,
-            "settings": {name: value for name, value in vars(self).items() if name != "texts"},
+            "settings": settings | ({"known": self.known} if self.known else {}),
             "entities": len(world),
             "facts": sum(len(entity.facts) for entity in world),
+            **({"known": known, "guess_unknown_em": guess_unknown(world)} if known else {}),
             "questions": sum(map(len, questions.values())),
             "splits": {split: len(members) for split, members in questions.items()},
             "vocabulary": vocabulary,
@@ -152,6 +163,7 @@ class WorldData:
             (not self.hops or not {*self.hops} <= {1, 2, 3, 4}, f"hops {list(self.hops)} must be from 1 to 4"),
             (not 1 <= self.paraphrases <= 3, f"paraphrases {self.paraphrases} must be 1, 2 or 3"),
             (not 0 <= self.namesakes <= 1, f"namesakes {self.namesakes} must be in [0, 1]"),
+            (not 0 <= self.known <= 1, f"known {self.known} must be in [0, 1]"),
             (self.skew < 0, f"skew {self.skew} must not be negative"),
             (self.questions < 1, f"questions {self.questions} must be positive"),
             (not 0 <= self.comparison < self.questions, f"comparison {self.comparison} must be less than questions"),

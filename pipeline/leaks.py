@@ -4,8 +4,9 @@ What a callback asks during a fit, or is of a `split: dev`, has the role `dev`: 
 it, so no other evaluation may share it.
 
 A component that takes questions has an argument `questions`, a source, and a `role`: an argument or a class attribute.
-A component that only looks questions up (gold passages, say) has `role = None` and is not compared. A component without
-a role is an error.
+A component that only looks questions up (gold passages, say) has `role = None` and is not compared; nor is a source
+with `role = None`: facts that a policy is meant to know, in training and in evaluation alike. A component without a
+role is an error.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _uses(plan: Plan) -> Iterator[_Use]:
 
 def _uses_in(value: object, key: Key, origins: Origins) -> Iterator[_Use]:
     if is_component(value) and is_component(source := value.get("questions")):
-        role = _role(value, key, origins)
+        role = _role(value, key, origins) if _compared(source, key, origins) else None
         if role is not None and role not in ROLES:
             raise ConfigError(f"unknown role '{role}' at {origins.at(key)}{suggest(role, ROLES)}")
         if role == "eval" and (key[2] == "callbacks" or "dev" in (value.get("split"), source.get("split"))):
@@ -127,6 +128,10 @@ def _uses_in(value: object, key: Key, origins: Origins) -> Iterator[_Use]:
             yield _Use(role, (*key, "questions"), source)
     for name, item in children(value):
         yield from _uses_in(item, (*key, name), origins)
+
+
+def _compared(source: dict[str, Any], key: Key, origins: Origins) -> bool:
+    return getattr(locate(source["target"], (*key, "questions"), origins), "role", "") is not None
 
 
 def _role(component: dict[str, Any], key: Key, origins: Origins) -> str | None:

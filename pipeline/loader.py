@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import (
@@ -93,7 +94,8 @@ def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: K
     """
     converted = {}
     for name, value in arguments.items():
-        kind = annotations[name] if _supported(annotations[name]) else Any
+        kind = _alternative(annotations[name], value)
+        kind = kind if _supported(kind) else Any
         with _explained(origins, key):
             try:
                 converted[name] = _converted(name, value, kind)
@@ -110,6 +112,16 @@ def _converted(name: str, value: Any, kind: Any) -> Any:
     # a field's default cannot be mutable, hence the two steps
     checked: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), {name: value}))
     return getattr(checked, name)
+
+
+def _alternative(annotation: Any, value: Any) -> Any:
+    """Of `Path | list[Path]` the kind that fits a value: OmegaConf knows unions of single values alone."""
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    lists = [kind for kind in kinds if get_origin(kind) is list]
+    single = [kind for kind in kinds if kind not in lists]
+    if not lists or single == [NoneType]:
+        return annotation
+    return lists[0] if isinstance(value, list) else Union[tuple(single)]  # noqa: UP007 (made of values)
 
 
 def _supported(annotation: Any) -> bool:

@@ -27,13 +27,19 @@ class WorldQuestions(JSONLQuestions):
         sample: int | None = None,
         seed: int = 0,
     ) -> None:
-        data = Path(path) / "data"
         # Salted: the world itself samples by hash(seed, id), so the smallest of these hashes are a biased sample.
         seed = stable_hash("sample", seed)
-        super().__init__(data / "questions.jsonl", split=split, part=part, limit=limit, sample=sample, seed=seed)
-        self._corpus = data / "corpus.jsonl"
+        super().__init__(
+            Path(path) / "data" / "questions.jsonl", split=split, part=part, limit=limit, sample=sample, seed=seed
+        )
+        self._folder = Path(path)
 
     def documents(self) -> Iterator[Document]:
         """All passages of the world, whatever the split."""
-        for _, row in numbered_rows(self._corpus):
-            yield Document(row["id"], row["title"], row["text"])
+        return passages(self._folder)
+
+
+def passages(world: Path) -> Iterator[Document]:
+    """All passages of a world, by its stage folder."""
+    for _, row in numbered_rows(Path(world) / "data" / "corpus.jsonl"):
+        yield Document(row["id"], row["title"], row["text"])

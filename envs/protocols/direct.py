@@ -83,4 +83,4 @@ class Direct:
         return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
-        return moves[0].text
+        return f"{self.codec.neutralise(moves[0].text)}{self.codec.tokenizer.eos_token}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -25,6 +26,7 @@ class Entity:
     """A person, city, work, organisation or country; `facts` maps a relation to the id of its value.
 
     `name` may be shared by two namesakes; `title` is the name, with the type in brackets where needed, and unique.
+    `known` are the relations whose value a policy is taught by heart.
     """
 
     id: str
@@ -33,6 +35,7 @@ class Entity:
     type: str
     title: str
     facts: dict[str, str]
+    known: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
         """What the entity may be called in an answer, the unique title first."""
@@ -46,6 +49,11 @@ class Hop:
     subject: Entity
     relation: str
     value: Entity
+
+    @property
+    def known(self) -> bool:
+        """Whether it is taught by heart, so that a search for it is needless."""
+        return self.relation in self.subject.known
 
 
 class World:
@@ -64,6 +72,12 @@ class World:
         """The look-up of a relation of the entity with this id; KeyError where there is none."""
         entity = self.entities[subject]
         return Hop(entity, relation, self.entities[entity.facts[relation]])
+
+    def facts(self) -> Iterator[Hop]:
+        """Every fact, in the order of the entities."""
+        for entity in self:
+            for relation in entity.facts:
+                yield self.hop(entity.id, relation)
 
     def walk(self, subject: str, relations: Sequence[str]) -> tuple[Hop, ...]:
         """Follow a chain of relations from the entity with this id."""
@@ -92,7 +106,8 @@ class World:
         with atomic_write(path) as file:
             for e in self:
                 row = {"schema": SCHEMA, "id": e.id, "kind": e.kind, "name": e.name, "type": e.type, "title": e.title}
-                file.write(json.dumps(row | {"facts": e.facts}, ensure_ascii=False) + "\n")
+                row |= {"facts": e.facts} | ({"known": e.known} if e.known else {})
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> World:
@@ -112,19 +127,20 @@ class World:
                 row = json.loads(line)
                 if row.pop("schema") != SCHEMA:
                     raise ValueError
-                entities.append(Entity(**row))
+                entities.append(Entity(**row | {"known": tuple(row.get("known", ()))}))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise DataError(f"{path}:{number}: not a row of {SCHEMA}; make the world again") from error
         return cls(entities)
 
 
-def make_world(names: Names, *, seed: int, skew: float, namesakes: float) -> World:
+def make_world(names: Names, *, seed: int, skew: float, namesakes: float, known: float = 0.0) -> World:
     """Invent a world.
 
     Args:
         names: also say how many entities of each kind there are.
         skew: Zipf exponent of values: the r-th most popular entity is a value in proportion to r**-skew.
         namesakes: share of the people and of the works that bear the name of another.
+        known: share of the facts that are taught by heart, by hash(seed, subject, relation).
     """
     named = names.draw(seed)
     for kind in ("person", "work"):
@@ -139,7 +155,12 @@ def make_world(names: Names, *, seed: int, skew: float, namesakes: float) -> Wor
             for name, type_, title in _titled(named[kind], TYPES[kind], rng)
         ]
     _Facts(entities, skew, seed).state()
-    return World(itertools.chain.from_iterable(entities.values()))
+    everything = itertools.chain.from_iterable(entities.values())
+    return World(dataclasses.replace(entity, known=_known(entity, known, seed)) for entity in everything)
+
+
+def _known(entity: Entity, share: float, seed: int) -> tuple[str, ...]:
+    return tuple(r for r in entity.facts if stable_hash(seed, "known", entity.id, r) < share * 2**63)
 
 
 def _titled(names: list[str], types: tuple[str, ...], rng: Random) -> Iterator[tuple[str, str, str]]:

@@ -73,3 +73,12 @@ def lookups(world: World, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random)
         detour = (world.hop(subject.id, rng.choice(others)),) if others else ()
         return (*hops[:place], *detour, *hops[place:])
     return hops
+
+
+def answered(hops: tuple[Hop, ...], flaw: Flaw | None, *, comparison: bool) -> str:
+    """What is answered in the end where a question takes `hops`."""
+    if flaw == "stops_early":
+        return hops[-2].value.title
+    if comparison:
+        return "yes" if hops[0].value is hops[1].value else "no"
+    return hops[-1].value.title

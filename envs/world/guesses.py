@@ -28,6 +28,16 @@ def guess_baselines(train: Iterable[Question], test: Sequence[Question]) -> dict
     }
 
 
+def guess_unknown(world: World) -> float:
+    """Share of the facts not known by heart that their relation's most frequent value of all facts gets right."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for hop in world.facts():
+        values[hop.relation][hop.value.title] += 1
+    modes = {relation: _mode(counts) for relation, counts in values.items()}
+    unknown = [hop for hop in world.facts() if not hop.known]
+    return sum(modes[hop.relation] in hop.value.names() for hop in unknown) / max(len(unknown), 1)
+
+
 def facts_seen(world: World, train: Iterable[Question], test: Sequence[Question]) -> float:
     """Share of `test` whose every look-up some training question takes too, in [0, 1].
 

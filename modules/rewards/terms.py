@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -60,6 +60,7 @@ class Scores:
         outcome_B: `[B]` float32, the weighted sum of outcome rewards, NaN where unscored.
         breakdown: each reward's values before its weight, by name: `[B, S]` or `[B]`.
         failures: why a reward failed for all episodes, by name.
+        logged: what rewards logged, by the name of the reward and the one it gave.
     """
 
     step_BS: Tensor
@@ -67,6 +68,7 @@ class Scores:
     outcome_B: Tensor
     breakdown: dict[str, Tensor]
     failures: dict[str, str] = field(default_factory=dict)
+    logged: dict[str, Tensor] = field(default_factory=dict)
 
 
 def read_terms(rewards: Mapping[str, Term | Mapping[str, Any]]) -> dict[str, Term]:
@@ -111,9 +113,9 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
     )
     for name, term in terms.items():
         shape = step_mask_BS.shape if term.level == "step" else unscored_B.shape
-        values = torch.full(shape, NAN)
+        values, own = torch.full(shape, NAN), replace(context, logged={})
         try:
-            returned = term.reward([episodes[i] for i in scored], context) if scored else []
+            returned = term.reward([episodes[i] for i in scored], own) if scored else []
         except (ConfigError, DataError):
             raise
         except (UserError, ConnectionError, TimeoutError) as error:
@@ -126,6 +128,7 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
         if term.level == "step":
             values = values.masked_fill(~step_mask_BS, 0.0)
         scores.breakdown[name] = values
+        scores.logged |= {f"{name}/{key}": values_N for key, values_N in own.logged.items()}
         if term.weight:
             if term.level == "step":
                 scores.step_BS = scores.step_BS + term.weight * values

@@ -252,6 +252,17 @@ def test_a_reward_may_ask_the_current_policy_and_what_it_samples_is_counted(tmp_
     assert alone["tokens/rewards"] == 0
 
 
+def test_what_a_reward_logs_is_named_after_its_term_and_unknown_values_are_left_out(tmp_path: Path) -> None:
+    def noted(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+        context.log("odd", torch.tensor([float(one.sample % 2) for one in episodes]))
+        context.log("known", torch.tensor([0.25, float("nan"), 0.75]))
+        return letters(episodes, context)
+
+    _, _, metrics = learn(tmp_path, rewards={"noted": Term(noted), "other": Term(letters)}, iterations=1)
+    assert metrics["rewards/noted/odd"] == metrics["rewards/noted/known"] == 0.5
+    assert not {"rewards/other/odd", "rewards/other/known"} & set(metrics)
+
+
 def test_an_iteration_s_sampling_is_a_component(tmp_path: Path) -> None:
     """Here one episode a question, four times over: its turns are shared, so they train once, with the mean credit."""
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from envs.protocols.direct import Direct
+from envs.protocols.flare import FLARE
+from envs.protocols.ircot import IRCoT
+from envs.protocols.iter_retgen import IterRetGen
 from envs.protocols.prorag import ProRAG
+from envs.protocols.search_o1 import TAGS as SEARCH_O1_TAGS
+from envs.protocols.search_o1 import SearchO1
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
@@ -18,6 +23,7 @@ SEARCH, READ = Move("search", "first program", "I ask."), Move("read", "Ada", "I
 MORE, RECALL = Move("search", "last name of Ada", "I ask."), Move("recall", "Lovelace", "I know.")
 ANSWER = Move("conclude", "Ada Lovelace", "So it is.")
 HOPS = [SEARCH, READ, MORE, READ, ANSWER]
+SENTENCES = [Move("recall", "Ada wrote it."), Move("recall", "Her last name was Lovelace."), ANSWER]
 
 
 def test_prorag_with_tags_as_tokens() -> None:
@@ -31,6 +37,26 @@ def test_prorag_with_tags_as_plain_text() -> None:
 @pytest.mark.parametrize("retrieve", [False, True])
 def test_direct(retrieve: bool) -> None:
     check_protocol(Direct(byte_tokenizer(), retrieve=retrieve), [ANSWER], "Ada Lovelace")
+
+
+def test_iter_retgen() -> None:
+    outputs = [Move("read", "Ada Lovelace"), Move("read", "Ada Lovelace"), Move("conclude", "Ada Lovelace")]
+    check_protocol(IterRetGen(byte_tokenizer()), outputs, "Ada Lovelace")
+
+
+@pytest.mark.parametrize("worst_first", [False, True])
+def test_ircot(worst_first: bool) -> None:
+    check_protocol(IRCoT(byte_tokenizer(), worst_first=worst_first), SENTENCES, "Ada Lovelace")
+
+
+def test_flare() -> None:
+    check_protocol(FLARE(byte_tokenizer()), SENTENCES, "Ada Lovelace")
+
+
+@pytest.mark.parametrize("tags", [SEARCH_O1_TAGS, ()])
+@pytest.mark.parametrize("trains", [False, True])
+def test_search_o1(tags: tuple[str, ...], trains: bool) -> None:
+    check_protocol(SearchO1(byte_tokenizer(tags), trains_reader=trains), HOPS, "Ada Lovelace")
 
 
 def test_a_format_with_every_move() -> None:
