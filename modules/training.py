@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from common.errors import ConfigError, UserError
 from common.seeds import stable_hash
@@ -63,6 +64,7 @@ class Training(LightningModule):
     ) -> None:
         super().__init__()
         self.policy, self.model, self.optimizer = policy, policy.model, optimizer
+        self.progress: Callable[[], float] | None = None  # of a budget; set before the optimiser is configured
         self.strict_loading = False  # a checkpoint holds only what trains
         self._seed = torch.initial_seed()
         if lora is not None:
@@ -96,14 +98,16 @@ class Training(LightningModule):
         mixed = self.trainer.precision == "bf16-mixed"
         for module in self.children():
             if any(parameter.requires_grad for parameter in module.parameters()):
-                shard(module, strategy.device_mesh["data_parallel"], mixed=mixed and module is self.model)
+                shard(
+                    module, strategy.device_mesh["data_parallel"], mixed=mixed and isinstance(module, PreTrainedModel)
+                )
 
     def configure_optimizers(self) -> Any:
         groups = [
             {"params": loss.parameters()} | ({} if loss.lr is None else {"lr": loss.lr})
             for loss in self.losses().values()
         ]
-        return self.optimizer.configure(groups, int(self.trainer.estimated_stepping_batches))
+        return self.optimizer.configure(groups, int(self.trainer.estimated_stepping_batches), self.progress)
 
     def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
         """`mean_losses` of a module with one loss."""
