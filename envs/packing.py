@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from envs.types import TrainingSequence
 # What reinforcement learning may add to every trained token: the log-probs are those of the policy before the update,
 # where they are recomputed, and of the reference.
 CHANNELS = ("advantages", "values", "returns", "old_logps", "reference_logps")
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -94,3 +97,12 @@ def collate(sequences: Sequence[PackedSequence], pad_id: int = 0) -> SequenceBat
         logps_BT=padded([s.logps_T for s in sequences], 0.0),
         channels={name: padded([s.channels[name] for s in sequences], 0.0) for name in channels},
     )
+
+
+def by_length(items: Sequence[_Item], *, length: Callable[[_Item], int], tokens: int) -> Iterator[list[_Item]]:
+    """Batches of at most `tokens` padded tokens, or of one item; longest first, which pads least."""
+    order = sorted(items, key=length, reverse=True)
+    while order:
+        rows = max(1, tokens // max(1, length(order[0])))
+        yield order[:rows]
+        order = order[rows:]

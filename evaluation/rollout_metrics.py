@@ -21,16 +21,18 @@ def measure(
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
     NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
-    Measures of a level that has no reward are absent. Tags and their order depend on the rewards alone, by name, level
-    and what they log, so all ranks have the same.
+    Measures of a level that has no reward are absent, and so is the spread of outcomes in a group of one. Tags and
+    their order depend on `group_size` and on the rewards alone (name, level, what they log): all ranks have the same.
     """
     mask_BS = scores.step_mask_BS
     values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}
     levels = {reward.dim() for reward in scores.breakdown.values()}
     if 1 in levels:
         outcome_QG = scores.outcome_B.reshape(-1, group_size)
-        values["reward"], values["reward_std"] = scores.outcome_B, _std(outcome_QG)
-        values["frac_reward_zero_std"] = no_spread(outcome_QG, outcome_QG.isfinite()).float()
+        values["reward"] = scores.outcome_B
+        if group_size > 1:
+            values["reward_std"] = _std(outcome_QG)
+            values["frac_reward_zero_std"] = no_spread(outcome_QG, outcome_QG.isfinite()).float()
     if 2 in levels:
         process_QN = scores.step_BS.masked_fill(~mask_BS, NAN).reshape(len(episodes) // group_size, -1)
         values["step_reward"], values["step_reward_std"] = scores.step_BS[mask_BS], _std(process_QN)

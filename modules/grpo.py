@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
 from envs.types import Episode
+from modules.estimates import token_estimates
 from modules.functional.credit import Credit, CreditInputs, Estimates
 from modules.functional.logprobs import token_entropy, token_logprobs
 from modules.functional.losses import (
@@ -25,6 +27,7 @@ from modules.functional.losses import (
     clipped_tokens,
     k3_divergence,
     masked_total,
+    truncated_weights,
     with_sequence_ratio,
 )
 from modules.lora import LoRA, adapters_disabled, has_adapters
@@ -51,6 +54,8 @@ class GRPO(Training):
             sequence, so that a long episode counts as a short one (Dr. GRPO).
         zero_variance: keep the groups whose advantages are all 0 in the denominators, drop them, or `resample`: put
             groups of other questions in their place, and drop those that are still flat after `resample_rounds`.
+        importance_cap: for a sampler that is not the trainer, such as a quantised or a remote one: the log-probs before
+            the update are computed again, and each token weighs their ratio to the sampler's, at most this much (TIS).
         kl_weight: weight of the divergence from `reference` (k3), added to the loss of each token.
         reference: the frozen reference. Where it is the policy's own component it is the policy as it is now: the
             model with its adapters disabled where `lora` trains adapters, else a copy.
@@ -75,6 +80,7 @@ class GRPO(Training):
         denominator: Literal["policy", "all"] | int = "policy",
         zero_variance: Literal["keep", "drop", "resample"] = "keep",
         resample_rounds: int = 3,
+        importance_cap: float | None = None,
         kl_weight: float = 0.0,
         reference: Policy | None = None,
         lora: LoRA | None = None,
@@ -89,6 +95,8 @@ class GRPO(Training):
             raise ConfigError(f"denominator {denominator!r} counts tokens, but aggregate is {aggregate}")
         if (isinstance(denominator, int) and denominator < 1) or resample_rounds < 1:
             raise ConfigError(f"denominator {denominator!r}, resample_rounds {resample_rounds}: at least 1")
+        if importance_cap is not None and importance_cap <= 0:
+            raise ConfigError(f"importance_cap {importance_cap}: it must be > 0, or null for none")
         if ratio == "sequence" and aggregate != "sequence_mean":
             raise ConfigError(f"ratio sequence is a mean over sequences, but aggregate is {aggregate}: sequence_mean")
         own = reference is not None and reference.model is policy.model  # equal components of a config are one object
@@ -99,16 +107,23 @@ class GRPO(Training):
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.credit, self.temperature, self.clip_low, self.clip_high = credit, temperature, clip_low, clip_high
         self.ratio, self.denominator, self.kl_weight = ratio, denominator, kl_weight
+        self.importance_cap = importance_cap
         self.aggregate: Aggregate = aggregate
         self.zero_variance, self.resample_rounds = zero_variance, resample_rounds if zero_variance == "resample" else 0
         self.reference = reference
 
     def estimate(self, episodes: Sequence[Episode]) -> Estimates:
-        """What other models say of the sampled tokens, after the rewards; nothing here.
+        """What the reference says of the sampled tokens and, with truncated importance weights, the policy itself.
 
         Parameters are whole meanwhile. Ranks hold different episodes, so there may be no collective call.
         """
-        return Estimates()
+        reference_BT = old_BT = None
+        if self.reference is not None:
+            reference_BT = token_estimates(partial(self._reference_logprobs, self.reference), episodes, self.device)
+        if self.importance_cap is not None:
+            ask = partial(sequence_logprobs, self.model, temperature=self.temperature)
+            old_BT = token_estimates(ask, episodes, self.device)
+        return Estimates(reference_logps_BT=reference_BT, old_logps_BT=old_BT)
 
     def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
         """Which episodes of an iteration train, `[B]` bool: those that were scored, less the groups dropped."""
@@ -123,7 +138,12 @@ class GRPO(Training):
 
         Called last before the buffer is filled, on all ranks: statistics of the whole iteration are reduced here.
         """
-        return {"advantages": advantages_BT}
+        channels = {"advantages": advantages_BT}
+        if inputs.reference_logps_BT is not None:
+            channels["reference_logps"] = inputs.reference_logps_BT
+        if self.importance_cap is not None and inputs.old_logps_BT is not None:
+            channels["old_logps"] = inputs.old_logps_BT
+        return channels
 
     def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
         return self.mean_loss(self.policy_loss(batch, index), self._count(batch))
@@ -132,12 +152,17 @@ class GRPO(Training):
         """The sum of the policy's losses over a batch."""
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.channels["advantages"]
         old_BT = batch.channels.get("old_logps", batch.logps_BT)
+        if self.importance_cap is not None:
+            weights_BT = truncated_weights(old_BT, batch.logps_BT, mask_BT, cap=self.importance_cap)
+            advantages_BT = advantages_BT * weights_BT
+            self._log_token_mean("importance/weight", weights_BT, mask_BT)
+            self._log_token_mean("importance/truncated", weights_BT >= self.importance_cap, mask_BT)
         logits_BKV, positions_K = trained_logits(self.model, batch)
         ids_BK = batch.ids_BT[:, positions_K]
         logps_BT = scatter_to_tokens(token_logprobs(logits_BKV, ids_BK, self.temperature), positions_K, batch)
-        ratio_BT = with_sequence_ratio(logps_BT, old_BT, mask_BT) if self.ratio == "sequence" else logps_BT
+        compared_BT = with_sequence_ratio(logps_BT, old_BT, mask_BT) if self.ratio == "sequence" else logps_BT
         total = clipped_policy_loss(
-            ratio_BT,
+            compared_BT,
             old_BT,
             advantages_BT,
             mask_BT,
@@ -146,20 +171,14 @@ class GRPO(Training):
             aggregate=self.aggregate,
             denominator=1.0,  # `mean_loss` divides, by the count of all ranks and batches
         )
-        anchor_BT = self.anchor_logprobs(batch)
+        anchor_BT = batch.channels.get("reference_logps", old_BT)  # without a reference the policy that sampled
         if self.kl_weight:
             total = total + self.kl_weight * masked_total(k3_divergence(logps_BT, anchor_BT), mask_BT, self.aggregate)
         with torch.no_grad():
             entropy_BT = scatter_to_tokens(token_entropy(logits_BKV, self.temperature), positions_K, batch)
             self._log(batch, index, logps_BT.detach(), anchor_BT, entropy_BT)
-            self._log_clips(batch, ratio_BT.detach(), old_BT)
+            self._log_clips(batch, compared_BT.detach(), old_BT)
         return total
-
-    def anchor_logprobs(self, batch: SequenceBatch) -> Tensor:
-        """`[B, T]`: log-probs that the divergence is from: the reference's or, without one, the old policy's."""
-        if self.reference is None:
-            return batch.channels.get("old_logps", batch.logps_BT)
-        return self._reference_logprobs(self.reference, batch)
 
     @torch.no_grad()
     def _reference_logprobs(self, reference: Policy, batch: SequenceBatch) -> Tensor:

@@ -30,8 +30,10 @@ from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
+from modules.ppo import PPO
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
+from modules.training import Training
 from tests.tiny import CHAT_TEMPLATE, FixedRetriever, tiny_policy
 
 LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)
@@ -84,6 +86,12 @@ def letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
     return torch.tensor([_share([i for turn in episode.turns for i in turn.action_ids]) for episode in episodes])
 
 
+def some_letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+    """The same for two questions of three; all episodes of the others are alike."""
+    told_apart = torch.tensor([int(episode.question.id[1:]) % 3 > 0 for episode in episodes])
+    return letters(episodes, context) * told_apart
+
+
 def step_letters(episodes: Sequence[Episode], context: RewardContext) -> list[Tensor]:
     """The same for each step."""
     return [torch.tensor([_share(turn.action_ids) for turn in episode.turns]) for episode in episodes]
@@ -110,7 +118,7 @@ def _share(ids: Sequence[int]) -> float:
 TERMS = {"letters": Term(letters), "step_letters": Term(step_letters, level="step")}
 
 
-class RecordingGRPO(GRPO):
+class _Recording(Training):
     """Writes the gradients of every optimiser step, as the optimiser gets them but for clipping."""
 
     def __init__(self, policy: Policy, optimizer: AdamW, folder: str, **settings: Any) -> None:
@@ -121,6 +129,14 @@ class RecordingGRPO(GRPO):
         super().on_before_optimizer_step(optimizer)
         gradients = {name: _whole(p.grad) for name, p in self.named_parameters() if p.grad is not None}
         torch.save(gradients, Path(self.folder) / f"gradients-{self.trainer.global_rank}-{self.global_step}.pt")
+
+
+class RecordingGRPO(_Recording, GRPO):
+    """GRPO that writes its gradients."""
+
+
+class RecordingPPO(_Recording, PPO):
+    """PPO that writes its gradients."""
 
 
 def _whole(gradient: Tensor) -> Tensor:

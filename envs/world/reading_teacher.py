@@ -28,8 +28,8 @@ class ReadingTeacher(WritesAtOnce):
     """Writes the turns of an agent that decides what to say next and never what to search for.
 
     It states the next fact where its context shows the subject's passage, whole, or where the fact is known by heart.
-    Below other passages it says which fact it needs, or repeats the last value in a format of bare values. Where the
-    context shows no passage at all it states the fact in any case, and its log-probs say that the value is a guess.
+    Below other passages it says which fact it needs, or repeats the last value in a format of bare values. In a turn
+    that comes after no search it states the fact in any case, and its log-probs say that the value is a guess.
     Wording is chosen by a request's seed.
 
     Args:
@@ -64,16 +64,20 @@ class ReadingTeacher(WritesAtOnce):
         fate = Random(stable_hash(self._seed, "flaw", episode.question.id, episode.iteration, episode.sample))
         flaw = self._flaws.choose(needed, fate)
         hops, comparison = lookups(self._world, needed, flaw, fate), is_comparison(episode.question.id)
-        at, shown = settled(hops, self._claims(episode), comparison=comparison), self._shown(request)
-        moves = [self._fact(hop, rng) for hop in stateable(hops[at:], shown)]
+        at = settled(hops, self._claims(episode), comparison=comparison)
+        alone, shown = not (episode.turns and episode.turns[-1].hits), self._shown(request)
+        moves: list[Move] = []
+        for hop in hops[at:]:
+            if not (alone or hop.known or hop.subject.id in shown):
+                break
+            moves.append(self._fact(hop, rng))
         if at + len(moves) == len(hops):
             moves.append(Move("conclude", answered(needed, flaw, comparison=comparison)))
         if not moves:
             missing = rng.choice(THOUGHTS["search"]).format(fact=self._phrase(hops[at], rng))
             moves.append(Move(self._kind, hops[at - 1].value.title if at else UNKNOWN, missing))
         turn = written_turn(self._protocol, request, moves)
-        guesses = at < len(hops) and not shown and not hops[at].known
-        return self._unsure(turn, hops[at].value.title) if guesses else turn
+        return self._unsure(turn, hops[at].value.title) if alone and at < len(hops) and not hops[at].known else turn
 
     def _claims(self, episode: Episode) -> list[str]:
         steps = self._protocol.steps(episode)
@@ -102,12 +106,6 @@ class ReadingTeacher(WritesAtOnce):
         low = math.log(GUESS)
         logps = [low if first <= i < last else logp for i, logp in enumerate(turn.action_logps)]
         return replace(turn, action_logps=tuple(logps))
-
-
-def stateable(hops: Sequence[Hop], shown: frozenset[str]) -> list[Hop]:
-    """The hops from the first on that can be stated one after the other; where nothing is shown all of them can."""
-    can = [not shown or hop.known or hop.subject.id in shown for hop in hops]
-    return list(hops[: can.index(False)] if False in can else hops)
 
 
 def settled(hops: Sequence[Hop], claims: Sequence[str], *, comparison: bool = False) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from modules.functional import advantages
 from modules.functional.advantages import Statistics
-from modules.functional.gae import token_rewards
+from modules.functional.gae import generalized_advantages, token_rewards
 
 
 class MissingInput(ValueError):
@@ -148,6 +148,28 @@ def reinforce_pp(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1
     returns_BT = rewards_BT.flip(1).cumsum(dim=1).flip(1)
     known_BT = trained_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
     return advantages.batch_normalize(returns_BT, known_BT, sum_over_ranks=inputs.sum_over_ranks, eps=eps)
+
+
+def gae(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl_weight: float = 0.0) -> Tensor:
+    """PPO's credit, `[B, T]`: generalised advantages over policy tokens, from rewards on tokens and a critic's values.
+
+    A step's reward lies on its last policy token, the outcome on the episode's last, and on each token -`kl_weight`
+    times (log-prob it was sampled with - log-prob of the reference). The rewards of an episode must all be known.
+
+    Raises:
+        MissingInput: there are no values, or a `kl_weight` but no log-probs of a reference.
+    """
+    mask_BT, lengths_BS, values_BT = inputs.trained_BT, inputs.step_lengths_BS, inputs.values_BT
+    if mask_BT is None or lengths_BS is None or values_BT is None:
+        raise MissingInput("credit gae reads a critic's values: train with modules.ppo:PPO")
+    steps_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
+    known_BT = mask_BT & (inputs.outcome_B.isfinite() & steps_BS.isfinite().all(dim=1))[:, None]
+    rewards_BT = token_rewards(steps_BS, lengths_BS, inputs.outcome_B, mask_BT)
+    if kl_weight:
+        if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
+            raise MissingInput("credit gae with a kl_weight needs the log-probs of a reference: give the module one")
+        rewards_BT = rewards_BT - kl_weight * (inputs.old_logps_BT - inputs.reference_logps_BT)
+    return generalized_advantages(rewards_BT, values_BT, known_BT, gamma=gamma, lam=lam)[0]
 
 
 def _sums(inputs: CreditInputs) -> Tensor:

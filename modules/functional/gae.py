@@ -57,3 +57,29 @@ def token_rewards(step_rewards_BS: Tensor, step_lengths_BS: Tensor, outcome_B: T
     places = torch.cat([last_BT.gather(1, ends_BS), last_BT[:, -1:]], dim=1)
     rewards_BT = torch.zeros(last_BT.shape, dtype=rewards.dtype).scatter_add(1, places + 1, rewards)
     return rewards_BT[:, 1:]  # what no policy token led to is in the first column
+
+
+def value_sums(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """What `explained_variance` needs, `[6]` float64, to be added up over ranks.
+
+    Returns:
+        The count of policy tokens, and the sums of values V, returns R, R^2, R - V and (R - V)^2.
+    """
+    values_N, returns_N = values_BT[mask_BT].double(), returns_BT[mask_BT].double()
+    errors_N = returns_N - values_N
+    sums = (values_N.sum(), returns_N.sum(), (returns_N**2).sum(), errors_N.sum(), (errors_N**2).sum())
+    return torch.stack([mask_BT.sum().double(), *sums])
+
+
+def explained_variance(sums_6: Tensor) -> Tensor:
+    """1 - Var(R - V) / Var(R): 1 where the critic knows every return, 0 where it knows their mean alone.
+
+    Args:
+        sums_6: of `value_sums`.
+
+    Returns:
+        A scalar; NaN where the returns do not vary.
+    """
+    count, _, total, squares, error, squared_errors = sums_6
+    variance, left = squares / count - (total / count) ** 2, squared_errors / count - (error / count) ** 2
+    return torch.where(variance > 1e-12, 1 - left / variance, torch.nan)

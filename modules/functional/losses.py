@@ -140,6 +140,20 @@ def with_sequence_ratio(logps_BT: Tensor, old_logps_BT: Tensor, mask_BT: Tensor)
     return old_logps_BT + mean_B1 + (logps_BT - logps_BT.detach())
 
 
+def truncated_weights(logps_BT: Tensor, sampled_logps_BT: Tensor, mask_BT: Tensor, *, cap: float) -> Tensor:
+    """`[B, T]`: min(ratio of the policy before the update to the sampler, cap); outside the mask it means nothing.
+
+    A weight is never negative, so as a factor of the advantage it is one of the clipped surrogate. Source: TIS, Yao et
+    al. 2025, "Your efficient RL framework secretly brings you off-policy RL training".
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy before the update, as the trainer computes them.
+        sampled_logps_BT: `[B, T]` as the sampler gave them.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at.
+    """
+    return (logps_BT - sampled_logps_BT).masked_fill(~mask_BT.bool(), 0.0).exp().clamp(max=cap)
+
+
 def clipped_tokens(
     logps_BT: Tensor, old_logps_BT: Tensor, advantages_BT: Tensor, *, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:

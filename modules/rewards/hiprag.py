@@ -58,7 +58,7 @@ class HierarchicalReward:
 
     It logs the shares of searches and of statements that were found wrong (`over_search`, `under_search`), of checks
     without a verdict (`unjudged`), of episodes that are `correct` and `well_formed`, and queries put to the policy an
-    episode (`answers_alone`; a query that two processes meet is put twice).
+    episode (`answers_alone`; a query that two processes meet is put twice). A check counts as a call of a judge.
 
     Args:
         over_search: compares the policy's own answer to a query with what the step concludes; None: not checked.
@@ -131,6 +131,7 @@ class HierarchicalReward:
         context.counts[JUDGE_CALLS] += len(over) + len(under)
         same = self._over.verify(over) if self._over else []
         holds = self._under.verify(under) if self._under else []
+        context.counts[JUDGE_CALLS] += len(over) + len(under)
         context.log("over_search", _numbers(same))
         context.log("under_search", 1 - _numbers(holds))
         context.log("unjudged", _numbers([*same, *holds]).isnan())

@@ -35,8 +35,7 @@ class _Reply(BaseModel):
 class ChatVerifier:
     """Asks a model. Its replies are cached and its spending capped by the client.
 
-    `counts` says how often there was no usable reply (`no_verdict`), and how many replies were paid for
-    (`judge_calls`).
+    `counts` says how often there was no usable reply (`no_verdict`).
 
     Args:
         client: asks the model; its temperature should be 0, for the same opinion each time.
@@ -55,11 +54,7 @@ class ChatVerifier:
         if not checks:
             return []
         calls = [ChatCall(PROMPTS[check.kind], _payload(check)) for check in checks]
-        paid = self._client.counts["paid"]
-        try:
-            replies = self._client.ask(calls, _Reply.model_validate, label="verifier")
-        finally:
-            self.counts["judge_calls"] += self._client.counts["paid"] - paid
+        replies = self._client.ask(calls, _Reply.model_validate, label="verifier")
         self.counts["no_verdict"] += replies.count(None)
         return [None if reply is None else reply.verdict for reply in replies]
 

@@ -67,6 +67,8 @@ def module(policy: Policy | None = None, **settings: Any) -> GRPO:
 def step(made: GRPO, batch: SequenceBatch) -> tuple[float, dict[str, Tensor]]:
     """The sum that a batch gives, and its gradients."""
     made.zero_grad()
+    if made.reference is not None:
+        batch = changed(batch, reference_logps=made._reference_logprobs(made.reference, batch))
     loss = made.training_step(batch, 0)
     loss.backward()
     return loss.item(), {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
@@ -214,6 +216,9 @@ def test_groups_whose_advantages_are_all_0_may_be_dropped() -> None:
     assert module().trained_episodes(inputs, advantages).tolist() == [True, True, True, True, False, True]
     dropping = module(zero_variance="drop")
     assert dropping.trained_episodes(inputs, advantages).tolist() == [True, True, False, False, False, True]
+    again = module(zero_variance="resample", resample_rounds=2)
+    assert again.trained_episodes(inputs, advantages).tolist() == [True, True, False, False, False, True]
+    assert (again.resample_rounds, dropping.resample_rounds) == (2, 0)
 
 
 @pytest.mark.parametrize("trainable_tokens", [False, True])
@@ -295,6 +300,11 @@ def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: Seq
     [
         ({"kl_weight": 0.1}, "kl_weight needs a reference"),
         ({"denominator": "all", "aggregate": "group_sum"}, "denominator 'all' counts tokens"),
+        ({"denominator": 512, "aggregate": "sequence_mean"}, "denominator 512 counts tokens"),
+        ({"denominator": 0}, "denominator 0, resample_rounds 3: at least 1"),
+        ({"zero_variance": "resample", "resample_rounds": 0}, "resample_rounds 0: at least 1"),
+        ({"ratio": "sequence"}, "ratio sequence is a mean over sequences, but aggregate is token_mean"),
+        ({"importance_cap": 0.0}, "importance_cap 0.0: it must be > 0"),
         ({"clip_low": 0.0}, "clips must be > 0"),
         ({"clip_low": 1.5}, "clip_low <= 1"),
     ],

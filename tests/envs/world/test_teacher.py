@@ -143,7 +143,7 @@ def test_a_teacher_with_habits_states_what_it_knows_and_some_of_what_it_does_not
 ) -> None:
     """Of the director, who is known, and of the birthplace, which is not, whether it searches."""
 
-    def searched(**habits: float) -> list[bool]:
+    def searched(**habits: Any) -> list[bool]:
         episode = taught(taught_village, BORN, protocol=protocol, **habits)
         assert protocol.valid(episode)
         assert episode.answer == "Keldan"
@@ -180,7 +180,7 @@ def test_habits_are_shares_of_hops_by_their_hash(made: Path) -> None:
 
 
 def test_in_a_format_that_cannot_recall_a_teacher_searches_for_everything(taught_village: Path) -> None:
-    habits = {"search_known": 0.0, "state_unknown": 1.0}
+    habits: dict[str, Any] = {"search_known": 0.0, "state_unknown": 1.0}
     assert written(taught(taught_village, BORN, paraphrases=1, **habits)) == written(
         taught(taught_village, BORN, paraphrases=1)
     )

@@ -12,6 +12,7 @@ from modules.functional.credit import (
     CreditInputs,
     MissingInput,
     dual_granularity,
+    gae,
     grpo,
     reinforce_pp,
     return_to_go,
@@ -144,3 +145,49 @@ def test_rewards_that_are_all_equal_give_no_credit(credit) -> None:
     zeros, outcome = torch.zeros(4, 2), torch.full((4,), 0.7)
     flat = replace(TWO, step_rewards_BS=zeros, outcome_B=outcome, step_mask_BS=mask, step_lengths_BS=lengths)
     assert not credit(flat).any()
+
+
+# Two steps of 2 and 1 tokens, outcome 1; steps of 1, 1 and 1 tokens, the second a frozen agent's; an unknown outcome.
+VALUED = CreditInputs(
+    step_rewards_BS=torch.tensor([[0.2, 0.4, 0.0], [0.1, 0.3, 0.0], [0.5, 0.0, 0.0]]),
+    step_mask_BS=torch.tensor([[True, True, False], [True, True, True], [True, False, False]]),
+    outcome_B=torch.tensor([1.0, 2.0, float("nan")]),
+    group_size=1,
+    step_lengths_BS=torch.tensor([[2, 1, 0], [1, 1, 1], [2, 0, 0]]),
+    trained_BT=torch.tensor([[True, True, True], [True, False, True], [True, True, False]]),
+    values_BT=torch.tensor([[0.5, 0.6, 0.8], [0.5, float("nan"), 0.7], [0.1, 0.1, 0.0]]),
+    old_logps_BT=torch.tensor([[-1.0, -2.0, -1.0], [-1.0, -1.0, -3.0], [-1.0, -1.0, 0.0]]),
+    reference_logps_BT=torch.tensor([[-1.0, -1.0, -2.0], [-2.0, float("nan"), -3.0], [-1.0, -1.0, 0.0]]),
+)
+
+
+def test_gae_has_rewards_of_steps_and_outcome_where_they_were_earned() -> None:
+    # Rewards 0, .2, 1.4 and .4, -, 2; what an unknown outcome belongs to trains nothing.
+    expected = [[1.6 - 0.5, 1.6 - 0.6, 1.4 - 0.8], [2.4 - 0.5, 0, 2.0 - 0.7], [0, 0, 0]]
+    assert gae(VALUED).tolist() == approx(expected)
+    last = 1.4 - 0.8
+    second = 0.2 + 0.9 * 0.8 - 0.6 + 0.45 * last
+    assert gae(VALUED, gamma=0.9, lam=0.5)[0, 1:].tolist() == pytest.approx([second, last])
+
+
+def test_gae_takes_the_divergence_as_a_reward_of_every_policy_token() -> None:
+    # Log-ratios to the reference 0, -1, 1 and 1, -, 0.
+    rewards = [[0.0, 0.2 + 0.1, 1.4 - 0.1], [0.4 - 0.1, 0, 2.0]]
+    expected = [
+        [sum(rewards[0]) - 0.5, sum(rewards[0][1:]) - 0.6, rewards[0][2] - 0.8],
+        [sum(rewards[1]) - 0.5, 0, 2.0 - 0.7],
+        [0, 0, 0],
+    ]
+    assert gae(VALUED, kl_weight=0.1).tolist() == approx(expected)
+
+
+def test_gae_trains_nothing_where_a_step_s_reward_is_unknown() -> None:
+    unknown = replace(VALUED, step_rewards_BS=torch.tensor([[0.2, float("nan"), 0.0]] + [[0.0] * 3] * 2))
+    assert gae(unknown)[0].tolist() == [0, 0, 0]
+
+
+def test_gae_says_what_it_lacks() -> None:
+    with pytest.raises(MissingInput, match=r"train with modules\.ppo:PPO"):
+        gae(replace(VALUED, values_BT=None))
+    with pytest.raises(MissingInput, match="log-probs of a reference"):
+        gae(replace(VALUED, reference_logps_BT=None), kl_weight=0.1)

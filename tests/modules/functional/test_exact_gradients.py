@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -10,8 +11,16 @@ import torch
 from torch import Tensor
 
 import train
-from modules.functional.credit import Credit, CreditInputs, dual_granularity, grpo, reinforce_pp, return_to_go, rloo
-from modules.functional.gae import generalized_advantages, token_rewards
+from modules.functional.credit import (
+    Credit,
+    CreditInputs,
+    dual_granularity,
+    gae,
+    grpo,
+    reinforce_pp,
+    return_to_go,
+    rloo,
+)
 from modules.functional.losses import clipped_policy_loss, sequence_policy_loss
 from tests.decisions import (
     Loss,
@@ -24,15 +33,9 @@ from tests.decisions import (
 )
 
 
-def gae(inputs: CreditInputs, *, lam: float, known_values: bool) -> Tensor:
-    """`[B, T]` with the exact values of the process, or with a critic that has learnt nothing."""
-    assert inputs.step_lengths_BS is not None
-    assert inputs.trained_BT is not None
-    assert inputs.values_BT is not None
-    values_BT = inputs.values_BT if known_values else torch.zeros_like(inputs.values_BT)
-    lengths_BS, trained_BT = inputs.step_lengths_BS, inputs.trained_BT
-    rewards_BT = token_rewards(inputs.step_rewards_BS, lengths_BS, inputs.outcome_B, trained_BT)
-    return generalized_advantages(rewards_BT, values_BT, trained_BT, lam=lam)[0]
+def without_values(inputs: CreditInputs, *, lam: float) -> Tensor:
+    """Generalised advantages of a critic that has learnt nothing."""
+    return gae(replace(inputs, values_BT=torch.zeros_like(inputs.step_rewards_BS)), lam=lam)
 
 
 PAGE = Path(train.__file__).parent / "docs" / "credit.md"
@@ -43,9 +46,9 @@ CREDITS: dict[str, Credit] = {
     "`grpo`, `scale: false`": partial(grpo, scale=False),
     "`grpo`": grpo,
     "`reinforce_pp`": reinforce_pp,
-    "GAE, values exact, λ = 0.5": partial(gae, lam=0.5, known_values=True),
-    "GAE, values 0, λ = 1": partial(gae, lam=1.0, known_values=False),
-    "GAE, values 0, λ = 0.5": partial(gae, lam=0.5, known_values=False),
+    "`gae`, values exact, `lam: 0.5`": partial(gae, lam=0.5),
+    "`gae`, values 0, `lam: 1`": partial(without_values, lam=1.0),
+    "`gae`, values 0, `lam: 0.5`": partial(without_values, lam=0.5),
     "`dual_granularity`, `statistics: step`": dual_granularity,
     "`dual_granularity`, `statistics: token`": partial(dual_granularity, statistics="token"),
     "`dual_granularity`, `statistics: step_index`": partial(dual_granularity, statistics="step_index"),
@@ -89,7 +92,7 @@ def test_the_exact_gradients_are_those_worked_out_by_hand() -> None:
 def test_without_a_deviation_and_with_a_baseline_of_others_the_gradient_is_exact(process, theta, group_size) -> None:
     made: Process = process(theta)
     assert abs(made.exact_gradient) > 0.01
-    exact_values, no_values = partial(gae, lam=0.5, known_values=True), partial(gae, lam=1.0, known_values=False)
+    exact_values, no_values = partial(gae, lam=0.5), partial(without_values, lam=1.0)
     for credit in (return_to_go, rloo, exact_values, no_values):
         assert expected_gradient(made, credit, group_size=group_size) == pytest.approx(made.exact_gradient)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modules.functional.gae import generalized_advantages, token_rewards
+from modules.functional.gae import explained_variance, generalized_advantages, token_rewards, value_sums
 
 NAN = float("nan")
 MASK = torch.tensor([[True, True, False, False, True]])
@@ -67,3 +67,34 @@ def test_a_frozen_step_adds_its_reward_to_the_policy_token_that_led_to_it() -> N
     assert rewards[0].tolist() == pytest.approx([0, 0.3, 0, 0, 1.4])
     assert rewards[1].tolist() == pytest.approx([0, 0, 0, 1.6, 0]), "no token led to the first"
     assert rewards[2].tolist() == [0] * 5
+
+
+def test_explained_variance_is_1_0_or_less() -> None:
+    """Of returns 1, 2, 3, 6, and a passage between them."""
+    returns = torch.tensor([[1.0, 2.0, NAN], [3.0, 6.0, 0.0]])
+    mask = torch.tensor([[True, True, False], [True, True, False]])
+
+    def explained(*values: float) -> float:
+        table = torch.tensor([[*values[:2], NAN], [*values[2:], 5.0]])
+        return float(explained_variance(value_sums(table, returns, mask)))
+
+    assert explained(1, 2, 3, 6) == 1
+    assert explained(11, 12, 13, 16) == pytest.approx(1), "an offset is no variance"
+    assert explained(0, 0, 0, 0) == pytest.approx(0)
+    assert explained(2, 2, 2, 2) == pytest.approx(0)
+    assert explained(1, 2, 3, 4) == pytest.approx(1 - 0.75 / 3.5)
+    assert explained(-1, -2, -3, -6) == pytest.approx(1 - 4)
+
+
+def test_sums_add_up_over_ranks() -> None:
+    values, returns = torch.tensor([[1.0, 2.0], [0.0, 4.0]]), torch.tensor([[1.0, 3.0], [1.0, 7.0]])
+    mask = torch.tensor([[True, True], [True, False]])
+    whole = value_sums(values, returns, mask)
+    assert whole.tolist() == [3, 3, 5, 11, 2, 2]
+    parts = value_sums(values[:1], returns[:1], mask[:1]) + value_sums(values[1:], returns[1:], mask[1:])
+    assert torch.equal(parts, whole)
+
+
+def test_returns_that_do_not_vary_explain_nothing() -> None:
+    ones = torch.ones(1, 3)
+    assert explained_variance(value_sums(0 * ones, ones, ones.bool())).isnan()

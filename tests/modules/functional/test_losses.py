@@ -20,6 +20,7 @@ from modules.functional.losses import (
     pairwise_ranking_loss,
     sequence_policy_loss,
     token_weights,
+    truncated_weights,
     with_sequence_ratio,
 )
 
@@ -161,6 +162,21 @@ def test_k3_is_an_unbiased_estimate_of_the_divergence() -> None:
     policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.3, 0.5])
     expected = (policy * (policy / reference).log()).sum()
     assert (policy * k3_divergence(policy.log(), reference.log())).sum() == pytest.approx(float(expected))
+
+
+def test_a_token_of_another_sampler_weighs_its_ratio_up_to_the_cap() -> None:
+    old, other = torch.tensor([[0.5, 1.0, 0.9, NAN]]).log(), torch.tensor([[1.0, 0.5, 0.1, 1.0]]).log()
+    weights = truncated_weights(old, other, torch.tensor([[1, 1, 1, 0]]), cap=3.0)
+    assert weights[0, :3].tolist() == pytest.approx([0.5, 2.0, 3.0])
+    assert weights.isfinite().all()
+
+
+def test_a_weight_on_the_advantage_is_one_on_the_clipped_loss() -> None:
+    ratios, advantages = torch.tensor([0.5, 0.5, 1.5, 1.5, 1.0, 1.1]), torch.tensor([-1.0, 2.0, 1.0, -3.0, 1.0, 0.5])
+    weights = torch.tensor([0.3, 2.0, 0.0, 1.7, 1.0, 0.9])
+    for ratio, advantage, weight in zip(ratios.tolist(), advantages.tolist(), weights.tolist(), strict=True):
+        on_advantage = clipped([[ratio]], [[weight * advantage]], [[1]])
+        assert on_advantage == pytest.approx(weight * float(clipped([[ratio]], [[advantage]], [[1]])))
 
 
 def test_a_masked_total_is_what_a_denominator_divides() -> None:

@@ -34,7 +34,7 @@ def test_each_check_is_one_call_of_its_kind_about_one_step(verifier) -> None:
     with chat_server(honest) as server:
         one = verifier(server, concurrency=1)
         assert one.verify(CHECKS) == [True, True, False]
-        assert one.counts["judge_calls"] == 3
+        assert not one.counts["no_verdict"]
         assert [call["messages"][0]["content"] for call in server.calls] == [PROMPTS[check.kind] for check in CHECKS]
         payloads = [json.loads(call["messages"][1]["content"]) for call in server.calls]
         assert payloads[0] == {"query": "who?", "answer": "It was Ada.", "conclusion": "Ada"}
