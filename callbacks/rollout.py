@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-import typing
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,57 +16,23 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
+from callbacks.learner import IterationData, Learner
+from callbacks.resampling import ScoredGroups, replace_flat_groups
 from common.errors import ConfigError, UserError
-from envs.interfaces import RewardContext, Sampler
-from envs.packing import PackedSequence
+from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.sampling import CountingSampler
 from envs.types import Episode, Question
-from evaluation.rollout_metrics import measure
-from modules.functional.credit import Credit, CreditInputs
-from modules.policy import Policy
+from evaluation.rollout_metrics import measure, search_truth
+from modules.functional.credit import Credit, CreditInputs, MissingInput
 from modules.rewards.terms import Scores, Term, combine, read_terms
 from modules.sharding import gathered
-from modules.training_rows import credit_inputs, step_means, token_advantages, training_rows
+from modules.training_rows import credit_inputs, flat_groups, step_means, token_advantages, training_rows
 
 
 class ScoringError(UserError):
     """Nothing of an iteration could be scored: there is nothing to learn from."""
-
-
-@typing.runtime_checkable
-class Learner(typing.Protocol):
-    """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`)."""
-
-    policy: Policy
-    temperature: float
-    credit: Credit
-
-    def trained_episodes(self, inputs: CreditInputs, advantages_BT: Tensor) -> Tensor:
-        """Which episodes train, `[B]` bool."""
-        ...
-
-
-@typing.runtime_checkable
-class IterationData(typing.Protocol):
-    """What the callback needs of the datamodule (`datamodules.question_data:QuestionData`)."""
-
-    group_size: int
-    seed: int
-
-    def share(self, iteration: int) -> list[Question]:
-        """This rank's questions of an iteration."""
-        ...
-
-    def fill(self, episodes: Sequence[Sequence[PackedSequence]]) -> None:
-        """Replace the buffer by the training sequences of each episode."""
-        ...
-
-    @property
-    def mid_iteration(self) -> bool:
-        """Whether a part of the buffer was served and a part was not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +56,7 @@ class RolloutCallback(Callback):
         sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         sampling: how the episodes of an iteration are sampled; independent groups by default.
+        oracle: logs how many searches were needless and how many statements untrue, where truth is known.
 
     Raises:
         ConfigError: rewards or sampler do not fit; on setting up, module or data lack something, or the policy cannot
@@ -104,10 +72,11 @@ class RolloutCallback(Callback):
         *,
         rewards: Mapping[str, Term],
         sampling: Sampling = independent_groups,
+        oracle: Oracle | None = None,
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
-        self.environment = environment
-        self._seconds: dict[str, float] = {}
+        self.environment, self.oracle = environment, oracle
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._sampled = 0
         self._update_start = 0.0
         self.latest: Iteration | None = None
@@ -123,49 +92,91 @@ class RolloutCallback(Callback):
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
                 f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
             )
+        if (size := _data(trainer).group_size) < pl_module.smallest_group:
+            raise ConfigError(
+                f"group_size {size}: this module's credit compares the episodes of a question, at least "
+                f"{pl_module.smallest_group}; with a critic (modules.ppo:PPO) a question needs one alone"
+            )
+        if rounds := pl_module.resample_rounds:
+            _data(trainer).spares(0, rounds - 1)  # raises where there are too few questions
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
-        start, searched = time.perf_counter(), self.environment.seconds
+        self._seconds.clear()
+        searched = self.environment.seconds
+        for_rewards = CountingSampler(self.sampler)
+        context = RewardContext(self.environment.protocol, for_rewards)
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
-            episodes = self.sampling(
-                self.environment,
-                self.sampler,
-                data.share(iteration),
-                group_size=data.group_size,
-                seed=data.seed,
-                iteration=iteration,
-            )
-            sampled = time.perf_counter()
-            for_rewards = CountingSampler(self.sampler)
-            scores = combine(self.terms, episodes, RewardContext(self.environment.protocol, for_rewards))
-        scored = time.perf_counter()
-        _check_scored(scores, episodes, iteration)
-        inputs = credit_inputs(episodes, scores, data.group_size)
+            groups = self._groups(module, data, iteration, context)
+            episodes, scores = groups.episodes, groups.scores
+            with self._timed("time/estimates"):
+                estimates = module.estimate(episodes)
+        inputs = credit_inputs(episodes, scores, data.group_size, estimates, partial(_sum, trainer.strategy))
+        advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
-        advantages = module.credit(inputs)
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
         kept_B = module.trained_episodes(inputs, advantages_BT)
-        data.fill(training_rows(episodes, kept_B.tolist(), advantages_BT))
+        channels = module.token_channels(inputs, advantages_BT, kept_B)
+        data.fill(training_rows(episodes, kept_B.tolist(), channels))
 
         per_step = advantages.shape == inputs.step_lengths_BS.shape
         advantages_BS = advantages if per_step else step_means(advantages_BT, inputs.step_lengths_BS)
         self.latest = Iteration(episodes, data.group_size, scores, advantages_BS)
-        self._sampled = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         values = measure(episodes, scores, advantages_BS, self.environment.protocol, group_size=data.group_size)
+        if self.oracle is not None:
+            values |= search_truth(episodes, self.oracle)
         pl_module.log_dict(_means(values, trainer.strategy))
-        tokens = torch.tensor([self._sampled, for_rewards.tokens], device=trainer.strategy.root_device)
-        totals = trainer.strategy.reduce(tokens, reduce_op="sum").tolist()
-        pl_module.log_dict(dict(zip(("tokens/rollout", "tokens/rewards"), map(float, totals), strict=True)))
-        self._seconds = {
-            "time/rollout": sampled - start,
-            "time/retrieval": self.environment.seconds - searched,
-            "time/prm": scored - sampled,
-        }
+        self._sampled = _tokens(episodes) + _tokens(groups.thrown_away)
+        counts = {"tokens/rollout": self._sampled, "tokens/rewards": for_rewards.tokens}
+        if module.resample_rounds:
+            counts["groups/resampled"] = len(groups.thrown_away) // data.group_size
+            counts["groups/flat"] = len(flat_groups(advantages_BT, data.group_size))
+            counts["tokens/thrown_away"] = _tokens(groups.thrown_away)
+        totals = _sum(trainer.strategy, torch.tensor(list(counts.values()))).tolist()
+        pl_module.log_dict(dict(zip(counts, map(float, totals), strict=True)))
+        self._seconds["time/retrieval"] = self.environment.seconds - searched
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
+
+    def _groups(self, module: Learner, data: IterationData, iteration: int, context: RewardContext) -> ScoredGroups:
+        """This rank's episodes of an iteration and their rewards, flat groups sampled anew where the module asks."""
+
+        def sample(questions: list[Question]) -> list[Episode]:
+            settings = {"group_size": data.group_size, "seed": data.seed, "iteration": iteration}
+            with self._timed("time/rollout"):
+                return self.sampling(self.environment, self.sampler, questions, **settings)
+
+        def score(episodes: Sequence[Episode]) -> Scores:
+            with self._timed("time/prm"):
+                return combine(self.terms, episodes, context)
+
+        def flat(groups: ScoredGroups) -> list[int]:
+            inputs = credit_inputs(groups.episodes, groups.scores, data.group_size, None, _no_other_ranks)
+            assert inputs.step_lengths_BS is not None
+            advantages_BT = token_advantages(_advantages(module.credit, inputs), inputs.step_lengths_BS)
+            return flat_groups(advantages_BT, data.group_size)
+
+        def sample_others(number: int, places: Sequence[int]) -> list[Episode]:
+            spares = data.spares(iteration, number)
+            return sample([spares[place] for place in places])
+
+        episodes = sample(data.share(iteration))
+        groups = ScoredGroups(episodes, score(episodes))
+        _check_scored(groups.scores, episodes, iteration)
+        rounds = module.resample_rounds
+        rules = {"group_size": data.group_size, "rounds": rounds}
+        groups = replace_flat_groups(groups, **rules, flat=flat, sample=sample_others, score=score)
+        if groups.thrown_away:
+            _check_scored(groups.scores, groups.episodes, iteration)
+        return groups
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[name] += time.perf_counter() - start
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Straight to the logger: times differ from run to run, so they are no result of the stage.
@@ -192,12 +203,34 @@ def _evaluating(module: LightningModule) -> Iterator[None]:
         module.train()
 
 
+def _sum(strategy: Strategy, tensor: Tensor) -> Tensor:
+    """A tensor added up over all ranks, on the CPU."""
+    return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+
+
+def _no_other_ranks(sums: Tensor) -> Tensor:
+    """In place of `_sum` while ranks sample, where no collective call may be."""
+    raise MissingInput("zero_variance: resample needs credit that compares the episodes of a group alone")
+
+
+def _tokens(episodes: Sequence[Episode]) -> int:
+    """Sampled tokens."""
+    return sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
+
+
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:
     """Means over all ranks; NaN for a tag without any value."""
     known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
-    totals = strategy.reduce(totals.to(strategy.root_device), reduce_op="sum").tolist()
+    totals = _sum(strategy, totals).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
+
+
+def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
+    try:
+        return credit(inputs)
+    except MissingInput as error:
+        raise ConfigError(str(error)) from error
 
 
 def _data(trainer: Trainer) -> IterationData:

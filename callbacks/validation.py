@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -12,7 +13,7 @@ from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from evaluation.evaluate import Benchmark
-from evaluation.scoring import score
+from evaluation.scoring import RATES, Row, score
 from modules.sharding import gathered
 from modules.training import Training
 
@@ -110,4 +111,11 @@ class Validation(Callback):
             for episode in episodes
         ]
         values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}
+        values |= {rate: _verdicts(rows, *counts) for rate, counts in RATES.items()}
         return values | {"failed": [float(episode.status == "error") for episode in episodes]}
+
+
+def _verdicts(rows: Sequence[Row], wrong: str, judged: str) -> list[float]:
+    """A 1 for every step that is wrong and a 0 for every other that was judged, of all rows: their mean is a rate."""
+    bad = sum(row[wrong] or 0 for row in rows)
+    return [1.0] * bad + [0.0] * (sum(row[judged] or 0 for row in rows) - bad)

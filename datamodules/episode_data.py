@@ -20,7 +20,8 @@ class EpisodeData(LightningDataModule):
     """The sequences of the episodes of a stage, packed; the policy's tokens of trainable turns are trained.
 
     Args:
-        path: a stage folder that holds `data/episodes.jsonl`, or several, whose episodes are mixed.
+        path: a stage folder that holds `data/episodes.jsonl`, or several, whose episodes are mixed:
+            every optimiser step has its share of each, if it has several micro-batches.
         batch_size: sequences of an optimiser step, of all ranks together.
         micro_batch: sequences of one forward pass, of all ranks together; None takes all of a step at once. The
             Trainer's `accumulate_grad_batches` follows from it.
@@ -94,4 +95,5 @@ class EpisodeData(LightningDataModule):
             seed=self.seed,
             lengths=[len(sequence) for sequence in sequences],
             shuffle=shuffle,
+            step=self.batch_size // self.micro_batch if len(self.paths) > 1 else 1,
         )

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from common.accounts import counted
 from common.answers import cover_match, exact_match, f1_score
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import write_json
-from datamodules.maker import missing, units
+from datamodules.maker import affordable, units, write_counts
 from datamodules.records import EPISODE, episode_to_row, read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Sampler
@@ -36,13 +37,6 @@ class Selective(typing.Protocol):
         ...
 
 
-@typing.runtime_checkable
-class Counting(typing.Protocol):
-    """A component that counts what it meets; counts of a unit are kept with the unit."""
-
-    counts: Counter[str]
-
-
 class EpisodeSampling:
     """A `Maker` of episodes: `data/episodes.jsonl`, by question and then by sample, and `data/sampling.json`.
 
@@ -60,6 +54,7 @@ class EpisodeSampling:
         unit: questions a unit.
         keep: `correct` leaves out episodes whose answer is not exactly right; `grounded` also those that say what the
             retrieved passages hold where the limit on observations cut them: training on these teaches to hallucinate.
+        max_tokens: ends the sampling, after whole units: every rank stops once it has sampled its equal share of them.
 
     Raises:
         ConfigError: a number is below 1.
@@ -76,11 +71,14 @@ class EpisodeSampling:
         pool: int = 64,
         unit: int = 100,
         keep: Keep = "all",
+        max_tokens: int | None = None,
     ) -> None:
-        if min(samples, pool, unit) < 1:
-            raise ConfigError(f"samples {samples}, pool {pool}, unit {unit}: each must be at least 1")
+        if min(samples, pool, unit, max_tokens or 1) < 1:
+            settings = f"samples {samples}, pool {pool}, unit {unit}, max_tokens {max_tokens}"
+            raise ConfigError(f"{settings}: each must be at least 1")
         self.questions, self.environment, self.sampler = questions, environment, sampler
         self.role, self.samples, self.pool, self.unit, self.keep = role, samples, pool, unit, keep
+        self.max_tokens = max_tokens
         environment.check(sampler)
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
@@ -90,7 +88,8 @@ class EpisodeSampling:
             DataError: there are no questions.
             RetrievalError: every episode of a unit failed, or the retriever failed too often in a row.
         """
-        for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
+        share = {"rank": rank, "world_size": world_size, "max_tokens": self.max_tokens}
+        for path, questions in affordable(self._units(folder), **share):
             before = self._counted()
             unable = self.sampler.unable(questions) if isinstance(self.sampler, Selective) else {}
             able = [question for question in questions if question.id not in unable]
@@ -106,9 +105,7 @@ class EpisodeSampling:
             _check_outage(episodes)
             skipped = dict(sorted(Counter(unable.values()).items()))
             summary = {"questions": len(questions), "skipped": skipped} | self._summarise(episodes)
-            write_json(
-                path.with_suffix(".json"), summary | {"counts": dict(sorted((self._counted() - before).items()))}
-            )
+            write_counts(path, self._counted() - before, **summary)
             write_rows(path, (episode_to_row(episode) for episode in episodes if self._kept(episode)))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
@@ -117,7 +114,7 @@ class EpisodeSampling:
         Raises:
             DataError: no episode is left.
         """
-        paths = [path for path, _ in self._units(folder)]
+        paths = [path for path, _ in self._units(folder) if path.exists()]  # all, unless max_tokens ended it
         total = _joined([json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in paths])
         write_json(folder / "data" / "sampling.json", {"role": self.role, "keep": self.keep} | total)
         sums, failed = total["sums"], sum(total["errors"].values())
@@ -147,8 +144,7 @@ class EpisodeSampling:
         return units(folder / "data" / "units", questions, self.unit)
 
     def _counted(self) -> Counter[str]:
-        parts = [part for part in (self.sampler, self.environment.retriever) if isinstance(part, Counting)]
-        return sum((part.counts for part in parts), Counter())
+        return counted(self.sampler, self.environment.retriever)
 
     def _kept(self, episode: Episode) -> bool:
         return episode.status != "error" and self._dropped(episode) is None

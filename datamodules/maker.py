@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import typing
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+from common.accounts import tokens_in
+from common.files import write_json
 
 Item = typing.TypeVar("Item")
 
@@ -43,3 +49,30 @@ def missing(units: Iterable[tuple[Path, Item]], *, rank: int, world_size: int) -
     for number, (path, unit) in enumerate(units):
         if number % world_size == rank and not path.exists():
             yield path, unit
+
+
+def affordable(
+    units: Iterable[tuple[Path, Item]], *, rank: int, world_size: int, max_tokens: int | None
+) -> Iterator[tuple[Path, Item]]:
+    """The same as `missing`, until this rank has sampled its equal share of `max_tokens` in units, old and new.
+
+    Whole units, so a rank goes beyond its share by less than one. Every unit must have its `unit_counts`.
+    """
+    spent = 0
+    for number, (path, unit) in enumerate(units):
+        if max_tokens is not None and spent * world_size >= max_tokens:
+            return
+        if number % world_size == rank:
+            if not path.exists():
+                yield path, unit
+            spent += tokens_in(unit_counts(path))
+
+
+def write_counts(path: Path, counts: Mapping[str, int], **summary: Any) -> None:
+    """Write what components counted while a unit was made, before the unit itself, beside it."""
+    write_json(path.with_suffix(".json"), summary | {"counts": dict(sorted(counts.items()))})
+
+
+def unit_counts(path: Path) -> Counter[str]:
+    """What `write_counts` wrote."""
+    return Counter(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["counts"])

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.accounts import counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.episode_sampling import Counting
-from datamodules.maker import missing, units
+from datamodules.maker import missing, units, write_counts
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.node import Tree
 from datamodules.tree.pairs import candidate_groups, mixed_group
@@ -73,7 +73,7 @@ class Preferences:
         for path, trees in missing(self._units(folder), rank=rank, world_size=world_size):
             limited = [group for tree in trees for group in self._groups(tree, seed)]
             groups = [group for group, _ in limited]
-            before = self._counted()
+            before = counted(self.judge)
             answers = self.judge.compare(groups)
             pairs = [_pairs(group, answer, most) for (group, most), answer in zip(limited, answers, strict=True)]
             summary = {
@@ -81,9 +81,8 @@ class Preferences:
                 "groups": len(groups),
                 "nulls": sum(answer is not None and not answer for answer in answers),
                 "failures": sum(answer is None for answer in answers),
-                "counts": dict(sorted((self._counted() - before).items())),
             }
-            write_json(path.with_suffix(".json"), summary)
+            write_counts(path, counted(self.judge) - before, **summary)
             write_rows(path, (pair_to_row(pair) for group in pairs for pair in group))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
@@ -133,9 +132,6 @@ class Preferences:
             yield path, unit
         if path is None:
             raise DataError(f"{self.trees}: no trees to judge")
-
-    def _counted(self) -> Counter[str]:
-        return Counter(self.judge.counts) if isinstance(self.judge, Counting) else Counter()
 
 
 def _pairs(group: Sequence[Candidate], verdicts: Sequence[Verdict] | None, most: int) -> list[Pair]:

@@ -48,13 +48,12 @@ class QuestionData(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if min(questions_per_iteration, updates, micro_batch or 1) < 1 or questions_per_iteration % updates:
+        sizes = (questions_per_iteration, group_size, updates, 1 if micro_batch is None else micro_batch)
+        if min(sizes) < 1 or questions_per_iteration % updates:
             raise ConfigError(
-                f"questions_per_iteration {questions_per_iteration}, updates {updates}, micro_batch {micro_batch}: "
-                "each must be at least 1, and the updates must divide the questions evenly"
+                f"questions_per_iteration {questions_per_iteration}, group_size {group_size}, updates {updates}, "
+                f"micro_batch {micro_batch}: each must be at least 1, and the updates must divide the questions evenly"
             )
-        if group_size < 2:
-            raise ConfigError(f"group_size {group_size}: an advantage compares at least 2 episodes of a question")
         self.questions, self.questions_per_iteration, self.updates = questions, questions_per_iteration, updates
         self.group_size, self.seed = group_size, seed
         self.batch_size = questions_per_iteration // updates * group_size  # episodes of an update
@@ -95,6 +94,27 @@ class QuestionData(LightningDataModule):
         start, stop = iteration * count, (iteration + 1) * count
         rounds = range(start // size, (stop - 1) // size + 1)
         return [q for r in rounds for q in self._order(r)[max(0, start - r * size) : stop - r * size]]
+
+    def spares(self, iteration: int, round: int) -> list[Question]:
+        """Questions in the place of this rank's share, for a round that replaces some of them; the first round is 0.
+
+        The place of a question among all ranks' and the round decide what replaces it, so it is the same however many
+        ranks there are, and nobody needs to know what others replace. No question is twice in an iteration.
+
+        Raises:
+            ConfigError: there are too few questions for so many rounds.
+        """
+        assert self.trainer is not None
+        count = self.questions_per_iteration
+        if len(self._pool) < (round + 2) * count:
+            raise ConfigError(
+                f"{len(self._pool)} questions are too few for {round + 1} rounds that may replace {count} of {count}: "
+                "lower resample_rounds or questions_per_iteration"
+            )
+        chosen = {question.id for question in self.chosen(iteration)}
+        rest = [question for question in self._pool if question.id not in chosen]
+        rest.sort(key=lambda question: stable_hash(self.seed, "spares", iteration, question.id))
+        return rest[round * count : (round + 1) * count][self.trainer.global_rank :: self.trainer.world_size]
 
     def _order(self, number: int) -> list[Question]:
         """The questions in the order of one round; an iteration across two rounds gets no question twice."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.accounts import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
 from common.progress import progress_bar
-from datamodules.maker import missing, units
+from datamodules.maker import affordable, unit_counts, units, write_counts
 from datamodules.records import TREE, numbered_rows, read_rows, tree_from_row, tree_to_row, write_rows
 from datamodules.sources import Source
 from datamodules.tree.node import Tree
@@ -45,6 +47,8 @@ class TreeSearch:
         parallel: selections a tree a round, kept apart by virtual losses.
         chunk: trees a unit of work; larger chunks fill batches better.
         pool: episodes in flight when playing out.
+        max_tokens: ends the search, after whole chunks: every rank stops once its samplers, expander and simulator,
+            have sampled its equal share of them.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -69,12 +73,13 @@ class TreeSearch:
         parallel: int = 1,
         chunk: int = 64,
         pool: int = 64,
+        max_tokens: int | None = None,
     ) -> None:
         counts = {"simulations": simulations, "depth": depth, "parallel": parallel}
-        for name, count in (counts | {"chunk": chunk, "pool": pool}).items():
+        for name, count in (counts | {"chunk": chunk, "pool": pool, "max_tokens": max_tokens or 1}).items():
             if count < 1:
                 raise ConfigError(f"{name} is {count}; it must be at least 1")
-        self.questions, self.chunk = questions, chunk
+        self.questions, self.chunk, self.max_tokens = questions, chunk, max_tokens
         self.environment = environment.variant(limits=dataclasses.replace(environment.limits, turns=depth))
         self.expander, self.simulator = expander, simulator or expander
         self.environment.check(self.expander, self.simulator)
@@ -97,17 +102,20 @@ class TreeSearch:
             RetrievalError: every tree of a chunk failed, or the retriever failed too often in a row.
         """
         searcher = TreeSearcher(self.environment, self.expander, self.simulator, self.settings, seed=seed)
-        for path, questions in missing(self._chunks(folder), rank=rank, world_size=world_size):
+        share = {"rank": rank, "world_size": world_size, "max_tokens": self.max_tokens}
+        for path, questions in affordable(self._chunks(folder), **share):
+            before = counted(self.expander, self.simulator)
             total = len(questions) * self.settings.simulations
             with progress_bar(total, f"search {path.stem}", unit="sim") as bar:
                 trees = searcher.grow(questions, bar.update)
             if all(tree.root.dead for tree in trees):
                 raise RetrievalError(f"every retrieval failed for all {len(trees)} trees of {path.stem}: run again")
+            write_counts(path, counted(self.expander, self.simulator) - before)
             write_rows(path, map(tree_to_row, trees))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Join the chunks; returns `search/*`: counts, and means over trees."""
-        paths = [path for path, _ in self._chunks(folder)]
+        """Join the chunks; returns `search/*`: counts, and means over trees; and the tokens that were sampled."""
+        paths = [path for path, _ in self._chunks(folder) if path.exists()]  # all, unless max_tokens ended it
         write_rows(folder / "data" / "trees.jsonl", (row for path in paths for row in read_rows(path, TREE)))
         sums: dict[str, float] = {}
         shown: Tree | None = None
@@ -123,7 +131,8 @@ class TreeSearch:
         write_json(folder / "data" / "search.json", {"role": self.role, **sums})
         with atomic_write(folder / "report.md") as file:
             file.write(f"# Search\n\n{_TREE}\n\n```\n{tree_text(shown)}\n```\n")
-        return {f"search/{name}": float(value) for name, value in sums.items()}
+        headline = {f"search/{name}": float(value) for name, value in sums.items()}
+        return headline | dict(sum(map(unit_counts, paths), Counter()))
 
     def _chunks(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
         questions = list(self.questions)

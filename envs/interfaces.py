@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from envs.requests import Act, Done, Request
 from envs.siblings import Candidate, Verdict
@@ -140,6 +141,34 @@ class Judge(typing.Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question about one step of an episode, to be answered by yes or no.
+
+    - `over_search`: does `answer`, the policy's own to the step's query, alone and without passages, say the same as
+      the claim that reads the search? If so the search was needless.
+    - `under_search`: is the claim of the step true, and does it follow from what the step says? If not, it should have
+      searched.
+    """
+
+    kind: Literal["over_search", "under_search"]
+    episode: Episode
+    step: int
+    answer: str = ""
+
+
+class Verifier(typing.Protocol):
+    """Answers checks: by the truth, by gold reasoning, by comparing texts, by a model's opinion."""
+
+    def verify(self, checks: Sequence[Check]) -> list[bool | None]:
+        """One verdict a check, in order; None where no verdict was had.
+
+        A failed call is counted by the verifier and never becomes a verdict. One that cannot work at all raises a
+        UserError: what it left undone is asked for when the command is repeated.
+        """
+        ...
+
+
 class StepScorer(typing.Protocol):
     """Says how good every step of an episode is: a process reward model."""
 
@@ -153,11 +182,21 @@ class RewardContext:
     """What a reward may know besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
-    training.
+    training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge
+    (`common.accounts.JUDGE_CALLS`).
     """
 
     protocol: Protocol
     sampler: Sampler | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    logged: dict[str, Tensor] = field(default_factory=dict)
+
+    def log(self, name: str, values_N: Tensor) -> None:
+        """Log the mean of these values, over all ranks, as `rewards/<term>/<name>`; NaN is left out.
+
+        A reward logs the same names, in the same order, in every call: ranks add their values up name by name.
+        """
+        self.logged[name] = values_N
 
 
 class Judgement(typing.Protocol):
@@ -176,6 +215,16 @@ class Judgement(typing.Protocol):
     @property
     def unresolved(self) -> bool | None:
         """The answer is right, but the steps do not lead to it."""
+        ...
+
+    @property
+    def needless(self) -> tuple[bool | None, ...]:
+        """Of every step that searches, whether it does for what the policy was taught; None for the others."""
+        ...
+
+    @property
+    def unfounded(self) -> tuple[bool | None, ...]:
+        """Of every step that states something without a search, whether it is untrue; None for the others."""
         ...
 
 

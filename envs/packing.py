@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,19 +12,25 @@ from torch.nn.utils.rnn import pad_sequence
 
 from envs.types import TrainingSequence
 
+# What reinforcement learning may add to every trained token: the log-probs are those of the policy before the update,
+# where they are recomputed, and of the reference.
+CHANNELS = ("advantages", "values", "returns", "old_logps", "reference_logps")
+
+_Item = TypeVar("_Item")
+
 
 @dataclass(slots=True)
 class PackedSequence:
     """A training sequence as tensors of length T, a fraction of the size of its tuples.
 
-    `advantages_T` is what reinforcement learning adds; None elsewhere.
+    `channels` are more float tensors of length T, by name out of `CHANNELS`; 0 where nothing is trained.
     """
 
     ids_T: Tensor
     loss_mask_T: Tensor
     step_index_T: Tensor
     logps_T: Tensor
-    advantages_T: Tensor | None = None
+    channels: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids_T)
@@ -36,7 +43,7 @@ class PackedSequence:
             loss_mask_T=torch.zeros(2, dtype=torch.bool),
             step_index_T=torch.full((2,), -1, dtype=torch.int16),
             logps_T=torch.zeros(2),
-            advantages_T=torch.zeros(2),
+            channels={name: torch.zeros(2) for name in CHANNELS},
         )
 
 
@@ -50,7 +57,7 @@ class SequenceBatch:
         loss_mask_BT: `[B, T]` bool, True on policy-sampled tokens that are trained.
         step_index_BT: `[B, T]` int64, the step of each of those, -1 elsewhere.
         logps_BT: `[B, T]` float32, stored log-probabilities, 0 elsewhere.
-        advantages_BT: `[B, T]` float32, 0 elsewhere; None outside reinforcement learning.
+        channels: those that all sequences have, by name: `[B, T]` float32, 0 elsewhere.
     """
 
     ids_BT: Tensor
@@ -58,7 +65,7 @@ class SequenceBatch:
     loss_mask_BT: Tensor
     step_index_BT: Tensor
     logps_BT: Tensor
-    advantages_BT: Tensor | None = None
+    channels: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids_BT)
@@ -81,12 +88,21 @@ def collate(sequences: Sequence[PackedSequence], pad_id: int = 0) -> SequenceBat
         return pad_sequence(list(rows), batch_first=True, padding_value=value)
 
     lengths = torch.tensor([len(sequence) for sequence in sequences])
-    advantages = [s.advantages_T for s in sequences if s.advantages_T is not None]
+    channels = [name for name in CHANNELS if all(name in s.channels for s in sequences)]
     return SequenceBatch(
         ids_BT=padded([s.ids_T for s in sequences], pad_id).long(),
         attention_BT=torch.arange(int(lengths.max()))[None, :] < lengths[:, None],
         loss_mask_BT=padded([s.loss_mask_T for s in sequences], False),
         step_index_BT=padded([s.step_index_T for s in sequences], -1).long(),
         logps_BT=padded([s.logps_T for s in sequences], 0.0),
-        advantages_BT=padded(advantages, 0.0) if len(advantages) == len(sequences) else None,
+        channels={name: padded([s.channels[name] for s in sequences], 0.0) for name in channels},
     )
+
+
+def by_length(items: Sequence[_Item], *, length: Callable[[_Item], int], tokens: int) -> Iterator[list[_Item]]:
+    """Batches of at most `tokens` padded tokens, or of one item; longest first, which pads least."""
+    order = sorted(items, key=length, reverse=True)
+    while order:
+        rows = max(1, tokens // max(1, length(order[0])))
+        yield order[:rows]
+        order = order[rows:]

@@ -24,6 +24,7 @@ class Request:
         max_tokens: None means the environment's limit of a turn.
         context_ids: the encoded `context`, set by the environment.
         seed: of the turn's random numbers, set by the environment.
+        greedy: take the most probable token each time, whatever the sampler's temperature.
     """
 
     episode: Episode
@@ -36,6 +37,7 @@ class Request:
     max_tokens: int | None = None
     context_ids: tuple[int, ...] | None = None
     seed: int = 0
+    greedy: bool = False
 
     def prefix(self) -> tuple[int, ...]:
         """All token ids before the first sampled one."""

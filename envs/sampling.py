@@ -1,10 +1,13 @@
-"""What samplers share: writers that answer at once, samplers by agent, counted ones, turns in the order of requests."""
+"""What samplers share: writers that answer at once, samplers by agent, counted and greedy ones, turns in order."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from common.accounts import counted
 from common.errors import ConfigError
 from envs.interfaces import ChecksCompatibility, Protocol, Sampler
 from envs.requests import Request
@@ -57,6 +60,11 @@ class ByAgent:
         first = next(iter(self.samplers.values()))
         self.temperature, self.top_p = first.temperature, first.top_p
 
+    @property
+    def counts(self) -> Counter[str]:
+        """What all agents' samplers have counted."""
+        return counted(*self.samplers.values())
+
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check every agent's sampler; see `ChecksCompatibility`."""
         for sampler in self.samplers.values():
@@ -96,6 +104,34 @@ class CountingSampler:
         finished = self._sampler.collect()
         self.tokens += sum(len(turn.action_ids) for request, turn in finished if request.forced_ids is None)
         return finished
+
+    def release(self, episodes: Sequence[Episode]) -> None:
+        self._sampler.release(episodes)
+
+    def load(self, policy: Any) -> None:
+        self._sampler.load(policy)
+
+
+class Greedy:
+    """Passes requests on to another sampler, to be answered with the most probable tokens at its temperature or any.
+
+    The sampler behind must have no other open requests.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._asked: dict[int, Request] = {}
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        passed = [replace(request, greedy=True) for request in requests]
+        self._asked |= {id(one): request for one, request in zip(passed, requests, strict=True)}
+        self._sampler.submit(passed)
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        return [(self._asked.pop(id(request)), turn) for request, turn in self._sampler.collect()]
 
     def release(self, episodes: Sequence[Episode]) -> None:
         self._sampler.release(episodes)

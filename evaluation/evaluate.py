@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from common.accounts import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import write_json
-from datamodules.maker import missing, units
+from datamodules.maker import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Oracle, Retriever, Sampler
@@ -86,27 +88,30 @@ class Evaluation:
             for path, questions in self._units(folder, name, dataset)
         )
         for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
-            start = time.perf_counter()
+            start, before = time.perf_counter(), counted(self.sampler)
             episodes = rollout(
                 environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
             )
             _check_failures(episodes, environments[name])
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
+            write_counts(path, counted(self.sampler) - before)
             write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
             write_rows(path, rows)
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Join the units, write predictions and results, return `eval/<dataset>/<split>/<measure>`."""
+        """Join the units, write predictions and results, return `eval/<dataset>/<split>/<measure>` and tokens."""
         results: dict[str, Any] = {"rows": [], "groups": [], "notes": {"sampler": _describe(self.sampler)}}
         results["notes"] |= {"protocol": type(self.environment.protocol).__name__, "top_k": self.environment.top_k}
         results["notes"]["limits"] = _describe(self.environment.limits)
         headline: dict[str, float] = {}
+        spent: Counter[str] = Counter()
         for name, dataset in self.datasets.items():
             paths = [path for path, _ in self._units(folder, name, dataset)]
             rows = [row for path in paths for row in read_rows(path, None)]
             write_rows(folder / "data" / f"predictions-{name}-{dataset.split}.jsonl", rows)
             where: Row = {"dataset": name, "split": dataset.split}
             seconds = sum(float(path.with_suffix(".seconds").read_text()) for path in paths)
+            spent += sum(map(unit_counts, paths), Counter())
             total = where | summarise(rows, seed=seed) | {"seconds": seconds}
             results["rows"].append(total)
             results["groups"] += [where | group for group in summarise_groups(rows, seed=seed)]
@@ -116,7 +121,7 @@ class Evaluation:
                 f"eval/{name}/{dataset.split}/{key}": total[key] for key in ("em", "f1") if total[key] is not None
             }
         write_json(folder / "data" / "results.json", results)
-        return headline
+        return headline | dict(spent)
 
     def _score(self, episode: Episode, dataset: Benchmark) -> Row:
         return score(

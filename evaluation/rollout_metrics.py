@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.answers import exact_match
-from envs.interfaces import Protocol
+from envs.interfaces import Oracle, Protocol
 from envs.types import Episode, Status
 from modules.functional.advantages import no_spread
 from modules.rewards.terms import NAN, Scores
@@ -21,16 +21,18 @@ def measure(
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
     NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
-    Measures of a level that has no reward are absent. Tags and their order depend on the names and levels of the
-    rewards alone, so all ranks have the same.
+    Measures of a level that has no reward are absent, and so is the spread of outcomes in a group of one. Tags and their
+    order depend on `group_size` and on the rewards alone, by name, level and what they log, so all ranks have the same.
     """
     mask_BS = scores.step_mask_BS
     values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}
     levels = {reward.dim() for reward in scores.breakdown.values()}
     if 1 in levels:
         outcome_QG = scores.outcome_B.reshape(-1, group_size)
-        values["reward"], values["reward_std"] = scores.outcome_B, _std(outcome_QG)
-        values["frac_reward_zero_std"] = no_spread(outcome_QG, outcome_QG.isfinite()).float()
+        values["reward"] = scores.outcome_B
+        if group_size > 1:
+            values["reward_std"] = _std(outcome_QG)
+            values["frac_reward_zero_std"] = no_spread(outcome_QG, outcome_QG.isfinite()).float()
     if 2 in levels:
         process_QN = scores.step_BS.masked_fill(~mask_BS, NAN).reshape(len(episodes) // group_size, -1)
         values["step_reward"], values["step_reward_std"] = scores.step_BS[mask_BS], _std(process_QN)
@@ -42,6 +44,7 @@ def measure(
         values[f"rewards/{name}/unscored"] = reward_N.isnan()
         if reward.dim() == 2:
             values |= _by_outcome(name, reward, episodes, mask_BS)
+    values |= {f"rewards/{name}": logged_N for name, logged_N in scores.logged.items()}
     advantages_N = advantages_BS[mask_BS]
     values["adv/mean"], values["adv/abs"] = advantages_N, advantages_N.abs()
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])
@@ -57,6 +60,15 @@ def measure(
     values["completions/mean_turns"] = _floats(len(turns) for turns in sampled)
     values["completions/clipped_ratio"] = _floats(turn.finish == "length" for turns in sampled for turn in turns)
     return values
+
+
+def search_truth(episodes: Sequence[Episode], oracle: Oracle) -> dict[str, Tensor]:
+    """What an oracle says of every search and of every statement without one, where it can tell."""
+    judged = [oracle.judge(episode) for episode in episodes if episode.status != "error"]
+    return {
+        "search/needless_rate": _floats(v for judgement in judged for v in judgement.needless if v is not None),
+        "search/unfounded_rate": _floats(v for judgement in judged for v in judgement.unfounded if v is not None),
+    }
 
 
 def _by_outcome(name: str, reward_BS: Tensor, episodes: Sequence[Episode], mask_BS: Tensor) -> dict[str, Tensor]:

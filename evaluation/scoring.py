@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from envs.interfaces import Oracle
 from envs.types import Episode, Gold
-from evaluation.statistics import bootstrap_interval
+from evaluation.statistics import bootstrap_interval, bootstrap_ratio
 from modules.metrics import cover_match, exact_match, f1_score
 
 Row = dict[str, Any]
@@ -19,6 +19,11 @@ MEASURES = (
     *("em", "f1", "cover", "flawed", "unresolved", "searches"),
     *("valid_steps", "valid_episodes", "true_steps", "recall"),
 )
+# Rates over all steps of an evaluation, over-search and under-search (HiPRAG): what is counted, of how many.
+RATES = {
+    "osr": ("needless_searches", "judged_searches"),
+    "usr": ("unfounded_statements", "judged_statements"),
+}
 
 
 def score(
@@ -30,6 +35,8 @@ def score(
       retriever.
     - `valid_steps`: share of sampled steps in format; `valid_episodes`: 1 if the whole episode is.
     - `true_steps`: share of sampled steps that the oracle calls true, of those that it can judge.
+    - `judged_searches`: searches of which the oracle can tell whether they were needless; `needless_searches`: those
+      that were. `judged_statements`, `unfounded_statements`: statements without a search, and those that are untrue.
     - `flawed`, `unresolved`: 1 for a right answer with an untrue step, or one that the steps do not establish; None
       without an oracle, `flawed` also where it can judge no step.
 
@@ -54,6 +61,7 @@ def score(
         "truncations": dict(sorted(episode.truncations.items())),
         "error": episode.error,
         **dict.fromkeys(MEASURES),
+        **dict.fromkeys(count for counts in RATES.values() for count in counts),
     }
     if episode.status != "error":
         sampled = [step for step in episode.steps if step.spans]
@@ -74,6 +82,9 @@ def score(
             row["unresolved"] = _float(judgement.unresolved)
             judged = [v for v, step in zip(verdicts, episode.steps, strict=True) if step.spans and v is not None]
             row["true_steps"] = _mean(judged)
+            for rate, truth in (("osr", judgement.needless), ("usr", judgement.unfounded)):
+                told = [verdict for verdict in truth if verdict is not None]
+                row |= dict(zip(RATES[rate], (sum(told), len(told)), strict=True))
     row["steps"] = [
         {
             "kind": step.kind,
@@ -105,12 +116,20 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def summarise(rows: Sequence[Row], *, seed: int) -> Row:
-    """Means of all measures with 95 % bootstrap intervals over the questions that were scored; `n` is their number."""
+    """Means of all measures with 95 % bootstrap intervals over the questions that were scored; `n` is their number.
+
+    Rates are of all judged steps together, with intervals over questions too.
+    """
     result: Row = {"n": sum(row["em"] is not None for row in rows)}
     for measure in MEASURES:
         values = [float(row[measure]) for row in rows if row[measure] is not None]
         low, high = bootstrap_interval(values, seed=seed) if values else (None, None)
         result |= {measure: _mean(values), f"{measure}_low": _known(low), f"{measure}_high": _known(high)}
+    for rate, counts in RATES.items():
+        wrong, judged = ([float(row[count] or 0) for row in rows] for count in counts)
+        value = math.fsum(wrong) / math.fsum(judged) if any(judged) else None
+        low, high = bootstrap_ratio(wrong, judged, seed=seed) if any(judged) else (None, None)
+        result |= {rate: value, f"{rate}_low": _known(low), f"{rate}_high": _known(high)}
     return result
 
 

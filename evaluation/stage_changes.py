@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.results import predictions, read_manifest
+from evaluation.lineage import Lineage
+from evaluation.results import predictions
 from evaluation.statistics import paired_bootstrap
 from evaluation.tables import METRICS, estimate, figure, table
 
@@ -35,31 +36,11 @@ def changes_table(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Pat
 def _previous(evaluations: Collection[str], artifacts: Mapping[str, Path]) -> dict[str, str | None]:
     """The evaluation of the nearest ancestor of the policy that each evaluation measures, None for the first policy.
 
-    An evaluation measures the last fitted stage among its inputs; evaluations without one are left out.
+    Evaluations that measure no fitted policy are left out.
     """
-    stages = {folder.name: stage for stage, folder in artifacts.items()}
-    manifests = {stage: read_manifest(folder) for stage, folder in artifacts.items()}
-    needs = {
-        stage: [stages[used["artifact"]] for used in manifest.get("inputs", {}).values() if used["artifact"] in stages]
-        for stage, manifest in manifests.items()
-    }
-    ancestors: dict[str, set[str]] = {}
-    for stage in artifacts:
-        ancestors[stage] = set(needs[stage]).union(*(ancestors[need] for need in needs[stage]))
-    order = list(artifacts)
-    policy_of: dict[str, str] = {}
-    for stage in evaluations:
-        fitted = [need for need in needs[stage] if manifests[need].get("kind") == "fit"]
-        if fitted:
-            policy_of[stage] = max(fitted, key=order.index)
-    return {
-        stage: max(
-            (other for other in policy_of if policy_of[other] in ancestors[policy]),
-            key=lambda other: order.index(policy_of[other]),
-            default=None,
-        )
-        for stage, policy in policy_of.items()
-    }
+    lineage = Lineage.of(artifacts)
+    measured = [stage for stage in evaluations if lineage.policy(stage)]
+    return {stage: next(reversed(lineage.before(stage, measured)), None) for stage in measured}
 
 
 def _differences(artifact: Path, before: Path | None, dataset: str, split: str) -> Iterator[str]:

@@ -47,6 +47,21 @@ def bootstrap_interval(
     return _quantiles(_resampled_means(used, seed, resamples), level)
 
 
+def bootstrap_ratio(
+    numerators: ArrayLike, denominators: ArrayLike, *, seed: int, resamples: int = 2000, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval over questions of Σ numerators / Σ denominators, two arrays [N].
+
+    Draws without any denominator are left out. NaN for fewer than two questions that have a denominator.
+    """
+    top, bottom = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    if np.count_nonzero(bottom) < 2:
+        return float("nan"), float("nan")
+    # The same seed and length: both are means over the same draws.
+    tops, bottoms = _resampled_means(top, seed, resamples), _resampled_means(bottom, seed, resamples)
+    return _quantiles(tops[bottoms > 0] / bottoms[bottoms > 0], level)
+
+
 def paired_bootstrap(
     a: ArrayLike, b: ArrayLike, *, seed: int, resamples: int = 2000, level: float = 0.95
 ) -> PairedTest:

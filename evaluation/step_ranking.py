@@ -7,12 +7,14 @@ measured on those, beside what costs nothing: log-probabilities of the policy, p
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from common.accounts import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
-from datamodules.maker import missing, units
+from datamodules.maker import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Oracle, Sampler, StepScorer
@@ -71,16 +73,18 @@ class StepRanking:
             RetrievalError: the retriever failed for a question; its unit is not written, and is redone by the next run.
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
+            before = counted(self.sampler)
             episodes = rollout(
                 self.environment, self.sampler, questions, seed=seed, samples=self.samples, pool=self.pool,
                 label=f"steps {path.stem}",
             )  # fmt: skip
             if failed := [episode.error for episode in episodes if episode.status == "error"]:
                 raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
+            write_counts(path, counted(self.sampler) - before)
             write_rows(path, self._rows(episodes))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Join the units, measure, report; returns the metrics of `evaluation.step_auc.headline`.
+        """Join the units, measure, report; returns the metrics of `evaluation.step_auc.headline`, and tokens.
 
         Raises:
             DataError: no step was sampled, or the oracle could judge none.
@@ -96,7 +100,8 @@ class StepRanking:
         write_json(folder / "data" / "step_ranking.json", {"schema": "step_ranking/2", "groups": groups})
         with atomic_write(folder / "report.md") as file:
             file.write(report(groups, names))
-        return headline(groups, names)
+        spent = sum((unit_counts(path) for path, _ in self._units(folder)), Counter())
+        return headline(groups, names) | dict(spent)
 
     def _rows(self, episodes: Sequence[Episode]) -> Iterator[Row]:
         """One row for each sampled step that the oracle can judge."""

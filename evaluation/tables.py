@@ -12,6 +12,8 @@ METRICS = {
     "cover": "cover",
     "flawed": "flawed",
     "unresolved": "unresolved",
+    "osr": "OSR",
+    "usr": "USR",
     "valid_steps": "valid steps",
     "valid_episodes": "valid episodes",
     "true_steps": "true steps",
@@ -22,9 +24,11 @@ METRICS = {
 LEGEND = (
     "Percent, except searches (queries a question) and seconds. Brackets: 95 % bootstrap interval over questions. n: "
     "questions scored. Cover: the prediction contains an answer. Flawed: right answer with at least one untrue step, "
-    "also where only the retriever missed the passage. Unresolved: right answer not established by the steps. Valid: "
-    "in format. True: correct by the facts of the embedded world. Recall: share of gold documents retrieved, 0 for a "
-    "question without a search where there is a retriever. Seconds: summed over processes. A dash: does not apply."
+    "also where only the retriever missed the passage. Unresolved: right answer not established by the steps. OSR: "
+    "share of searches for a fact that the policy was taught by heart. USR: share of statements without a search that "
+    "are untrue. Valid: in format. True: correct by the facts of the embedded world. Recall: share of gold documents "
+    "retrieved, 0 for a question without a search where there is a retriever. Seconds: summed over processes. A dash: "
+    "does not apply."
 )
 MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}

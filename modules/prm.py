@@ -18,7 +18,7 @@ from modules.functional.losses import pairwise_ranking_loss
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.reward_model import ReadAt, untrained_reward_model
+from modules.reward_model import ReadAt, freeze_unused_output, untrained_reward_model
 from modules.sharding import full_state, whole
 from modules.training import Training
 
@@ -64,7 +64,7 @@ class PRM(Training):
         self.head, self.pointwise = self.reward_model.head, pointwise
         self.head.zero.requires_grad_(pointwise != 0)
         if not self.head.uses_logps:
-            _freeze_unused_output(policy)
+            freeze_unused_output(policy)
         self._held_out: list[Tensor] = []
 
     def training_step(self, batch: PairBatch, index: int) -> Tensor:
@@ -120,10 +120,3 @@ class PRM(Training):
         numbers = rows[:, 0].tolist()
         first = {number: row for row, number in reversed(list(enumerate(numbers)))}
         return tuple(rows[[first[number] for number in sorted(first)]].float().T)
-
-
-def _freeze_unused_output(policy: Policy) -> None:
-    """Freeze an untied output layer: only log-probabilities use it, and DDP waits for every trainable gradient."""
-    output, table = policy.model.get_output_embeddings(), policy.model.get_input_embeddings()
-    if output is not None and output.weight is not table.weight:
-        output.requires_grad_(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, cast
@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 
 from common.errors import ConfigError
 from common.files import write_json
-from envs.score_positions import ScoreBatch, ScoredSequence, collate_scored, scored_sequences
+from envs.packing import by_length
+from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
 from envs.types import Episode
 from modules.functional.logprobs import token_logprobs
 from modules.policy import Dtype, Policy, load_policy
@@ -90,7 +91,7 @@ class RewardModel:
         scores = [torch.full((len(episode.steps),), float("nan")) for episode in episodes]
         sequences = [(number, s) for number, e in enumerate(episodes) for s in scored_sequences(e) if s.positions]
         model.eval()
-        for part in _batches(sequences):
+        for part in by_length(sequences, length=lambda one: len(one[1].ids), tokens=_TOKENS):
             batch = collate_scored([sequence for _, sequence in part])
             raw = iter(self.raw_scores(to_device(batch, device)).cpu() * self.scale + self.offset)
             for number, sequence in part:
@@ -145,6 +146,13 @@ def untrained_reward_model(policy: Policy, *, read_at: ReadAt = "observation", l
     return RewardModel(policy, StepHead(hidden, logp_weight).to(policy.model.device), read_at)
 
 
+def freeze_unused_output(policy: Policy) -> None:
+    """Freeze an untied output layer: only log-probabilities use it, and DDP waits for every trainable gradient."""
+    output, table = policy.model.get_output_embeddings(), policy.model.get_input_embeddings()
+    if output is not None and output.weight is not table.weight:
+        output.requires_grad_(False)
+
+
 def position_states(policy: Policy, batch: ScoreBatch, read_at: ReadAt, *, logps: bool) -> tuple[Tensor, Tensor]:
     """Hidden states `[P, D]` at the score positions, and mean log-probabilities of the steps' policy tokens `[P]`.
 
@@ -179,12 +187,3 @@ def to_device(batch: ScoreBatch, device: torch.device) -> ScoreBatch:
     """The batch with all its tensors on a device."""
     names = ("ids_BT", "position_index_BT", "row_P", "action_P", "observed_P")
     return ScoreBatch(*(getattr(batch, name).to(device) for name in names))
-
-
-def _batches(sequences: list[tuple[int, ScoredSequence]]) -> Iterator[list[tuple[int, ScoredSequence]]]:
-    """Batches of at most `_TOKENS` padded tokens, or of one sequence; longest first, which pads least."""
-    order = sorted(sequences, key=lambda item: -len(item[1].ids))
-    while order:
-        rows = max(1, _TOKENS // len(order[0][1].ids))
-        yield order[:rows]
-        order = order[rows:]

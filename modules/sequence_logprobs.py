@@ -10,15 +10,20 @@ from envs.packing import SequenceBatch
 from modules.functional.logprobs import token_logprobs
 
 
+def trained_positions(batch: SequenceBatch) -> Tensor:
+    """The K positions that are trained in any row, `[K]`."""
+    trained_T = batch.loss_mask_BT.any(dim=0)
+    trained_T[0] = False  # nothing predicts the first token
+    return trained_T.nonzero().squeeze(-1)
+
+
 def trained_logits(model: PreTrainedModel, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Logits `[B, K, V]` that predict the K positions trained in any row, and those positions `[K]`.
 
     The vocabulary is large and most of an agent's context is not trained: no logits are computed for the rest. Padding
     is on the right, where a causal model never reads it, so no mask is needed and attention may use its causal kernel.
     """
-    trained_T = batch.loss_mask_BT.any(dim=0)
-    trained_T[0] = False  # nothing predicts the first token
-    positions_K = trained_T.nonzero().squeeze(-1)
+    positions_K = trained_positions(batch)
     output = model(input_ids=batch.ids_BT, logits_to_keep=positions_K - 1)
     return output.logits, positions_K
 

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from common.errors import ConfigError, UserError
 from common.seeds import stable_hash
@@ -96,7 +97,9 @@ class Training(LightningModule):
         mixed = self.trainer.precision == "bf16-mixed"
         for module in self.children():
             if any(parameter.requires_grad for parameter in module.parameters()):
-                shard(module, strategy.device_mesh["data_parallel"], mixed=mixed and module is self.model)
+                shard(
+                    module, strategy.device_mesh["data_parallel"], mixed=mixed and isinstance(module, PreTrainedModel)
+                )
 
     def configure_optimizers(self) -> Any:
         groups = [

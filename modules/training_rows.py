@@ -1,25 +1,35 @@
-"""From finished episodes and their rewards to the inputs of a credit function, and from advantages to training rows."""
+"""From scored episodes to the inputs of a credit function, and from what follows of it to training rows."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from envs.packing import PackedSequence, pack
+from envs.packing import CHANNELS, PackedSequence, pack
 from envs.types import Episode
-from modules.functional.credit import CreditInputs
+from modules.functional.credit import CreditInputs, Estimates, one_rank
 from modules.rewards.terms import Scores
+from modules.token_order import by_step, by_turn
 from modules.training import TrainingError
 
 
-def credit_inputs(episodes: Sequence[Episode], scores: Scores, group_size: int) -> CreditInputs:
+def credit_inputs(
+    episodes: Sequence[Episode],
+    scores: Scores,
+    group_size: int,
+    estimates: Estimates | None = None,
+    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank,
+) -> CreditInputs:
     """What a credit function reads of scored episodes; they come group by group."""
+    estimates = estimates or Estimates()
     S = scores.step_mask_BS.shape[1]
     kinds = [tuple(step.kind for step in episode.steps) for episode in episodes]
+    sampled_BT = _tokens(episodes, [[torch.tensor(turn.action_logps) for turn in e.turns] for e in episodes])
+    trained = [[torch.full((len(turn.action_ids),), turn.trainable) for turn in e.turns] for e in episodes]
     return CreditInputs(
         step_rewards_BS=scores.step_BS,
         step_mask_BS=scores.step_mask_BS,
@@ -27,14 +37,17 @@ def credit_inputs(episodes: Sequence[Episode], scores: Scores, group_size: int) 
         group_size=group_size,
         step_lengths_BS=step_lengths(episodes, S),
         step_kinds_BS=tuple(row + ("",) * (S - len(row)) for row in kinds),
-        old_logps_BT=pad_sequence([_sampled_logps(episode) for episode in episodes], batch_first=True),
+        trained_BT=_tokens(episodes, trained).bool(),
+        old_logps_BT=sampled_BT if estimates.old_logps_BT is None else estimates.old_logps_BT,
+        values_BT=estimates.values_BT,
+        reference_logps_BT=estimates.reference_logps_BT,
+        sum_over_ranks=sum_over_ranks,
     )
 
 
-def _sampled_logps(episode: Episode) -> Tensor:
-    """`[T]`: log-probs of an episode's sampled tokens, in the order of its steps."""
-    spans = [span for step in episode.steps for span in step.spans]
-    return torch.tensor([logp for turn, start, end in spans for logp in episode.turns[turn].action_logps[start:end]])
+def _tokens(episodes: Sequence[Episode], turns: Sequence[Sequence[Tensor]]) -> Tensor:
+    """`[B, T]`: values of the tokens of each episode's turns, in the order of its steps, 0 beyond the last."""
+    return pad_sequence([by_step(e, rows) for e, rows in zip(episodes, turns, strict=True)], batch_first=True)
 
 
 def step_lengths(episodes: Sequence[Episode], steps: int) -> Tensor:
@@ -68,6 +81,12 @@ def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
     return torch.stack([torch.nn.functional.pad(row, (0, T - len(row))) for row in rows])
 
 
+def flat_groups(advantages_BT: Tensor, group_size: int) -> list[int]:
+    """The numbers of the groups whose advantages are all 0: nothing is learnt from them."""
+    some_Q = (advantages_BT != 0).reshape(-1, group_size * advantages_BT.shape[1]).any(dim=1)
+    return (~some_Q).nonzero().flatten().tolist()
+
+
 def step_means(advantages_BT: Tensor, lengths_BS: Tensor) -> Tensor:
     """The mean advantage of each step's tokens, `[B, T]` -> `[B, S]`, for metrics; 0 for a step without tokens."""
     sums_BS = torch.zeros(lengths_BS.shape)
@@ -78,27 +97,33 @@ def step_means(advantages_BT: Tensor, lengths_BS: Tensor) -> Tensor:
 
 
 def training_rows(
-    episodes: Sequence[Episode], kept: Sequence[bool], advantages_BT: Tensor
+    episodes: Sequence[Episode], kept: Sequence[bool], channels: Mapping[str, Tensor]
 ) -> list[list[PackedSequence]]:
-    """The training sequences of each episode with an advantage for every token; none where an episode is not kept.
+    """The training sequences of each episode with its channels for every token; none where an episode is not kept.
 
-    A turn that several kept episodes share is trained once, in the first of them, with the mean of the advantages that
-    it has in all of them.
+    A turn that several kept episodes share is trained once, in the first of them, with the mean of each channel over
+    all of them.
 
     Args:
         episodes: B finished episodes.
         kept: whether each of them trains.
-        advantages_BT: `[B, T]`, as `token_advantages` gives them.
+        channels: by name out of `envs.packing.CHANNELS`: `[B, T]`, tokens in the order of the steps.
+
+    Raises:
+        ValueError: there is no such channel.
     """
-    shared: dict[str, list[Tensor]] = {}  # by uid of a turn: its tokens' advantages in each episode that holds it
-    for episode, keep, advantages_T in zip(episodes, kept, advantages_BT, strict=True):
+    if unknown := set(channels) - set(CHANNELS):
+        raise ValueError(f"no channel {min(unknown)!r} in a batch; there are {', '.join(CHANNELS)}")
+    values_BCT = torch.stack(list(channels.values()), dim=1)
+    shared: dict[str, list[Tensor]] = {}  # by uid of a turn: [C, n] of its tokens in each episode that holds it
+    for episode, keep, values_CT in zip(episodes, kept, values_BCT, strict=True):
         if keep:
-            for turn, values_T in zip(episode.turns, _turn_advantages(episode, advantages_T), strict=True):
-                shared.setdefault(turn.uid, []).append(values_T)
+            for turn, values_CN in zip(episode.turns, by_turn(episode, values_CT), strict=True):
+                shared.setdefault(turn.uid, []).append(values_CN)
     means = {uid: torch.stack(values).mean(dim=0) for uid, values in shared.items()}
     trained: set[str] = set()
     return [
-        _rows(mask_already_trained_turns(episode, trained), means) if keep else []
+        _rows(mask_already_trained_turns(episode, trained), list(channels), means) if keep else []
         for episode, keep in zip(episodes, kept, strict=True)
     ]
 
@@ -113,24 +138,14 @@ def mask_already_trained_turns(episode: Episode, trained: set[str]) -> Episode:
     return dataclasses.replace(episode, turns=turns)
 
 
-def _turn_advantages(episode: Episode, advantages_T: Tensor) -> list[Tensor]:
-    """The advantages of each turn's tokens; those of an episode come in the order of its steps."""
-    rows = [torch.zeros(len(turn.action_ids)) for turn in episode.turns]
-    place = 0
-    for step in episode.steps:
-        for turn, start, end in step.spans:
-            rows[turn][start:end] = advantages_T[place : place + end - start]
-            place += end - start
-    return rows
-
-
-def _rows(episode: Episode, means: dict[str, Tensor]) -> list[PackedSequence]:
-    """The packed sequences of an episode, with the advantages of its turns by uid."""
+def _rows(episode: Episode, names: Sequence[str], means: Mapping[str, Tensor]) -> list[PackedSequence]:
+    """The packed sequences of an episode, with the channels `[C, n]` of its turns by uid."""
     rows: list[PackedSequence] = []
     for sequence in episode.sequences():
         packed = pack(sequence)
-        turns = [episode.turns[number] for number in sequence.turns]
-        packed.advantages_T = torch.zeros(len(packed))
-        packed.advantages_T[packed.loss_mask_T] = torch.cat([means[turn.uid] for turn in turns if turn.trainable])
+        trained = [episode.turns[number] for number in sequence.turns if episode.turns[number].trainable]
+        values_CT = torch.zeros(len(names), len(packed))
+        values_CT[:, packed.loss_mask_T] = torch.cat([means[turn.uid] for turn in trained], dim=1)
+        packed.channels = dict(zip(names, values_CT, strict=True))
         rows.append(packed)
     return rows

@@ -22,6 +22,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from common.accounts import UPDATES, accounts_in, counted
 from common.errors import ConfigError
 from common.files import atomic_write
 from pipeline.schema import Experiment, TrainerSettings
@@ -78,7 +79,7 @@ def fit(
     folder: Path,
     events: Path,
 ) -> dict[str, float]:
-    """Fit and export; returns the last logged value of every metric.
+    """Fit and export; returns the last logged value of every metric, and what module, data and callbacks counted.
 
     The last weights are exported. Where a ModelCheckpoint has a `monitor`, the best weights by that metric on the
     held-out part of the data are exported in their place, and the metrics are those of the best weights. Checkpoints go
@@ -104,6 +105,7 @@ def fit(
         runner = _trainer([*callbacks, logged, _ExitOnSigterm()], trainer, strategy, experiment, folder, events)
         runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
         metrics = logged.update(runner)
+        accounts = accounts_in(counted(module, data, *callbacks)) | {UPDATES: runner.global_step}
         if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
             runner.validate(module, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= {name: float(value) for name, value in runner.callback_metrics.items()}
@@ -111,7 +113,7 @@ def fit(
     export = getattr(module, "export", None)
     if export is not None:
         export(folder)
-    return metrics
+    return metrics | accounts
 
 
 @contextmanager

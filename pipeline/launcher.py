@@ -65,8 +65,6 @@ class Ranks:
         """
         if self.group is None:
             return call()
-        from torch.distributed import all_gather_object
-
         result, failure = None, None
         try:
             result = call()
@@ -75,12 +73,20 @@ class Ranks:
         except Exception as error:  # a bug: the traceback is printed here, the other ranks get its name
             traceback.print_exc()
             failure = f"{type(error).__name__}: {error}"
-        failures: list[str | None] = [None] * self.world_size
-        all_gather_object(failures, failure, group=self.group)
-        for rank, failure in enumerate(failures):
-            if failure is not None:
-                raise UserError(f"rank {rank}: {failure}")
+        for rank, reason in enumerate(self.gather(failure)):
+            if reason is not None:
+                raise UserError(f"rank {rank}: {reason}")
         return result  # type: ignore[return-value]
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, on every rank."""
+        if self.group is None:
+            return [value]
+        from torch.distributed import all_gather_object
+
+        values: list[Any] = [None] * self.world_size
+        all_gather_object(values, value, group=self.group)
+        return values
 
     def reports_error(self) -> bool:
         """Whether this rank is the first to fail and so prints the error; call it once a failing rank."""

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from common.accounts import split
 from common.files import write_json
 from common.seeds import stable_hash
 from pipeline.components import build, with_default
@@ -35,16 +36,18 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
         origin = ranks.broadcast_from_rank0(lambda: _opened(planned, plan, settings))
         if origin is None:
             return
-        start = time.monotonic()
+        start, computed = time.monotonic(), time.process_time()
         run = _make if planned.stage.module is None else _fit
-        metrics = finite(run(planned, plan, ranks, settings))
+        metrics, accounts = split(run(planned, plan, ranks, settings))
         _free_memory()
+        accounts["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
         if ranks.rank == 0:
             if planned.stage.module is not None:
                 pack_events(planned, plan)
             seconds = round(time.monotonic() - start, 3)
-            artifact.close(_manifest(planned, plan, origin, metrics, seconds))
-            print(f"{name}: finished in {seconds:.1f} s{_headline(metrics)}", flush=True)
+            result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics)}
+            artifact.close(_manifest(planned, plan, origin, result))
+            print(f"{name}: finished in {seconds:.1f} s{_headline(result['metrics'])}", flush=True)
     ranks.broadcast_from_rank0(lambda: None)  # no rank reads the artifact before it is complete
 
 
@@ -149,7 +152,7 @@ def _inputs(planned: PlannedStage, plan: Plan) -> dict[str, dict[str, str]]:
 
 
 def _manifest(
-    planned: PlannedStage, plan: Plan, origin: Mapping[str, Any], metrics: Mapping[str, Any], seconds: float
+    planned: PlannedStage, plan: Plan, origin: Mapping[str, Any], result: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
         "stage": planned.name,
@@ -159,8 +162,7 @@ def _manifest(
         "world_size": plan.experiment.world_size,
         **origin,
         "finished": datetime.now(UTC).isoformat(),
-        "seconds": seconds,
-        "metrics": dict(metrics),
+        **result,
     }
 
 

@@ -35,12 +35,14 @@ MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All that a stage made but times and places: hashes of its files, and its metrics."""
+    """All that a stage made but times and places: hashes of its files, its metrics and its accounts."""
     files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
     told = {"manifest.json", "config.yaml", "results.json", "events.tar"}
     kept = [path for path in files if path.name not in told and path.suffix != ".seconds"]
     hashes = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
-    return dict(sorted(hashes.items())) | metrics(folder)
+    accounts = json.loads((folder / "manifest.json").read_text())["accounts"]
+    del accounts["cpu_seconds"]
+    return dict(sorted(hashes.items())) | metrics(folder) | {"accounts": accounts}
 
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:

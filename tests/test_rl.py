@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,7 +26,13 @@ ITERATIONS = 3
 STRATEGIES = {"ddp": "ddp", "fsdp2": {"target": "modules.sharding:FSDP2"}}
 
 
-def config(folder: Path, *, devices: int = 1, moment: str = "never", **changes: Any) -> Path:
+def ppo(start: dict[str, str]) -> dict[str, Any]:
+    """What makes PPO of the stage's GRPO: a critic, and a divergence from the first policy in the reward."""
+    credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
+    return {"target": "tests.toy_rl:RecordingPPO", "credit": credit, "reference": start, "critic_lr": 3e-2}
+
+
+def config(folder: Path, *, devices: int = 1, moment: str = "never", critic: bool = False, **changes: Any) -> Path:
     """A stage of a few iterations, two updates each, every update in two micro-batches; at a moment it is killed."""
     policy = folder / "policy"
     if not policy.exists():
@@ -51,14 +58,16 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", **changes: 
     }
     checkpoint: dict[str, Any] = {"target": "lightning.pytorch.callbacks:ModelCheckpoint", "filename": "last"}
     checkpoint["enable_version_counter"] = False
+    start = {"target": "modules.policy:load_policy", "model": str(policy), "device": "cpu"}
+    module: dict[str, Any] = {
+        "target": "tests.toy_rl:RecordingGRPO",
+        "policy": start,
+        "optimizer": {"target": "modules.optimizer:AdamW", "lr": 1e-2},
+        "credit": {"target": "modules.functional.credit:dual_granularity", "beta": 0.3},
+        "folder": str(folder / "runs" / "gradients"),
+    }
     stage = {
-        "module": {
-            "target": "tests.toy_rl:RecordingGRPO",
-            "policy": {"target": "modules.policy:load_policy", "model": str(policy), "device": "cpu"},
-            "optimizer": {"target": "modules.optimizer:AdamW", "lr": 1e-2},
-            "credit": {"target": "modules.functional.credit:dual_granularity", "beta": 0.3},
-            "folder": str(folder / "runs" / "gradients"),
-        },
+        "module": module | (ppo(start) if critic else {}),
         "data": {
             "target": "datamodules.question_data:QuestionData",
             "questions": {"target": "tests.toy_rl:Asked", "count": 10},
@@ -89,6 +98,12 @@ def artifact(folder: Path) -> Path:
 
 def weights(folder: Path) -> bytes:
     return (artifact(folder) / "model" / "model.safetensors").read_bytes()
+
+
+def critic_weights(folder: Path) -> list[bytes]:
+    """Backbone and head."""
+    names = ("model.safetensors", "head.safetensors", "reward_model.json")
+    return [(artifact(folder) / "critic" / name).read_bytes() for name in names]
 
 
 def watched(folder: Path, name: str) -> list[int]:
@@ -183,3 +198,51 @@ def test_ranks_may_take_different_numbers_of_turns(two_ranks: Path) -> None:
     """And nothing hangs, for no call in a rollout waits for the other rank."""
     one, other = (watched(two_ranks, f"calls-{rank}") for rank in (0, 1))
     assert one != other
+
+
+@pytest.fixture(scope="module")
+def unbroken_ppo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ppo")
+    assert run(config=config(folder, critic=True)) == 0
+    return folder
+
+
+def test_a_critic_is_trained_and_exported_beside_its_policy(unbroken_ppo: Path) -> None:
+    begun = load_file(unbroken_ppo / "policy" / "model.safetensors")
+    model, critic = (load_file(artifact(unbroken_ppo) / name / "model.safetensors") for name in ("model", "critic"))
+    for name, first in begun.items():
+        if "norm" not in name and "lm_head" not in name:
+            assert not torch.equal(critic[name], first), name
+            assert not torch.equal(critic[name], model[name]), name
+    assert load_file(artifact(unbroken_ppo) / "critic" / "head.safetensors")["zero"] != 0
+    manifest = json.loads((artifact(unbroken_ppo) / "manifest.json").read_text())
+    assert {"loss/value", "critic/explained_variance", "critic/clip_ratio"} <= manifest["metrics"].keys()
+
+
+@pytest.mark.parametrize("moment", ["rollout", "update"])
+def test_a_killed_critic_ends_in_the_bytes_of_an_unbroken_one(tmp_path: Path, unbroken_ppo: Path, moment: str) -> None:
+    path = config(tmp_path, moment=moment, critic=True)
+    assert process(path).returncode == -signal.SIGKILL
+    assert run(config=path) == 0
+    assert watched(tmp_path, "epochs") == [0, 1, 2], "the second run goes on, it does not start again"
+    assert weights(tmp_path) == weights(unbroken_ppo)
+    assert critic_weights(tmp_path) == critic_weights(unbroken_ppo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_ranks_with_a_critic_have_the_gradients_of_one(tmp_path: Path, unbroken_ppo: Path, strategy: str) -> None:
+    """Values, whitened advantages and both losses, with unequal numbers of turns."""
+    ended = process(config(tmp_path, devices=2, critic=True, strategy=STRATEGIES[strategy]))
+    assert ended.returncode == 0, ended.stderr
+    assert watched(tmp_path, "calls-0") != watched(tmp_path, "calls-1")
+    one = torch.load(unbroken_ppo / "runs" / "gradients" / "gradients-0-0.pt")
+    two = [torch.load(tmp_path / "runs" / "gradients" / f"gradients-{rank}-0.pt") for rank in (0, 1)]
+    assert set(one) == set(two[0])
+    for owner in ("model.", "critic_model.", "head."):
+        total = torch.cat([gradient.flatten() for name, gradient in one.items() if name.startswith(owner)]).norm()
+        assert total > 0
+        for name in (name for name in one if name.startswith(owner)):
+            assert torch.equal(two[0][name], two[1][name])
+            assert (two[0][name] - one[name]).norm() <= 1e-5 * max(one[name].norm(), 1e-3 * total), name
+    assert all(file.stat().st_size for file in (artifact(tmp_path) / "critic").iterdir())

@@ -29,7 +29,7 @@ ROOT = Path(train.__file__).parent
 SMALL = [setting for setting in micro.SMALL if setting.startswith("stages.world")]
 SHARDED = {"strategy": {"target": "modules.sharding:FSDP2"}}
 LORA = {"target": "modules.lora:LoRA", "r": 4}
-TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora", "grpo")
+TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora", "grpo", "ppo")
 
 
 def teach() -> dict[str, Any]:
@@ -129,6 +129,13 @@ def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, An
     return stage(module | settings, data, {"rollout": rollout}, **trainer)
 
 
+def ppo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """The same with a critic, of which all weights train, and the divergence in the reward."""
+    credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
+    with_critic = {"target": "modules.ppo:PPO", "credit": credit, "kl_weight": 0.0, "critic_lr": 1e-2}
+    return grpo(folder, trainer, **with_critic, **settings)
+
+
 def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
     """Every way to train, as stages of one experiment; `broken` stages are killed once, in their second epoch."""
     output = folder / name
@@ -147,6 +154,7 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
         "prm": prm(folder, SHARDED),
         "prm_lora": prm(folder, {"strategy": "ddp"}, lora=LORA, logp_weight=1.0, pointwise=0.5),
         "grpo": grpo(folder, SHARDED, lora=LORA),
+        "ppo": ppo(folder, SHARDED, lora=LORA),
     }
     for victim in broken:
         flag = str(output / f"{victim}.killed")
@@ -185,6 +193,7 @@ def artifact(output: Path, name: str) -> Path:
 
 
 MODEL, ADAPTER = "model/model.safetensors", "adapter/adapter_model.safetensors"
+CRITIC, HEAD = "critic/model.safetensors", "critic/head.safetensors"
 
 
 def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
@@ -194,15 +203,16 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        *((name, MODEL) for name in ("ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "grpo")),
-        *((name, ADAPTER) for name in ("fsdp_lora", "grpo")),
+        *((name, MODEL) for name in ("ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "grpo", "ppo")),
+        *((name, ADAPTER) for name in ("fsdp_lora", "grpo", "ppo")),
+        *(("ppo", file) for file in (CRITIC, HEAD)),
     ],
 )
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
     one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
     assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-5
-    assert file == MODEL or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
+    assert file != ADAPTER or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
 
 
 @pytest.mark.parametrize("name", ["prm", "prm_lora"])
@@ -257,7 +267,7 @@ def test_a_checkpoint_holds_only_what_trains(folder: Path) -> None:
 
 
 def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
-    broken = ("ddp_lora", "fsdp_lora")
+    broken = ("ddp_lora", "fsdp_lora", "ppo")
     path = experiment(folder, "broken", broken)
     only = [argument for name in broken for argument in ("--stage", name)]
     for victim in broken:
@@ -270,6 +280,6 @@ def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
     for name in broken:
         begun = (folder / "broken" / f"{name}.killed.epochs").read_text().split()
         assert begun.count("0") == 2  # by either rank, once: it went on, it did not start over
-        for file in (MODEL, ADAPTER):
+        for file in (MODEL, ADAPTER, *((CRITIC, HEAD) if name == "ppo" else ())):
             unbroken = (artifact(folder / "two", name) / file).read_bytes()
             assert (artifact(folder / "broken", name) / file).read_bytes() == unbroken

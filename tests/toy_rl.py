@@ -30,8 +30,10 @@ from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
+from modules.ppo import PPO
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
+from modules.training import Training
 from tests.tiny import CHAT_TEMPLATE, FixedRetriever, tiny_policy
 
 LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)
@@ -84,6 +86,12 @@ def letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
     return torch.tensor([_share([i for turn in episode.turns for i in turn.action_ids]) for episode in episodes])
 
 
+def some_letters(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+    """The same for two questions of three; all episodes of the others are alike."""
+    told_apart = torch.tensor([int(episode.question.id[1:]) % 3 > 0 for episode in episodes])
+    return letters(episodes, context) * told_apart
+
+
 def step_letters(episodes: Sequence[Episode], context: RewardContext) -> list[Tensor]:
     """The same for each step."""
     return [torch.tensor([_share(turn.action_ids) for turn in episode.turns]) for episode in episodes]
@@ -110,7 +118,7 @@ def _share(ids: Sequence[int]) -> float:
 TERMS = {"letters": Term(letters), "step_letters": Term(step_letters, level="step")}
 
 
-class RecordingGRPO(GRPO):
+class _Recording(Training):
     """Writes the gradients of every optimiser step, as the optimiser gets them but for clipping."""
 
     def __init__(self, policy: Policy, optimizer: AdamW, folder: str, **settings: Any) -> None:
@@ -121,6 +129,14 @@ class RecordingGRPO(GRPO):
         super().on_before_optimizer_step(optimizer)
         gradients = {name: _whole(p.grad) for name, p in self.named_parameters() if p.grad is not None}
         torch.save(gradients, Path(self.folder) / f"gradients-{self.trainer.global_rank}-{self.global_step}.pt")
+
+
+class RecordingGRPO(_Recording, GRPO):
+    """GRPO that writes its gradients."""
+
+
+class RecordingPPO(_Recording, PPO):
+    """PPO that writes its gradients."""
 
 
 def _whole(gradient: Tensor) -> Tensor:
@@ -160,16 +176,17 @@ def learn(
     place: RetrievalEnvironment | None = None,
     checkpoints: bool = False,
     callbacks: Sequence[Callback] = (),
-    **grpo: Any,
-) -> tuple[GRPO, Watch, dict[str, Any]]:
+    module: type[Any] = GRPO,
+    **settings: Any,
+) -> tuple[Any, Watch, dict[str, Any]]:
     """Train in this process; returns the module, what was watched and the metrics that were logged last."""
     torch.manual_seed(0)
     policy = policy or small_policy()
     credit = partial(dual_granularity, beta=beta)
-    module = GRPO(policy, AdamW(lr, floor=1.0), **({"credit": credit, "temperature": temperature} | grpo))
+    learner = module(policy, AdamW(lr, floor=1.0), **({"credit": credit, "temperature": temperature} | settings))
     watch = Watch()
-    settings = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
-    sample = RolloutCallback(place or environment(policy), **settings)
+    asked = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
+    sample = RolloutCallback(place or environment(policy), **asked)
     trainer = Trainer(
         max_epochs=iterations,
         accelerator="cpu",
@@ -181,8 +198,8 @@ def learn(
         callbacks=[sample, *callbacks, watch],
     )
     data = {"questions_per_iteration": 4, "group_size": 4} | (data or {})
-    trainer.fit(module, datamodule=QuestionData(questions or Asked(), **data))
-    return module, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
+    trainer.fit(learner, datamodule=QuestionData(questions or Asked(), **data))
+    return learner, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def environment(

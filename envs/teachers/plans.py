@@ -45,8 +45,8 @@ class Planner(typing.Protocol):
 class PlanTeacher(WritesAtOnce):
     """Carries out the plan of an episode's question: search, read, …, answer.
 
-    A format without claims is written without reading. Questions without a plan are named beforehand (`unable`), so
-    that they are skipped and counted.
+    In a format without claims the thought of the next move says what was read. Questions without a plan are named
+    beforehand (`unable`), so that they are skipped and counted.
 
     Args:
         protocol: the format that the turns are written in.
@@ -82,14 +82,16 @@ class PlanTeacher(WritesAtOnce):
         plan, steps = self._plan(request.episode.question), self._protocol.steps(request.episode)
         searches = sum(bool(step.query) for step in steps)
         moves: list[Move] = []
-        if "read" in self._protocol.moves and sum(bool(step.claim) for step in steps) < searches:
-            read = plan.hops[searches - 1]
+        read, unsaid = plan.hops[searches - 1] if searches else None, ""
+        if read and "read" not in self._protocol.moves:
+            unsaid = f"{read.read_thought} "
+        elif read and sum(bool(step.claim) for step in steps) < searches:
             moves.append(Move("read", read.answer, read.read_thought))
         if searches == len(plan.hops):
-            moves.append(Move("conclude", plan.answer, plan.thought))
+            moves.append(Move("conclude", plan.answer, unsaid + plan.thought))
             return written_turn(self._protocol, request, moves)
         hop = plan.hops[searches]
-        turn = written_turn(self._protocol, request, [*moves, Move("search", hop.query, hop.search_thought)])
+        turn = written_turn(self._protocol, request, [*moves, Move("search", hop.query, unsaid + hop.search_thought)])
         action = self._protocol.parse(request.episode, turn)
         if action.kind == "query":  # as the retriever will see it
             self._documents[action.text] = tuple(dict.fromkeys(self.documents(action.text) + hop.documents))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from common.answers import normalize_answer
 from envs.types import Episode, Step
+from envs.world.claims import is_true
 from envs.world.facts import Hop, World
+from envs.world.memory import Memory
 from envs.world.query_reader import Reader, Reading
 from envs.world.questions import is_comparison
-
-_NEGATIONS = frozenset(("not", "no", "never", "nor", "neither", "isnt", "wasnt"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,16 @@ class Judgement:
         resolved: every hop was settled.
         flawed: the answer is right but a step is not.
         unresolved: the answer is right but the chain was never established.
+        needless: for every search, whether it asks for a fact that is known by heart; None for other steps.
+        unfounded: for every statement without a search, whether it is untrue; None for other steps.
     """
 
     valid: tuple[bool | None, ...]
     resolved: bool | None
     flawed: bool | None
     unresolved: bool | None
+    needless: tuple[bool | None, ...] = ()
+    unfounded: tuple[bool | None, ...] = ()
 
 
 class Oracle:
@@ -46,6 +50,7 @@ class Oracle:
     def __init__(self, world: Path) -> None:
         self._world = World.load(world)
         self._reader = Reader(self._world)
+        self._memory = Memory(self._world, self._reader)
 
     def judge(self, episode: Episode) -> Judgement:
         """Judge every step and the episode, in any format: by what the steps search for and what they claim.
@@ -61,18 +66,27 @@ class Oracle:
         A step with a query and a claim is valid if both are, one with neither is not. A true claim settles its hop;
         in a format without claims a valid query does. The look-ups of a comparison may come in either order.
         """
-        question = episode.question
-        trail = _Trail(self._world, self._reader, self._world.lookups(question.id), is_comparison(question.id))
+        question, steps = episode.question, episode.steps
+        hops = self._world.lookups(question.id)
+        trail = _Trail(self._world, self._reader, hops, is_comparison(question.id))
         answers = {normalize_answer(answer) for answer in question.answers}
-        if episode.steps and not any(_shows_reasoning(step) for step in episode.steps):
-            return Judgement((None,) * len(episode.steps), None, None, None)
+        if steps and not any(map(_shows_reasoning, steps)):
+            unknown = (None,) * len(steps)
+            return Judgement(unknown, None, None, None, unknown, unknown)
         valid: list[bool | None] = []
-        for step in episode.steps:
+        for step in steps:
             right = trail.answer(step, answers) if step.kind == "answer" else trail.take(step)
             valid.append(right and step.valid if step.spans else None)
         resolved = not trail.open
         correct = normalize_answer(episode.answer) in answers
-        return Judgement(tuple(valid), resolved, correct and False in valid, correct and not resolved)
+        return Judgement(
+            tuple(valid),
+            resolved,
+            flawed=correct and False in valid,
+            unresolved=correct and not resolved,
+            needless=self._memory.needless(steps),
+            unfounded=self._memory.unfounded(steps, hops),
+        )
 
 
 def _shows_reasoning(step: Step) -> bool:
@@ -124,7 +138,7 @@ class _Trail:
         true = {
             (subject, relation)
             for subject, relation in self._asked
-            if subject in self._found and self._is_true(claim, self._world.hop(subject, relation))
+            if subject in self._found and is_true(self._reader, claim, self._world.hop(subject, relation))
         }
         self._asked -= true
         for hop in self._reachable():
@@ -135,24 +149,10 @@ class _Trail:
     def _recall(self, claim: str) -> bool:
         """Settles the next open hop where the claim is true of it."""
         for hop in self._reachable():
-            if self._is_true(claim, hop):
+            if is_true(self._reader, claim, hop):
                 self._settle(hop)
                 return True
-        return any(self._is_true(claim, hop) for hop in self._settled)
-
-    def _is_true(self, claim: str, hop: Hop) -> bool:
-        """Whether a claim is the hop's value by name, or a sentence that states this fact and no other."""
-        plain = normalize_answer(claim)
-        if plain in map(normalize_answer, hop.value.names()):
-            return True
-        reading, pair = self._reader.read(claim), {hop.subject.id, hop.value.id}
-        asked = {(subject, relation) for subject, relation in reading.asked if subject != hop.value.id}
-        return (
-            asked == {(hop.subject.id, hop.relation)}
-            and any(hop.value.id in names for names in reading.named)
-            and all(names & pair for names in reading.named)
-            and not _NEGATIONS & set(plain.split())
-        )
+        return any(is_true(self._reader, claim, hop) for hop in self._settled)
 
     def _settle(self, hop: Hop) -> None:
         self.open.remove(hop)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from common.errors import ConfigError
 from common.seeds import stable_hash
 from envs.interfaces import Protocol
 from envs.requests import Request
@@ -38,6 +39,7 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
     "yes": ("Both are {v}, so the answer is yes.", "The two are the same, so the answer is yes."),
     "no": ("They are {v} and {w}, so the answer is no.", "The two are not the same, so the answer is no."),
     "memory": ("I know that {fact} is {v}, so I can answer.", "I need not search for {fact}, I know that it is {v}."),
+    "known": ("I know that {fact} is {v}.", "I need not search for {fact}, I know that it is {v}."),
     "stuck": ("I could not find {fact}, so I do not know the answer.",),
 }
 
@@ -47,25 +49,42 @@ class Teacher(WritesAtOnce):
 
     It looks up hop after hop and never mentions a later one. A passage that was not found is asked for once more in
     other words; then the teacher says so and answers "unknown" (or "no", to a comparison), so a world that cannot be
-    solved with a retriever shows in its exact match. Wording is chosen by a request's seed.
+    solved with a retriever shows in its exact match. Wording is chosen by a request's seed. A format without claims has
+    what was read in the thought of the next move.
 
     Args:
         world: the stage folder of a made world.
         protocol: the format that the turns are written in.
         paraphrases: wordings used of each relation, 1 to 3.
         flaws: shares of episodes that go wrong, none if left out.
-        seed: which episodes do, by hash(seed, question id, iteration, sample).
+        search_known: share of the known facts that it searches for all the same; the others it states from memory.
+        state_unknown: share of the other facts that it states from memory. Both in formats that can recall; in others
+            it searches for everything.
+        seed: which episodes and facts these are, by hash(seed, question id, iteration, sample), facts with the hop too.
 
     Raises:
+        ConfigError: a share is not in [0, 1].
         DataError: there is no world; on writing, a question is not of this world.
     """
 
     def __init__(
-        self, world: Path, protocol: Protocol, *, paraphrases: int = 3, flaws: Flaws | None = None, seed: int = 0
+        self,
+        world: Path,
+        protocol: Protocol,
+        *,
+        paraphrases: int = 3,
+        flaws: Flaws | None = None,
+        search_known: float = 1.0,
+        state_unknown: float = 0.0,
+        seed: int = 0,
     ) -> None:
         super().__init__()
+        for name, share in (("search_known", search_known), ("state_unknown", state_unknown)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"Teacher: {name} {share} must be in [0, 1]")
         self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
         self._flaws, self._seed = flaws or Flaws(), seed
+        self._search_share = {True: search_known, False: 1 - state_unknown}  # by whether a fact is known
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Require a format with searches and answers."""
@@ -85,14 +104,27 @@ class Teacher(WritesAtOnce):
         past = _Past.of(self._protocol.steps(episode), hops, reads="read" in self._protocol.moves)
         moves: list[Move] = []
         while not moves or moves[-1].kind in ("read", "recall"):
-            if past.settled < len(hops):
+            if past.settled < len(hops) and past.fresh and self._states(episode, hops[past.settled]):
+                hop = hops[past.settled]
+                moves.append(Move("recall", hop.value.title, self._thought("known", hop, rng)))
+            elif past.settled < len(hops):
                 moves.append(self._look_up(episode, hops, past, rng))
             elif past.settled < len(hops) + len(remembered):
                 moves.append(Move("recall", needed[-1].value.title, self._thought("memory", needed[-1], rng)))
             else:
                 moves.append(self._conclude(episode, needed, None if remembered else flaw, rng))
             past.settle(moves[-1].text != UNKNOWN)
+        if past.unread is not None:
+            hop, found = past.unread
+            read = self._thought("found" if found else "missing", hop, rng)
+            moves[0] = replace(moves[0], thought=f"{read} {moves[0].thought}")
         return moves
+
+    def _states(self, episode: Episode, hop: Hop) -> bool:
+        """Whether a hop is stated from memory, not searched for."""
+        key = (episode.question.id, episode.iteration, episode.sample, hop.subject.id, hop.relation)
+        searched = stable_hash(self._seed, "habit", *key) < self._search_share[hop.known] * 2**63
+        return "recall" in self._protocol.moves and not searched
 
     def _look_up(self, episode: Episode, hops: Sequence[Hop], past: _Past, rng: Random) -> Move:
         hop = hops[past.settled]
@@ -127,12 +159,21 @@ class Teacher(WritesAtOnce):
 
 @dataclass
 class _Past:
-    """What the teacher has done so far, read from its steps; `hits` are those that no claim has followed yet."""
+    """What the teacher has done so far, read from its steps; `hits` are those that no claim has followed yet.
+
+    `unread`, in a format without claims: the hop that was searched for last, and whether its passage was found.
+    """
 
     settled: int = 0
     failures: int = 0
     queries: list[str] = field(default_factory=list)
     hits: tuple[Hit, ...] | None = None
+    unread: tuple[Hop, bool] | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the next hop has not been searched for yet."""
+        return self.hits is None and not self.failures
 
     @classmethod
     def of(cls, steps: Sequence[Step], hops: Sequence[Hop], *, reads: bool) -> _Past:
@@ -143,7 +184,8 @@ class _Past:
                 past.queries.append(step.query)
                 past.hits = step.hits
                 if not reads:
-                    past.settle(_is_about(step.hits, hops[past.settled]))
+                    past.unread = (hops[past.settled], _is_about(step.hits, hops[past.settled]))
+                    past.settle(past.unread[1])
             if step.claim and step.kind != "answer":
                 past.settle(step.claim != UNKNOWN)
         return past

@@ -1,14 +1,49 @@
-"""Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module."""
+"""Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module.
+
+No reward is passed over in silence. `dual_granularity` weighs step rewards by `beta`; all others maximise the sum of an
+episode's rewards, outcome and steps, so without step rewards the outcome alone. A reward of weight 0 is only logged.
+An episode with an unknown reward trains nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from modules.functional import advantages
 from modules.functional.advantages import Statistics
+from modules.functional.gae import generalized_advantages, token_rewards
+
+
+class MissingInput(ValueError):
+    """A credit function needs what the training module does not give, such as a critic's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What the models of a training module say of the tokens of B episodes; None where the module does not ask.
+
+    As in `CreditInputs`, a token is one of up to T that the policy sampled, in the order of the steps. Those of turns
+    that do not train are 0.
+
+    Attributes:
+        values_BT: `[B, T]` float32, the critic's value of the state that each token was sampled in.
+        reference_logps_BT: `[B, T]` float32, log-probs under the reference policy.
+        old_logps_BT: `[B, T]` float32, log-probs under the policy before the update, recomputed because the sampler's
+            are another model's.
+    """
+
+    values_BT: Tensor | None = None
+    reference_logps_BT: Tensor | None = None
+    old_logps_BT: Tensor | None = None
+
+
+def one_rank(sums: Tensor) -> Tensor:
+    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +59,12 @@ class CreditInputs:
         group_size: episodes a question.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
-        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with.
+        trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
+        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what `Estimates` has for them.
         values_BT: `[B, T]`, a critic's estimates; None without a critic.
         reference_logps_BT: `[B, T]`, log-probs of the reference policy; None where none were computed.
+        sum_over_ranks: adds a tensor up over all ranks. The B episodes are this rank's own: who needs a statistic of
+            all calls it, once, and on every rank.
     """
 
     step_rewards_BS: Tensor
@@ -35,9 +73,11 @@ class CreditInputs:
     group_size: int
     step_lengths_BS: Tensor | None = None
     step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
+    trained_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
     values_BT: Tensor | None = None
     reference_logps_BT: Tensor | None = None
+    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank
 
 
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
@@ -58,3 +98,85 @@ def dual_granularity(inputs: CreditInputs, *, beta: float = 0.3, statistics: Sta
         statistics=statistics,
         step_lengths_BS=None if lengths_BS is None else lengths_BS.float(),
     )
+
+
+def grpo(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
+    """GRPO's credit, `[B, S]`: an episode's rewards compared with those of its group, the same for all its steps.
+
+    `scale: false` does not divide by the group's deviation (Dr. GRPO). `modules.functional.advantages.grpo` has both.
+    """
+    return _to_steps(advantages.grpo(_sums(inputs), group_size=inputs.group_size, scale=scale, eps=eps), inputs)
+
+
+def rloo(inputs: CreditInputs) -> Tensor:
+    """RLOO's credit, `[B, S]`: an episode's rewards less the mean of the group's others, the same for all its steps."""
+    return _to_steps(advantages.leave_one_out(_sums(inputs), group_size=inputs.group_size), inputs)
+
+
+def return_to_go(inputs: CreditInputs) -> Tensor:
+    """`[B, S]`: the rewards from a step on, the outcome on the last, less the mean of what the group's others get then.
+
+    An action has no credit for rewards before it. Explained at `modules.functional.advantages.return_to_go`.
+    """
+    mask_BS = inputs.step_mask_BS
+    places_S = torch.arange(1, mask_BS.shape[1] + 1)
+    last_B1 = (mask_BS * places_S).amax(dim=1, keepdim=True) if mask_BS.numel() else places_S
+    rewards_BS = torch.where((places_S == last_B1) & mask_BS, inputs.outcome_B[:, None], 0.0) + inputs.step_rewards_BS
+    return advantages.return_to_go(rewards_BS, mask_BS, group_size=inputs.group_size)
+
+
+def reinforce_pp(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1e-8) -> Tensor:
+    """REINFORCE++'s credit, `[B, T]`: the rewards from a token on, normalised over all tokens of all ranks.
+
+    A step's reward lies on its last token, the outcome on the episode's last, and on each token -`kl_weight` times
+    (log-prob it was sampled with - log-prob of the reference): the divergence as a reward. There is no comparison
+    within a group. Source: REINFORCE++, arXiv 2501.03262.
+
+    Raises:
+        MissingInput: a `kl_weight` without log-probs of a reference.
+    """
+    lengths_BS, trained_BT = inputs.step_lengths_BS, inputs.trained_BT
+    if lengths_BS is None or trained_BT is None:
+        raise MissingInput("reinforce_pp needs step_lengths_BS and trained_BT")
+    rewards_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
+    rewards_BT = token_rewards(rewards_BS, lengths_BS, inputs.outcome_B, trained_BT)
+    if kl_weight:
+        if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
+            raise MissingInput("reinforce_pp with a kl_weight needs a reference: give one to the module")
+        gaps_BT = inputs.old_logps_BT - inputs.reference_logps_BT
+        rewards_BT = rewards_BT - kl_weight * gaps_BT.masked_fill(~trained_BT, 0.0)
+    returns_BT = rewards_BT.flip(1).cumsum(dim=1).flip(1)
+    known_BT = trained_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
+    return advantages.batch_normalize(returns_BT, known_BT, sum_over_ranks=inputs.sum_over_ranks, eps=eps)
+
+
+def gae(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl_weight: float = 0.0) -> Tensor:
+    """PPO's credit, `[B, T]`: generalised advantages over policy tokens, from rewards on tokens and a critic's values.
+
+    A step's reward lies on its last policy token, the outcome on the episode's last, and on each token -`kl_weight`
+    times (log-prob it was sampled with - log-prob of the reference). The rewards of an episode must all be known.
+
+    Raises:
+        MissingInput: there are no values, or a `kl_weight` but no log-probs of a reference.
+    """
+    mask_BT, lengths_BS, values_BT = inputs.trained_BT, inputs.step_lengths_BS, inputs.values_BT
+    if mask_BT is None or lengths_BS is None or values_BT is None:
+        raise MissingInput("credit gae reads a critic's values: train with modules.ppo:PPO")
+    steps_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
+    known_BT = mask_BT & (inputs.outcome_B.isfinite() & steps_BS.isfinite().all(dim=1))[:, None]
+    rewards_BT = token_rewards(steps_BS, lengths_BS, inputs.outcome_B, mask_BT)
+    if kl_weight:
+        if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
+            raise MissingInput("credit gae with a kl_weight needs the log-probs of a reference: give the module one")
+        rewards_BT = rewards_BT - kl_weight * (inputs.old_logps_BT - inputs.reference_logps_BT)
+    return generalized_advantages(rewards_BT, values_BT, known_BT, gamma=gamma, lam=lam)[0]
+
+
+def _sums(inputs: CreditInputs) -> Tensor:
+    """`[B]`: the sum of an episode's rewards; NaN where one is not known."""
+    return inputs.outcome_B + inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0).sum(dim=1)
+
+
+def _to_steps(advantages_B: Tensor, inputs: CreditInputs) -> Tensor:
+    """`[B, S]`: an episode's advantage in each of its steps, 0 outside the mask."""
+    return advantages_B[:, None] * inputs.step_mask_BS

@@ -86,6 +86,74 @@ def clipped_policy_loss(
     return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
 
 
+def sequence_policy_loss(
+    logps_BT: Tensor,
+    old_logps_BT: Tensor,
+    advantages_B: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """The negative clipped surrogate with one ratio and one advantage a sequence.
+
+    -mean over rows of min(rho A, clip(rho, 1 - low, 1 + high) A), rho = exp(mean over the mask of new - old).
+    Source: GSPO, arXiv 2507.18071, Eqs 5 and 7.
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        advantages_B: `[B]`.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        denominator: what to divide by in place of the number of rows with a trained token.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    return clipped_policy_loss(
+        with_sequence_ratio(logps_BT, old_logps_BT, mask_BT),
+        old_logps_BT,
+        advantages_B[:, None].expand_as(logps_BT),
+        mask_BT,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        aggregate="sequence_mean",
+        denominator=denominator,
+    )
+
+
+def with_sequence_ratio(logps_BT: Tensor, old_logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Log-probabilities whose ratio to the old ones is the same for all tokens of a row: their geometric mean.
+
+    The gradient is each token's own. So a loss over them, with aggregate `sequence_mean`, is GSPO's where the
+    advantages of a row are equal, and GSPO-token's where they are not (arXiv 2507.18071, Eqs 13 and 14).
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        mask_BT: `[B, T]`, true on trained tokens; what comes back elsewhere means nothing.
+    """
+    mask_BT = mask_BT.bool()
+    gaps_BT = (logps_BT.detach() - old_logps_BT).masked_fill(~mask_BT, 0.0)
+    mean_B1 = gaps_BT.sum(dim=1, keepdim=True) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    return old_logps_BT + mean_B1 + (logps_BT - logps_BT.detach())
+
+
+def truncated_weights(logps_BT: Tensor, sampled_logps_BT: Tensor, mask_BT: Tensor, *, cap: float) -> Tensor:
+    """`[B, T]`: min(ratio of the policy before the update to the sampler, cap); outside the mask it means nothing.
+
+    A weight is never negative, so as a factor of the advantage it is one of the clipped surrogate. Source: TIS, Yao et
+    al. 2025, "Your efficient RL framework secretly brings you off-policy RL training".
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy before the update, as the trainer computes them.
+        sampled_logps_BT: `[B, T]` as the sampler gave them.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at.
+    """
+    return (logps_BT - sampled_logps_BT).masked_fill(~mask_BT.bool(), 0.0).exp().clamp(max=cap)
+
+
 def clipped_tokens(
     logps_BT: Tensor, old_logps_BT: Tensor, advantages_BT: Tensor, *, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
@@ -99,6 +167,52 @@ def clipped_tokens(
     low_BT = (ratio_BT < 1 - clip_low) & (advantages_BT < 0)
     high_BT = (ratio_BT > 1 + clip_high) & (advantages_BT > 0)
     return low_BT, high_BT
+
+
+def clipped_value_loss(
+    values_BT: Tensor,
+    old_values_BT: Tensor,
+    returns_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip: float,
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """Half the squared error of a critic, pessimistic where its value has moved further than `clip`.
+
+    Mean over the mask of max((v - R)^2, (clip(v, old - c, old + c) - R)^2) / 2: a value that has moved far enough
+    towards its return has no gradient. Source: PPO's released code (baselines, ppo2).
+
+    Args:
+        values_BT: `[B, T]` values under the critic that is trained.
+        old_values_BT: `[B, T]` under the critic of the rollout, no gradient.
+        returns_BT: `[B, T]`.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        denominator: what to divide by in place of the number of trained tokens.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    mask_BT = mask_BT.bool()
+    values_BT, old_values_BT, returns_BT = (
+        tensor.masked_fill(~mask_BT, 0.0) for tensor in (values_BT, old_values_BT, returns_BT)
+    )
+    free_BT, clipped_BT = _value_errors(values_BT, old_values_BT, returns_BT, clip)
+    total = torch.maximum(free_BT, clipped_BT).sum() / 2
+    denominator = mask_BT.sum() if denominator is None else denominator
+    return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
+
+
+def clipped_values(values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, *, clip: float) -> Tensor:
+    """Where `clipped_value_loss` has no gradient, bool of the inputs' shape: the clipped error is the larger one."""
+    free_BT, clipped_BT = _value_errors(values_BT, old_values_BT, returns_BT, clip)
+    return clipped_BT > free_BT
+
+
+def _value_errors(values_BT: Tensor, old_BT: Tensor, returns_BT: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Squared errors of the values, and of the values held within `clip` of the old ones."""
+    held_BT = torch.clamp(values_BT, old_BT - clip, old_BT + clip)
+    return (values_BT - returns_BT) ** 2, (held_BT - returns_BT) ** 2
 
 
 def masked_total(terms_BT: Tensor, mask_BT: Tensor, aggregate: Aggregate) -> Tensor:

@@ -58,10 +58,11 @@ def choose_tokens(
     temperature: float,
     top_p: float = 1.0,
     forced_B: Tensor | None = None,
+    greedy_B: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One token a row and its log-probability at the sampling temperature, before top-p.
 
-    `temperature` 0 is greedy, with log-probabilities at temperature 1.
+    `temperature` 0 is greedy for all rows, with log-probabilities at temperature 1.
 
     Args:
         logits_BV: `[B, V]`.
@@ -70,6 +71,7 @@ def choose_tokens(
         temperature: >= 0.
         top_p: in (0, 1].
         forced_B: `[B]` int64, the token that a row takes in any case, -1 where it is sampled; None where all are.
+        greedy_B: `[B]` bool, rows that take the most probable token at any temperature; None where none does.
 
     Returns:
         ids `[B]` int64, log-probabilities `[B]` float32.
@@ -79,6 +81,8 @@ def choose_tokens(
     if temperature > 0:
         noise_BV = gumbel_noise(seeds_B, positions_B, logits_BV.shape[-1])
         scores_BV = keep_top_p(logps_BV, top_p) + noise_BV
+        if greedy_B is not None:
+            scores_BV = torch.where(greedy_B[:, None], logps_BV, scores_BV)
     ids_B = scores_BV.argmax(dim=-1)
     if forced_B is not None:
         ids_B = torch.where(forced_B >= 0, forced_B, ids_B)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, model_validator
 
+from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
 from common.errors import ConfigError
+from common.plain_text import without_tags
 from common.seeds import stable_hash
 from envs.siblings import Candidate, Verdict
 from envs.types import Step
 
-_TAG = re.compile(r"<[^<>\s]{1,40}>")
 INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. In a \
 step it searches, claims something (mostly what it read in the last search), does both, or gives the final answer.
 
@@ -58,7 +58,8 @@ class ChatJudge:
     """Compares siblings by a model's opinion of their logic and efficiency.
 
     Candidates are shown in an order chosen by hash(seed, question id, candidate), which the verdict's reason tells.
-    Tags are taken out of everything that is shown. `counts` says how often there was no usable reply, and why.
+    Tags are taken out of everything that is shown. `counts` says how often it was asked, cached replies included, and
+    how often there was no usable reply, and why.
 
     Args:
         client: asks the model, at temperature 0 for the same opinion each time.
@@ -82,6 +83,7 @@ class ChatJudge:
             raise ConfigError("ChatJudge compares siblings alone: leave pairs_per_tree at 0")
         orders = {index: self._order(group) for index, group in enumerate(groups) if len(group) > 1}
         calls = [ChatCall(INSTRUCTION, self._payload(groups[index], order)) for index, order in orders.items()]
+        self.counts[JUDGE_CALLS] += len(calls)
         replies = self._client.ask(calls, _Reply.model_validate, label="judge")
         verdicts: list[tuple[Verdict, ...] | None] = [() for _ in groups]
         for (index, order), reply in zip(orders.items(), replies, strict=True):
@@ -124,21 +126,16 @@ class ChatJudge:
             if self._show_stats:
                 candidates[-1] |= {"mean_outcome": round(group[index].value, 4), "visits": group[index].visits}
         before = episode.steps[: len(episode.steps) - len(group[0].written())]
-        shown = {"question": _plain(episode.question.text), "steps_so_far": [_shown(step) for step in before]}
+        shown = {"question": without_tags(episode.question.text), "steps_so_far": [_shown(step) for step in before]}
         return json.dumps(shown | {"candidates": candidates}, ensure_ascii=False)
 
 
 def _shown(step: Step) -> dict[str, Any]:
     """What the judge sees of a step."""
-    row: dict[str, Any] = {"kind": step.kind, "said": _plain(step.said)}
+    row: dict[str, Any] = {"kind": step.kind, "said": without_tags(step.said)}
     if step.query:
-        row["query"] = _plain(step.query)
-        row["found"] = [_plain(f"{hit.document.title}: {hit.document.text}") for hit in step.hits]
+        row["query"] = without_tags(step.query)
+        row["found"] = [without_tags(f"{hit.document.title}: {hit.document.text}") for hit in step.hits]
     if step.claim:
-        row["claim"] = _plain(step.claim)
+        row["claim"] = without_tags(step.claim)
     return row
-
-
-def _plain(text: str) -> str:
-    """Text without tags, whoever wrote them."""
-    return " ".join(_TAG.sub(" ", text).split())

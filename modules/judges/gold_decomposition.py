@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from common.accounts import JUDGE_CALLS
 from common.answers import exact_match, f1_score, normalize_answer
 from common.errors import ConfigError
 from envs.siblings import Candidate, Verdict
@@ -41,9 +43,11 @@ class GoldDecomposition:
         if not 0 < min_f1 <= 1:
             raise ConfigError(f"min_f1 {min_f1} must be in (0, 1]")
         self.min_f1 = min_f1
+        self.counts: Counter[str] = Counter()
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
         """Every good candidate against every other; none where a question has no gold reasoning."""
+        self.counts[JUDGE_CALLS] += len(groups)
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:

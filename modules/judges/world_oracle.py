@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.accounts import JUDGE_CALLS
 from envs.siblings import Candidate, Verdict
 from envs.world.oracle import Oracle
 from modules.judges.pairing import ranked_pairs
@@ -22,9 +24,11 @@ class WorldOracle:
 
     def __init__(self, world: Path) -> None:
         self._oracle = Oracle(world)
+        self.counts: Counter[str] = Counter()
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
         """Every valid candidate against every invalid one; the first verdicts repeat as few candidates as they can."""
+        self.counts[JUDGE_CALLS] += len(groups)
         return [self._compare(group) for group in groups]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:

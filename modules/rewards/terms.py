@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -60,6 +60,7 @@ class Scores:
         outcome_B: `[B]` float32, the weighted sum of outcome rewards, NaN where unscored.
         breakdown: each reward's values before its weight, by name: `[B, S]` or `[B]`.
         failures: why a reward failed for all episodes, by name.
+        logged: what rewards logged, by the name of the reward and the one it gave.
     """
 
     step_BS: Tensor
@@ -67,6 +68,7 @@ class Scores:
     outcome_B: Tensor
     breakdown: dict[str, Tensor]
     failures: dict[str, str] = field(default_factory=dict)
+    logged: dict[str, Tensor] = field(default_factory=dict)
 
 
 def read_terms(rewards: Mapping[str, Term | Mapping[str, Any]]) -> dict[str, Term]:
@@ -111,9 +113,9 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
     )
     for name, term in terms.items():
         shape = step_mask_BS.shape if term.level == "step" else unscored_B.shape
-        values = torch.full(shape, NAN)
+        values, own = torch.full(shape, NAN), replace(context, logged={})
         try:
-            returned = term.reward([episodes[i] for i in scored], context) if scored else []
+            returned = term.reward([episodes[i] for i in scored], own) if scored else []
         except (ConfigError, DataError):
             raise
         except (UserError, ConnectionError, TimeoutError) as error:
@@ -126,12 +128,32 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
         if term.level == "step":
             values = values.masked_fill(~step_mask_BS, 0.0)
         scores.breakdown[name] = values
+        scores.logged |= {f"{name}/{key}": values_N for key, values_N in own.logged.items()}
         if term.weight:
             if term.level == "step":
                 scores.step_BS = scores.step_BS + term.weight * values
             else:
                 scores.outcome_B = scores.outcome_B + term.weight * values
     return scores
+
+
+def replaced(scores: Scores, rows: Sequence[int], fresh: Scores) -> Scores:
+    """Scores in which some rows are those of other episodes, scored with the same terms; S is the larger of the two."""
+    S = max(scores.step_mask_BS.shape[1], fresh.step_mask_BS.shape[1])
+    index = torch.tensor(rows, dtype=torch.long)
+
+    def mixed(old: Tensor, new: Tensor) -> Tensor:
+        if old.dim() == 2:
+            old, new = (torch.nn.functional.pad(values, (0, S - values.shape[1])) for values in (old, new))
+        return old.index_copy(0, index, new)
+
+    return Scores(
+        step_BS=mixed(scores.step_BS, fresh.step_BS),
+        step_mask_BS=mixed(scores.step_mask_BS, fresh.step_mask_BS),
+        outcome_B=mixed(scores.outcome_B, fresh.outcome_B),
+        breakdown={name: mixed(values, fresh.breakdown[name]) for name, values in scores.breakdown.items()},
+        failures=scores.failures | fresh.failures,
+    )
 
 
 def _table(name: str, term: Term, returned: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:

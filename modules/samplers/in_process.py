@@ -6,6 +6,7 @@ so a turn's tokens do not depend on what else is being generated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from common.accounts import tokens_of
 from common.errors import ConfigError
 from envs.interfaces import Protocol
 from envs.requests import Request
@@ -62,7 +64,8 @@ class InProcessSampler:
     """A `Sampler` of one policy in this process.
 
     `collect` samples one batch to its end: of the open requests those with the longest prefixes, the first submitted
-    among equals. So what shares a batch is a function of config and token counts.
+    among equals. So what shares a batch is a function of config and token counts. `counts` has the tokens that were
+    sampled, by agent; forced ones are not sampled.
 
     Args:
         policy: the model and tokenizer; None where it comes by `load`, as in training.
@@ -86,6 +89,7 @@ class InProcessSampler:
             settings = f"temperature {temperature}, top_p {top_p}, batch_size {batch_size}"
             raise ConfigError(f"{settings}: temperature must be >= 0, top_p in (0, 1], batch_size >= 1")
         self.temperature, self.top_p, self.batch_size = temperature, top_p, batch_size
+        self.counts: Counter[str] = Counter()
         self._open: list[_Row] = []
         self._kept: dict[int, _Kept] = {}
         self._policy: Policy | None = None
@@ -159,6 +163,8 @@ class InProcessSampler:
 
     def _turn(self, row: _Row) -> Turn:
         assert row.finish is not None
+        if row.request.forced_ids is None:
+            self.counts[tokens_of(row.request.agent)] += len(row.ids)
         return row.request.turn(row.ids, row.logps, row.finish, self._decode(row.ids))
 
     def _reusable(self, row: _Row) -> tuple[int, Tensor]:
@@ -213,14 +219,16 @@ class InProcessSampler:
         batch, logits, mask, positions = self._prefill(rows)
         device = logits.device
         seeds = torch.tensor([row.request.seed for row in rows], device=device)
+        greedy = torch.tensor([row.request.greedy for row in rows], device=device)
         live = list(range(len(rows)))  # batch row -> index into rows
         step = 0
         while True:
             steps = torch.full((len(live),), step, device=device)
             forced = _forced([rows[index].request for index in live], step, device)
             tokens, logps = choose_tokens(
-                logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p, forced_B=forced
-            )
+                logits, seeds[live], steps, temperature=self.temperature, top_p=self.top_p, forced_B=forced,
+                greedy_B=greedy[live],
+            )  # fmt: skip
             for index, token, logp in zip(live, tokens.tolist(), logps.tolist(), strict=True):
                 if rows[index].finish is None:
                     rows[index].take(token, logp, self._eos)

@@ -22,7 +22,8 @@ from envs.interfaces import RewardContext
 from envs.packing import collate
 from envs.rollout import independent_groups
 from envs.types import Episode, Hit, Limits
-from modules.functional.credit import CreditInputs
+from modules.functional.credit import CreditInputs, Estimates, MissingInput
+from modules.grpo import GRPO
 from modules.rewards.format import step_format
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
@@ -251,6 +252,17 @@ def test_a_reward_may_ask_the_current_policy_and_what_it_samples_is_counted(tmp_
     assert alone["tokens/rewards"] == 0
 
 
+def test_what_a_reward_logs_is_named_after_its_term_and_unknown_values_are_left_out(tmp_path: Path) -> None:
+    def noted(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+        context.log("odd", torch.tensor([float(one.sample % 2) for one in episodes]))
+        context.log("known", torch.tensor([0.25, float("nan"), 0.75]))
+        return letters(episodes, context)
+
+    _, _, metrics = learn(tmp_path, rewards={"noted": Term(noted), "other": Term(letters)}, iterations=1)
+    assert metrics["rewards/noted/odd"] == metrics["rewards/noted/known"] == 0.5
+    assert not {"rewards/other/odd", "rewards/other/known"} & set(metrics)
+
+
 def test_an_iteration_s_sampling_is_a_component(tmp_path: Path) -> None:
     """Here one episode a question, four times over: its turns are shared, so they train once, with the mean credit."""
 
@@ -266,7 +278,7 @@ def test_an_iteration_s_sampling_is_a_component(tmp_path: Path) -> None:
     (buffer,) = watch.buffers
     assert len(buffer) == 4, "of sixteen episodes"
     for row in buffer:
-        assert row.advantages_T.abs().max() < 1e-6, "above and below the group's mean alike"
+        assert row.channels["advantages"].abs().max() < 1e-6, "above and below the group's mean alike"
 
 
 def test_credit_gets_everything_and_may_give_an_advantage_a_token(tmp_path: Path) -> None:
@@ -284,7 +296,7 @@ def test_credit_gets_everything_and_may_give_an_advantage_a_token(tmp_path: Path
     assert inputs.old_logps_BT is not None
     assert inputs.old_logps_BT.shape == (16, int(inputs.step_lengths_BS.sum(dim=1).max()))
     for row, logps in zip(buffer, inputs.old_logps_BT, strict=True):
-        trained = row.advantages_T[row.loss_mask_T]
+        trained = row.channels["advantages"][row.loss_mask_T]
         assert trained.tolist() == [1.0] + [0.0] * (len(trained) - 1)
         assert torch.equal(row.logps_T[row.loss_mask_T], logps[: len(trained)])
 
@@ -311,6 +323,55 @@ def test_a_module_without_credit_is_an_error(tmp_path: Path) -> None:
     trainer = Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", max_epochs=1, callbacks=[callback])
     with pytest.raises(ConfigError, match=r"needs a module with a credit function, such as modules\.grpo:GRPO"):
         trainer.fit(Slope(), datamodule=QuestionData(Asked()))
+
+
+def test_a_group_of_one_is_an_error_where_groups_are_compared(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"group_size 1: .* compares the episodes of a question, at least 2"):
+        learn(tmp_path, data={"group_size": 1})
+
+
+def test_credit_that_lacks_what_it_reads_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    def needy(inputs: CreditInputs) -> Tensor:
+        raise MissingInput("no values: a critic gives them")
+
+    with pytest.raises(ConfigError, match="no values: a critic gives them"):
+        learn(tmp_path, credit=needy)
+
+
+class Estimating(GRPO):
+    """Says of every token its number in the episode, and trains on twice the advantages and on what it said."""
+
+    def estimate(self, episodes: Sequence[Episode]) -> Estimates:
+        assert not self.model.training, "in evaluation mode"
+        counts = [sum(len(turn.action_ids) for turn in episode.turns) for episode in episodes]
+        numbers_BT = torch.arange(max(counts)).expand(len(counts), -1)
+        return Estimates(values_BT=numbers_BT.float(), old_logps_BT=-numbers_BT.float())
+
+    def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
+        assert inputs.values_BT is not None
+        return {"advantages": 2 * advantages_BT, "values": inputs.values_BT}
+
+
+def test_what_the_module_estimates_reaches_credit_and_batches(tmp_path: Path) -> None:
+    seen: list[CreditInputs] = []
+
+    def ones(inputs: CreditInputs) -> Tensor:
+        seen.append(inputs)
+        return torch.ones_like(inputs.step_rewards_BS)
+
+    _, watch, _ = learn(tmp_path, module=Estimating, credit=ones, iterations=1)
+    ((inputs,), (buffer,)) = seen, watch.buffers
+    assert inputs.trained_BT is not None
+    assert inputs.values_BT is not None
+    assert inputs.old_logps_BT is not None
+    assert inputs.values_BT[0, :3].tolist() == [0, 1, 2]
+    assert inputs.old_logps_BT[0, :3].tolist() == [0, -1, -2], "recomputed"
+    assert inputs.reference_logps_BT is None
+    for row, count in zip(buffer, inputs.trained_BT.sum(dim=1).tolist(), strict=True):
+        assert row.channels["advantages"][row.loss_mask_T].tolist() == [2.0] * count
+        assert row.channels["values"][row.loss_mask_T].tolist() == list(range(count))
+        assert not row.channels["values"][~row.loss_mask_T].any()
+        assert row.logps_T[row.loss_mask_T].max() < 0, "as they were sampled"
 
 
 def test_a_checkpoint_in_the_middle_of_an_iteration_is_an_error(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def test_without_shuffling_the_order_is_the_given_one() -> None:
     ]
 
 
+def test_batches_of_a_step_are_drawn_together_and_sorted_among_themselves() -> None:
+    """Every step of two batches has a random share of the long items, which stand in its second batch."""
+    found = list(batches(24, batch_size=3, lengths=range(24), step=2))
+    plain = [item for batch in batches(24, batch_size=6) for item in batch]
+    steps = [first + second for first, second in zip(found[::2], found[1::2], strict=True)]
+    assert steps == [sorted(plain[start : start + 6]) for start in range(0, 24, 6)]
+
+
 @given(
     count=st.integers(1, 60),
     per_rank=st.integers(1, 4),

@@ -190,6 +190,32 @@ def test_micro_batches_set_the_accumulation_and_with_it_the_number_of_steps(tmp_
     assert module.taken == module.expected == 2 * 3
 
 
+def test_episodes_of_several_stages_are_mixed_in_every_step(tmp_path: Path) -> None:
+    """Four long episodes of one stage and twelve cut short of another, in steps of eight and micro-batches of four."""
+    folders = [tmp_path / "long", tmp_path / "short"]
+    short = episodes(12)
+    for episode in short:
+        episode.turns = episode.turns[:1]
+    for folder, rows in zip(folders, (episodes(4), short), strict=True):
+        write_rows(folder / "data" / "episodes.jsonl", map(episode_to_row, rows))
+
+    def steps(**settings: Any) -> list[list[int]]:
+        """How many turns the rows of every micro-batch have."""
+        module = EpisodeData(folders, batch_size=8, max_tokens=20_000, **settings)
+        module.trainer = SimpleNamespace(current_epoch=0, global_rank=0, world_size=1)  # type: ignore[assignment]
+        module.setup("fit")
+        rows = [
+            [CODEC.decode(row.tolist()).count("<step>\n") for row in batch.ids_BT]
+            for batch in module.train_dataloader()
+        ]
+        return [sorted(row) for row in rows]
+
+    found = steps(micro_batch=4)
+    assert sum(map(len, found)) == 16
+    assert [max(batch) for batch in found[::2]] == [1, 1], "the short ones of a step come first"
+    assert [max(batch) > 1 for batch in found[1::2]] == [True, True], "and every step has long ones"
+
+
 def test_collating_keeps_every_token(tmp_path: Path) -> None:
     packed = data(tmp_path, episodes(4)).train
     batch = collate(packed)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.accounts import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
@@ -76,8 +77,9 @@ def run(folder: Path, world_size: int = 1, count: int = 10, **settings) -> tuple
     retriever = settings.pop("retriever", FixedRetriever([Document("d", "T", "x")]))
     environment = RetrievalEnvironment(PROTOCOL, retriever, limits=settings.pop("limits", None))
     unable = settings.pop("unable", None)
+    kind = settings.pop("sampler", Searcher)
     for rank in range(world_size):
-        sampler = Searcher(unable)
+        sampler = kind(unable)
         maker = EpisodeSampling(Listed(count), environment, sampler, **settings)
         maker.make(folder, seed=0, rank=rank, world_size=world_size)
         turns += sampler.turns
@@ -183,3 +185,39 @@ def test_a_sampler_that_cannot_write_the_format_is_refused_before_any_work() -> 
         EpisodeSampling(Listed(1), environment, sampler)
     with pytest.raises(ConfigError, match="different tokenizers"):
         TreeSearch(Listed(1), environment, Searcher(), simulator=sampler)
+
+
+class Policy(Searcher):
+    """A searcher that counts what it samples, as a policy's sampler does: a hundred tokens a turn."""
+
+    def __init__(self, unable: Mapping[str, str] | None = None) -> None:
+        super().__init__(unable)
+        self.counts = Counter[str]()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.counts[tokens_of("policy")] += 100 * len(requests)
+        super().submit(requests)
+
+
+def test_a_policy_s_tokens_are_in_the_account_and_a_teacher_s_are_not(tmp_path: Path) -> None:
+    headline, _ = run(tmp_path / "policy", sampler=Policy)
+    assert headline["account/tokens/policy"] == 6000  # ten questions, two samples, three turns
+    headline, _ = run(tmp_path / "teacher")
+    assert not [name for name in headline if name.startswith("account/")]
+
+
+def test_sampling_stops_after_the_unit_that_spends_the_budget(tmp_path: Path) -> None:
+    """A unit of four questions samples 2400 tokens, the last one of two 1200."""
+    questions = {2400: 4, 2401: 8, 4800: 8, 4801: 10, 9000: 10}
+    for budget, made in questions.items():
+        headline, _ = run(tmp_path / str(budget), sampler=Policy, max_tokens=budget)
+        assert (headline["questions"], headline["account/tokens/policy"]) == (made, 600 * made)
+    headline, _ = run(tmp_path / "two", world_size=2, sampler=Policy, max_tokens=4000)  # a share is 2000 tokens
+    assert headline["account/tokens/policy"] == 4800
+
+
+def test_a_budget_that_a_kill_interrupts_is_spent_as_without_it(tmp_path: Path) -> None:
+    run(tmp_path / "whole", sampler=Policy, max_tokens=4000)
+    run(tmp_path / "cut", sampler=Policy, max_tokens=2000)
+    run(tmp_path / "cut", sampler=Policy, max_tokens=4000)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")

@@ -62,13 +62,28 @@ def test_ranks_share_the_questions_out() -> None:
     assert [len(share) for share in shares] == [2, 2]
 
 
+def test_what_replaces_a_question_depends_on_its_place_and_the_round_alone() -> None:
+    made = data(20, questions_per_iteration=4)
+    rounds = [ids(made.spares(3, round)) for round in range(4)]
+    everything = [*ids(made.chosen(3)), *(one for spares in rounds for one in spares)]
+    assert len(set(everything)) == len(everything) == 20, "nobody is asked the same question twice"
+    assert [ids(data(20, questions_per_iteration=4).spares(3, round)) for round in range(4)] == rounds
+    assert [ids(made.spares(2, round)) for round in range(4)] != rounds
+    ranks = [data(20, questions_per_iteration=4, world_size=2, rank=rank) for rank in (0, 1)]
+    for round in range(4):
+        first, second = (ids(rank.spares(3, round)) for rank in ranks)
+        assert [first[0], second[0], first[1], second[1]] == rounds[round]
+    with pytest.raises(ConfigError, match="20 questions are too few for 5 rounds"):
+        made.spares(3, 4)
+
+
 def row(length: int) -> PackedSequence:
     return PackedSequence(
         torch.full((length,), length, dtype=torch.int32),
         torch.tensor([False] + [True] * (length - 1)),
         torch.zeros(length, dtype=torch.int16),
         torch.zeros(length),
-        torch.full((length,), float(length)),
+        {"advantages": torch.full((length,), float(length))},
     )
 
 
@@ -99,6 +114,7 @@ def test_an_episode_may_have_many_sequences_or_none() -> None:
     first, second = buffer
     assert len(first) == 2
     assert (int(second.loss_mask_BT.sum()), len(second)) == (0, 1), "every rank takes every step"
+    assert first.channels.keys() <= second.channels.keys(), "and finds there what its loss reads"
 
 
 def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
@@ -114,7 +130,7 @@ def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
         ({"questions_per_iteration": 9}, {}, "8 questions are too few for 9"),
         ({"questions_per_iteration": 0}, {}, "each must be at least 1"),
         ({"questions_per_iteration": 4, "updates": 3}, {}, "divide the questions evenly"),
-        ({"group_size": 1}, {}, "at least 2 episodes"),
+        ({"group_size": 0}, {}, "group_size 0"),
         ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
         ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
         ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the micro-batches must"),

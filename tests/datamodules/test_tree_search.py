@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.accounts import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules import tree_search
 from datamodules.tree.node import Tree
@@ -45,6 +47,19 @@ class Unequal(Scripted):
     def take(self, request: Request) -> Turn:
         turn = super().take(request)
         turn.action_logps = (-len(turn.text) / 20,) * len(turn.action_ids)
+        return turn
+
+
+class Counted(Unequal):
+    """Counts what it samples, as a policy's sampler does."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.counts: Counter[str] = Counter()
+
+    def take(self, request: Request) -> Turn:
+        turn = super().take(request)
+        self.counts[tokens_of(request.agent)] += len(turn.action_ids)
         return turn
 
 
@@ -104,7 +119,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_trees(protocol
 def test_two_ranks_grow_the_trees_of_one(protocol: ProRAG, tmp_path: Path) -> None:
     run(stage(protocol), tmp_path / "one")
     stage(protocol).make(tmp_path / "two", seed=3, rank=1, world_size=2)
-    assert sorted(files(tmp_path / "two")) == ["data/units/00001.jsonl", "data/units/00003.jsonl"]
+    assert sorted(files(tmp_path / "two")) == [f"data/units/0000{n}.{end}" for n in (1, 3) for end in ("json", "jsonl")]
     run(stage(protocol), tmp_path / "two", world_size=2)
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
@@ -124,7 +139,7 @@ def test_a_search_killed_between_chunks_ends_in_the_same_bytes(
     monkeypatch.setattr(tree_search.TreeSearcher, "grow", killed)
     with pytest.raises(KeyboardInterrupt):
         run(stage(protocol), tmp_path / "killed")
-    assert len(files(tmp_path / "killed")) == 2
+    assert len(files(tmp_path / "killed")) == 4  # two chunks, each with its counts
     monkeypatch.setattr(tree_search.TreeSearcher, "grow", grow)
     run(stage(protocol), tmp_path / "killed")
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
@@ -185,3 +200,45 @@ def test_no_questions_is_one_clear_line(protocol: ProRAG, tmp_path: Path) -> Non
 def test_a_setting_below_one_is_refused_by_name(protocol: ProRAG, setting: str) -> None:
     with pytest.raises(ConfigError, match=f"{setting} is 0"):
         stage(protocol, **{setting: 0})
+
+
+def counted(protocol: ProRAG, **settings: Any) -> TreeSearch:
+    """A search whose children and played-out turns come from different samplers, both of which count."""
+    maker = stage(protocol, **settings)
+    assert isinstance(maker.expander, Unequal)
+    maker.expander = Counted(maker.expander.codec_ids, maker.expander.script)
+    maker.simulator = Counted(maker.expander.codec_ids, lambda _: LINES[2])
+    return maker
+
+
+def test_samples_that_repeat_a_child_and_played_out_turns_are_in_the_account(protocol: ProRAG, tmp_path: Path) -> None:
+    maker = counted(protocol, width=AllAtOnce(5))
+    account = run(maker, tmp_path)["account/tokens/policy"]
+    nodes = [path[-1] for tree in read_trees(tmp_path) for path in tree.paths() if path[-1].turn is not None]
+    children = sum(node.multiplicity * len(node.turn.action_ids) for node in nodes if node.turn is not None)
+    once = len(protocol.codec.control(LINES[2]))
+    played_out, rest = divmod(account - children, once)
+    assert rest == 0
+    assert played_out >= 7
+    assert max(node.multiplicity for node in nodes) > 1
+    assert account == maker.expander.counts.total() + maker.simulator.counts.total()  # type: ignore[attr-defined]
+
+
+def test_a_search_stops_after_the_chunk_that_spends_its_budget(protocol: ProRAG, tmp_path: Path) -> None:
+    whole = run(counted(protocol), tmp_path / "whole")
+    spent = [
+        json.loads((tmp_path / "whole" / "data" / "units" / f"0000{n}.json").read_text())["counts"][
+            "account/tokens/policy"
+        ]
+        for n in range(4)
+    ]
+    assert whole["account/tokens/policy"] == sum(spent)
+    less = run(counted(protocol, max_tokens=spent[0] + spent[1]), tmp_path / "less")
+    assert (less["account/tokens/policy"], less["search/trees"]) == (spent[0] + spent[1], 4)
+    more = run(counted(protocol, max_tokens=spent[0] + spent[1] + 1), tmp_path / "more")
+    assert (more["account/tokens/policy"], more["search/trees"]) == (spent[0] + spent[1] + spent[2], 6)
+    run(counted(protocol, max_tokens=spent[0] + 1), tmp_path / "killed")  # and then went on with a larger budget:
+    run(counted(protocol, max_tokens=spent[0] + spent[1] + 1), tmp_path / "killed")
+    assert files(tmp_path / "killed") == files(tmp_path / "more")
+    with pytest.raises(ConfigError, match="max_tokens is -1"):
+        stage(protocol, max_tokens=-1)

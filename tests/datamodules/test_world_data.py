@@ -16,6 +16,7 @@ from datamodules.records import numbered_rows
 from datamodules.sources.world_questions import WorldQuestions
 from datamodules.world_data import WorldData
 from envs.types import Document
+from envs.world.facts import World
 
 SMALL: dict[str, Any] = {
     "people": 40,
@@ -106,6 +107,28 @@ def test_headline_metrics_count_and_guess(tmp_path: Path) -> None:
     guesses = {"guess_em", "guess_single_em", "facts_seen"}
     assert set(metrics) == {"entities", "facts", "questions", "vocabulary"} | guesses
     assert (metrics["entities"], metrics["facts"], metrics["questions"]) == (88.0, 236.0, 300.0)
+
+
+def test_known_facts_are_marked_and_nothing_else_changes(world: Path, tmp_path: Path) -> None:
+    metrics = make(tmp_path, known=0.3)
+    ours, theirs = digest(world), digest(tmp_path)
+    assert {name for name in ours if ours[name] != theirs[name]} == {"data/facts.jsonl", "data/world.json"}
+    rows = [json.loads(line) for line in (tmp_path / "data" / "facts.jsonl").read_text().splitlines()]
+    assert metrics["known"] == sum(len(row.get("known", ())) for row in rows) == 71
+    assert all(set(row.get("known", ())) <= set(row["facts"]) for row in rows)
+    plain = [{key: value for key, value in row.items() if key != "known"} for row in rows]
+    assert plain == [json.loads(line) for line in (world / "data" / "facts.jsonl").read_text().splitlines()]
+    assert 0 < metrics["guess_unknown_em"] < 0.4
+
+
+def test_more_facts_are_known_where_the_share_is_larger(tmp_path: Path) -> None:
+    def known(share: float) -> set[tuple[str, str]]:
+        make(tmp_path / str(share), known=share)
+        return {(hop.subject.id, hop.relation) for hop in World.load(tmp_path / str(share)).facts() if hop.known}
+
+    few, many, everything = known(0.1), known(0.5), known(1.0)
+    assert few < many < everything
+    assert len(everything) == 236
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode, Step, Turn
-from evaluation.rollout_metrics import measure
+from evaluation.rollout_metrics import measure, search_truth
 from modules.rewards.terms import Scores
 from tests.tiny import byte_tokenizer, question
 
@@ -50,3 +53,20 @@ def test_measures_of_a_level_without_reward_are_absent() -> None:
     assert of_steps <= steps.keys()
     assert not of_steps & outcome.keys()
     assert not of_outcomes & steps.keys()
+
+
+def test_rates_of_searches_and_statements_are_over_steps_of_all_episodes_that_did_not_fail() -> None:
+    class Oracle:
+        def judge(self, episode: Episode) -> Any:
+            told = {"a": ((True, None, False, False), (None, None)), "b": ((), (True,))}
+            return SimpleNamespace(**dict(zip(("needless", "unfounded"), told[episode.answer], strict=True)))
+
+    failed = episode("no verdict is asked for", True)
+    failed.status = "error"
+    values = search_truth([episode("a", True), failed, episode("b", True)], Oracle())  # type: ignore[arg-type]
+    assert {tag: value.tolist() for tag, value in values.items()} == {
+        "search/needless_rate": [1.0, 0.0, 0.0],
+        "search/unfounded_rate": [1.0],
+    }
+    nothing = search_truth([], Oracle())  # type: ignore[arg-type]
+    assert [len(value) for value in nothing.values()] == [0, 0], "the same tags on every rank"

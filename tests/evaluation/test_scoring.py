@@ -57,6 +57,8 @@ class FakeJudgement:
     valid: tuple[bool | None, ...] = (True, False)
     flawed: bool = True
     unresolved: bool | None = False
+    needless: tuple[bool | None, ...] = ()
+    unfounded: tuple[bool | None, ...] = ()
 
 
 class FakeOracle:
@@ -78,6 +80,25 @@ def test_steps_that_cannot_be_judged_count_for_nothing() -> None:
     row = score(episode(), valid=True, oracle=FakeOracle((None, None), True, False))
     assert (row["flawed"], row["true_steps"]) == (None, None), "no step can be judged"
     assert summarise([row], seed=0)["flawed"] is None
+
+
+def test_searches_and_statements_are_counted_by_question_and_pooled_over_steps() -> None:
+    def asked(needless: tuple[bool | None, ...], unfounded: tuple[bool | None, ...] = ()) -> dict[str, Any]:
+        return score(episode(), valid=True, oracle=FakeOracle((True, True), False, False, needless, unfounded))
+
+    rows = [asked((True, None)), asked((False, False, False)), asked((None, None), (True, False, None))]
+    assert [(row["needless_searches"], row["judged_searches"]) for row in rows] == [(1, 1), (0, 3), (0, 0)]
+    assert [(row["unfounded_statements"], row["judged_statements"]) for row in rows] == [(0, 0), (0, 0), (1, 2)]
+    result = summarise(rows, seed=0)
+    assert (result["osr"], result["usr"]) == (0.25, 0.5), "1 of 4 searches, not the mean of 1 and 0 over questions"
+    assert (result["osr_low"], result["osr_high"]) == (0.0, 1.0)
+    assert (result["usr_low"], result["usr_high"]) == (None, None), "one question alone"
+
+
+def test_rates_without_any_step_to_judge_are_missing() -> None:
+    rows = [score(episode(), valid=True), score(episode(), valid=True, oracle=FakeOracle())]
+    result = summarise(rows, seed=0)
+    assert [result[key] for key in ("osr", "osr_low", "usr", "usr_high")] == [None] * 4
 
 
 def test_an_episode_without_steps_is_not_flawed_where_truth_is_known() -> None:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.statistics import across_seeds, average_seeds, bootstrap_interval, holm, paired_bootstrap, paired_t_test
+from evaluation.statistics import (
+    across_seeds,
+    average_seeds,
+    bootstrap_interval,
+    bootstrap_ratio,
+    holm,
+    paired_bootstrap,
+    paired_t_test,
+)
 
 NAN = float("nan")
 
@@ -35,6 +43,14 @@ def test_interval_leaves_out_questions_that_do_not_apply() -> None:
 def test_too_few_questions_have_no_interval() -> None:
     for values in ([], [NAN], [1.0], [1.0, NAN]):
         assert all(map(math.isnan, bootstrap_interval(values, seed=0)))
+
+
+def test_the_interval_of_a_ratio_is_over_questions_and_not_over_steps() -> None:
+    assert bootstrap_ratio([1] * 40 + [0] * 60, [1] * 100, seed=0) == bootstrap_interval([1] * 40 + [0] * 60, seed=0)
+    # 5 questions of 10 steps each, all or none of them wrong: as uncertain as 5 draws, not as 50
+    assert bootstrap_ratio([10, 10, 0, 0, 0], [10] * 5, seed=0) == (0.0, 0.8)
+    assert bootstrap_ratio([1, 2, 0], [2, 4, 0], seed=0) == (0.5, 0.5), "a question without steps weighs nothing"
+    assert all(map(math.isnan, bootstrap_ratio([1, 0, 0], [1, 0, 0], seed=0)))
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError
-from envs.packing import SequenceBatch, collate, pack
+from envs.packing import CHANNELS, SequenceBatch, collate, pack
 from envs.rollout import rollout
 from envs.types import Episode
 from modules.functional.credit import CreditInputs, dual_granularity
@@ -45,7 +46,7 @@ def batch() -> SequenceBatch:
         for sequence in episode.sequences():
             row = pack(sequence)
             advantages = torch.tensor([1.0, -0.5, 0.3]) * (number + 1)
-            row.advantages_T = advantages[row.step_index_T.long()].masked_fill(~row.loss_mask_T, 0.0)
+            row.channels["advantages"] = advantages[row.step_index_T.long()].masked_fill(~row.loss_mask_T, 0.0)
             rows.append(row)
     return collate(rows)
 
@@ -66,14 +67,17 @@ def module(policy: Policy | None = None, **settings: Any) -> GRPO:
 def step(made: GRPO, batch: SequenceBatch) -> tuple[float, dict[str, Tensor]]:
     """The sum that a batch gives, and its gradients."""
     made.zero_grad()
+    if made.reference is not None:
+        batch = changed(batch, reference_logps=made._reference_logprobs(made.reference, batch))
     loss = made.training_step(batch, 0)
     loss.backward()
     return loss.item(), {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
 
 
 def changed(batch: SequenceBatch, **tensors: Tensor) -> SequenceBatch:
-    fields = ("ids_BT", "attention_BT", "loss_mask_BT", "step_index_BT", "logps_BT", "advantages_BT")
-    return SequenceBatch(**({name: getattr(batch, name) for name in fields} | tensors))
+    """The batch with other tensors; advantages may be among them."""
+    channels = batch.channels | {name: tensors.pop(name) for name in tuple(tensors) if name in CHANNELS}
+    return replace(batch, channels=channels, **tensors)
 
 
 def test_stored_log_probs_are_those_of_the_training_forward(batch: SequenceBatch) -> None:
@@ -85,7 +89,6 @@ def test_stored_log_probs_are_those_of_the_training_forward(batch: SequenceBatch
 
 def test_the_policy_s_tokens_train_and_nothing_else_does(batch: SequenceBatch) -> None:
     """The gradient of the loss by every logit of whole episodes, worked out by hand."""
-    assert batch.advantages_BT is not None
     policy = small_policy()
     captured: list[Tensor] = []
 
@@ -105,7 +108,7 @@ def test_the_policy_s_tokens_train_and_nothing_else_does(batch: SequenceBatch) -
         full = policy.model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT).logits[:, :-1]
         chances = torch.softmax(full / TEMPERATURE, dim=-1)
         target = torch.nn.functional.one_hot(batch.ids_BT[:, 1:], chances.shape[-1])
-        weight = batch.advantages_BT[:, 1:] * batch.loss_mask_BT[:, 1:]
+        weight = batch.channels["advantages"][:, 1:] * batch.loss_mask_BT[:, 1:]
         expected = -(weight[..., None] * (target - chances)) / TEMPERATURE
     assert torch.allclose(given[:, 1:], expected, atol=1e-4)
     untrained = given[~batch.loss_mask_BT]
@@ -123,11 +126,11 @@ def test_the_mask_is_exactly_what_was_sampled(batch: SequenceBatch) -> None:
         assert batch.loss_mask_BT[row].int().tolist() == expected
 
 
-@pytest.mark.parametrize("name", ["logps_BT", "advantages_BT"])
+@pytest.mark.parametrize("name", ["logps_BT", "advantages"])
 def test_what_stands_at_untrained_places_changes_nothing(batch: SequenceBatch, name: str) -> None:
     made = module()
     before = step(made, batch)
-    spoilt = getattr(batch, name).masked_fill(~batch.loss_mask_BT, float("nan"))
+    spoilt = (batch.channels | {"logps_BT": batch.logps_BT})[name].masked_fill(~batch.loss_mask_BT, float("nan"))
     after = step(made, changed(batch, **{name: spoilt}))
     assert before[0] == after[0]
     assert all(torch.equal(before[1][key], after[1][key]) for key in before[1])
@@ -141,7 +144,7 @@ def test_rows_give_the_same_alone_or_together(batch: SequenceBatch, aggregate: A
     count = made._count(batch)
     parts = [
         changed(batch, **{n: getattr(batch, n)[rows] for n in ("ids_BT", "attention_BT", "loss_mask_BT")},
-                logps_BT=batch.logps_BT[rows], advantages_BT=batch.advantages_BT[rows])  # pyright: ignore
+                logps_BT=batch.logps_BT[rows], advantages=batch.channels["advantages"][rows])  # pyright: ignore
         for rows in (slice(0, 3), slice(3, None))
     ]  # fmt: skip
     losses = [step(made, part) for part in parts]
@@ -193,10 +196,11 @@ def test_clip_ratios_count_the_tokens_without_gradient_at_either_end(batch: Sequ
     advantages = torch.tensor([[-1.0, -2.0, -3.0, 1.0, 1.0, 2.0, -1.0, 1.0, -1.0, 0.0, -1.0]])
     mask = torch.tensor([[True] * 10 + [False]])
     ids, old = torch.zeros((1, 11), dtype=torch.long), torch.full((1, 11), -1.0)
-    literal = SequenceBatch(ids, torch.ones_like(mask), mask, ids, old, advantages)
+    literal = SequenceBatch(ids, torch.ones_like(mask), mask, ids, old, {"advantages": advantages})
     made = module()
     logps = old + ratios.log()
     made._log(literal, 0, logps, old, torch.zeros_like(old))
+    made._log_clips(literal, logps, old)
     logged = made.logged  # pyright: ignore
     assert logged["clip_ratio/low_mean"] == pytest.approx(0.3)
     assert logged["clip_ratio/high_mean"] == pytest.approx(0.2)
@@ -212,6 +216,9 @@ def test_groups_whose_advantages_are_all_0_may_be_dropped() -> None:
     assert module().trained_episodes(inputs, advantages).tolist() == [True, True, True, True, False, True]
     dropping = module(zero_variance="drop")
     assert dropping.trained_episodes(inputs, advantages).tolist() == [True, True, False, False, False, True]
+    again = module(zero_variance="resample", resample_rounds=2)
+    assert again.trained_episodes(inputs, advantages).tolist() == [True, True, False, False, False, True]
+    assert (again.resample_rounds, dropping.resample_rounds) == (2, 0)
 
 
 @pytest.mark.parametrize("trainable_tokens", [False, True])
@@ -255,7 +262,7 @@ def test_a_policy_that_has_adapters_already_keeps_a_copy_as_its_reference() -> N
 
 
 def test_the_reference_pulls_the_policy_back(batch: SequenceBatch) -> None:
-    still = changed(batch, advantages_BT=torch.zeros_like(batch.logps_BT))
+    still = changed(batch, advantages=torch.zeros_like(batch.logps_BT))
     drifted, anchor = small_policy(seed=5), small_policy()
     free = step(module(drifted), still)
     held = step(module(drifted, kl_weight=0.5, reference=anchor), still)
@@ -293,6 +300,11 @@ def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: Seq
     [
         ({"kl_weight": 0.1}, "kl_weight needs a reference"),
         ({"denominator": "all", "aggregate": "group_sum"}, "denominator 'all' counts tokens"),
+        ({"denominator": 512, "aggregate": "sequence_mean"}, "denominator 512 counts tokens"),
+        ({"denominator": 0}, "denominator 0, resample_rounds 3: at least 1"),
+        ({"zero_variance": "resample", "resample_rounds": 0}, "resample_rounds 0: at least 1"),
+        ({"ratio": "sequence"}, "ratio sequence is a mean over sequences, but aggregate is token_mean"),
+        ({"importance_cap": 0.0}, "importance_cap 0.0: it must be > 0"),
         ({"clip_low": 0.0}, "clips must be > 0"),
         ({"clip_low": 1.5}, "clip_low <= 1"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.packing import PackedSequence
+from envs.packing import PackedSequence, collate
 from envs.types import Episode, Step, Turn
 from modules.functional.credit import dual_granularity
 from modules.rewards.terms import Scores
@@ -28,12 +28,11 @@ def episode(*turns: Turn) -> Episode:
 
 def rows(advantages: Tensor, *episodes: Episode) -> list[list[PackedSequence]]:
     lengths = step_lengths(episodes, max(len(one.steps) for one in episodes))
-    return training_rows(episodes, [True] * len(episodes), token_advantages(advantages, lengths))
+    return training_rows(episodes, [True] * len(episodes), {"advantages": token_advantages(advantages, lengths)})
 
 
-def given(one: PackedSequence) -> list[float]:
-    assert one.advantages_T is not None
-    return one.advantages_T.tolist()
+def given(one: PackedSequence, channel: str = "advantages") -> list[float]:
+    return one.channels[channel].tolist()
 
 
 def test_advantages_go_to_the_tokens_of_their_steps() -> None:
@@ -88,7 +87,7 @@ def test_an_episode_that_is_not_kept_gives_a_shared_turn_no_advantage() -> None:
     shared = turn("root", (3, 4))
     tree = [episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,))), episode(shared, turn("d", (7,)))]
     advantages = token_advantages(torch.tensor([[100.0, 0.0], [3.0, 20.0], [5.0, 30.0]]), step_lengths(tree, 2))
-    none, (second,), (third,) = training_rows(tree, [False, True, True], advantages)
+    none, (second,), (third,) = training_rows(tree, [False, True, True], {"advantages": advantages})
     assert none == []
     assert given(second) == [0, 0, 0, 4, 4, 0, 20]
     assert given(third) == [0, 0, 0, 0, 0, 0, 30]
@@ -102,6 +101,41 @@ def test_a_step_over_a_shared_turn_keeps_the_advantages_of_its_own_tokens() -> N
         one.steps = (Step("x", True, ((0, 0, 2), (1, 0, 1))),)
     _, (second,) = rows(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), *tree)
     assert given(second) == [0, 0, 0, 0, 0, 0, 6]
+
+
+def test_each_channel_of_a_shared_turn_is_its_mean() -> None:
+    """The first turn is in both episodes; returns and values differ by what came after it."""
+    shared = turn("root", (3, 4))
+    tree = [episode(shared, turn("b", (5,))), episode(shared, turn("c", (6,)))]
+    channels = {
+        "advantages": torch.tensor([[1.0, 2.0, 10.0], [5.0, 0.0, 20.0]]),
+        "values": torch.tensor([[0.2, 0.4, 0.6], [0.2, 0.4, 0.8]]),
+        "returns": torch.tensor([[1.2, 2.4, 10.6], [5.2, 0.4, 20.8]]),
+    }
+    (first,), (second,) = training_rows(tree, [True, True], channels)
+    assert given(first, "advantages") == [0, 0, 0, 3, 1, 0, 10]
+    assert given(first, "values") == pytest.approx([0, 0, 0, 0.2, 0.4, 0, 0.6])
+    assert given(first, "returns") == pytest.approx([0, 0, 0, 3.2, 1.4, 0, 10.6])
+    assert given(second, "values") == pytest.approx([0, 0, 0, 0, 0, 0, 0.8])
+    batch = collate([first, second])
+    assert batch.channels.keys() == {"advantages", "values", "returns"}
+    assert batch.channels["returns"].tolist() == [given(first, "returns"), given(second, "returns")]
+
+
+def test_a_channel_that_no_batch_has_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no channel 'weights' in a batch; there are advantages"):
+        training_rows([episode(turn("a", (3,)))], [True], {"weights": torch.zeros(1, 1)})
+
+
+def test_frozen_turns_are_in_no_channel_and_not_among_the_trained_tokens() -> None:
+    one = episode(turn("a", (3, 4)), turn("b", (5,), trainable=False), turn("c", (6,)))
+    scored = Scores(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), torch.ones(1), {})
+    inputs = credit_inputs([one], scored, group_size=1)
+    assert inputs.trained_BT is not None
+    assert inputs.trained_BT.tolist() == [[True, True, False, True]]
+    ((row,),) = training_rows([one], [True], {"values": torch.tensor([[0.1, 0.2, 0.3, 0.4]])})
+    assert given(row, "values") == pytest.approx([0, 0, 0, 0.1, 0.2, 0, 0, 0, 0.4])
+    assert row.loss_mask_T.int().tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 1]
 
 
 def test_a_credit_function_reads_rewards_lengths_kinds_and_log_probs() -> None:

@@ -28,7 +28,7 @@ from envs.retrievers.bm25 import BM25
 from envs.retrievers.gold_among import GoldAmong
 from envs.rollout import rollout
 from envs.teachers.gold_plans import GoldPlans
-from envs.teachers.plans import Plan, PlanTeacher
+from envs.teachers.plans import Plan, PlannedHop, PlanTeacher
 from envs.teachers.wording import natural
 from envs.types import Document, Episode, Gold, GoldStep, Hit, Limits, Question
 from tests.tiny import FixedRetriever, byte_tokenizer
@@ -172,6 +172,28 @@ def test_a_plan_is_carried_out_in_every_format(protocol: Protocol, turns: int) -
     assert [teacher.documents(query) for query in queries] == [("d1",), ()]
     claims = [step.claim for step in episode.steps if step.claim and step.kind != "answer"]
     assert claims == (["Ansel Birk", "Velmark"] if "read" in protocol.moves else [])
+
+
+class Fixed:
+    """Plans every question alike."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.made = plan
+
+    def plan(self, questions: Sequence[Question]) -> list[Plan | str]:
+        return [self.made for _ in questions]
+
+
+def test_where_nothing_can_be_claimed_the_next_thought_says_what_was_read() -> None:
+    question = Question("q", "Where was the director of The Reed born?", ("Velmark",))
+    hops = (PlannedHop("I ask.", "Who?", "It is Ansel.", "Ansel"), PlannedHop("On.", "Where?", "There.", "Velmark"))
+    teacher, protocol = PlanTeacher(SearchOnly(), Fixed(Plan(hops, "So.", "Velmark"))), SearchOnly()
+    [episode] = rollout(RetrievalEnvironment(protocol, FixedRetriever([])), teacher, [question], seed=0)
+    assert [turn.text for turn in episode.turns] == [
+        "I ask.<find>Who?</find>",
+        "It is Ansel. On.<find>Where?</find>",
+        "There. So.<say>Velmark</say>",
+    ]
 
 
 class Knows:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,12 @@ def judge(village: Path, identity: str, *steps: tuple[str, ...], malformed: int 
     )
     asked = question(World.load(village), identity, seed=0, paraphrases=3)
     answer = next((step.text for step in written if step.kind == "answer"), "")
-    return Oracle(village).judge(Episode(asked, (), steps=written, answer=answer))
+    return verdicts(village, Episode(asked, (), steps=written, answer=answer))
+
+
+def verdicts(village: Path, episode: Episode) -> Judgement:
+    """What the oracle says of validity; searches and statements have tests of their own (`test_memory`)."""
+    return replace(Oracle(village).judge(episode), needless=(), unfounded=())
 
 
 def test_a_flawless_chain(village: Path) -> None:
@@ -208,7 +214,7 @@ def judged(village: Path, *steps: Step, identity: str = BORN) -> Judgement:
     """Judge an episode of steps in any format; the answer is the claim of its answer step."""
     asked = question(World.load(village), identity, seed=0, paraphrases=3)
     answer = next((step.claim or "" for step in steps if step.kind == "answer"), "")
-    return Oracle(village).judge(Episode(asked, (), steps=steps, answer=answer))
+    return verdicts(village, Episode(asked, (), steps=steps, answer=answer))
 
 
 def wrote(query: str = "", claim: str | None = "", *hits: str, **more: Any) -> Step:

@@ -7,7 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.functional.advantages import dual_granularity, group_normalize
+from modules.functional.advantages import (
+    batch_normalize,
+    dual_granularity,
+    group_normalize,
+    grpo,
+    leave_one_out,
+    return_to_go,
+)
 
 NAN = float("nan")
 REWARDS = torch.tensor([[0.9, 0.5], [0.1, 0.0]])
@@ -126,3 +133,74 @@ def test_only_the_order_and_the_relative_distances_of_rewards_count(
     assert torch.allclose(before, after, atol=1e-6)
     assert before.mean() == pytest.approx(0, abs=1e-9)
     assert (before**2).mean() == pytest.approx(1)
+
+
+def test_grpo_by_hand() -> None:
+    outcome = torch.tensor([1.0, 0.0, 0.0, 3.0])  # mean 1, squares 0 1 1 4, sample variance 2
+    assert grpo(outcome, group_size=4).tolist() == pytest.approx([0, -0.7071063, -0.7071063, 1.4142126], abs=1e-6)
+    assert grpo(outcome, group_size=4, scale=False).tolist() == [0, -1, -1, 2]
+    assert grpo(outcome[:2], group_size=2, eps=1.0).tolist() == pytest.approx([0.2928932, -0.2928932])
+
+
+def test_one_left_out_is_compared_with_the_mean_of_the_others() -> None:
+    outcome = torch.tensor([1.0, 0.0, 0.0, 3.0])
+    assert leave_one_out(outcome, group_size=4).tolist() == pytest.approx([0, -4 / 3, -4 / 3, 8 / 3])
+    assert leave_one_out(outcome, group_size=2).tolist() == [1, -1, -3, 3]
+
+
+def test_what_is_unknown_is_no_other() -> None:
+    outcome = torch.tensor([1.0, NAN, 0.0, 5.0])
+    assert grpo(outcome, group_size=4, scale=False).tolist() == [-1, 0, -2, 3]
+    assert leave_one_out(outcome, group_size=4).tolist() == [-1.5, 0, -3, 4.5]
+    assert grpo(outcome, group_size=4).tolist() == pytest.approx([-0.3779643, 0, -0.7559287, 1.1338930], abs=1e-6)
+
+
+@pytest.mark.parametrize("compare", [grpo, lambda *a, **k: grpo(*a, scale=False, **k), leave_one_out])
+@pytest.mark.parametrize("outcome", [[0.1] * 3, [0.7, 0.7 + 5e-7, 0.7], [NAN, 2.0, NAN], [NAN] * 3, [float("inf")] * 3])
+def test_outcomes_without_spread_say_nothing(compare, outcome: list[float]) -> None:
+    assert compare(torch.tensor(outcome), group_size=3).tolist() == [0, 0, 0]
+    assert compare(torch.tensor(outcome), group_size=1).tolist() == [0, 0, 0]
+
+
+def test_a_step_is_followed_by_what_its_episode_gets_from_it_on() -> None:
+    rewards = torch.tensor([[1.0, 2.0, 4.0], [1.0, 1.0, 9.0], [5.0, 9.0, 9.0]])
+    mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    # From step 1 on the episodes get 7 2 5, from step 2 on 6 1 0, from step 3 on 4 0 0.
+    advantages = return_to_go(rewards, mask, group_size=3)
+    expected = [[3.5, 5.5, 4.0], [-4.0, -2.0, 0.0], [0.5, 0.0, 0.0]]
+    assert advantages.tolist() == [pytest.approx(row) for row in expected]
+    twice = return_to_go(torch.cat([rewards, 10 * rewards]), torch.cat([mask, mask]), group_size=3)
+    assert twice[3:].tolist() == [pytest.approx([10 * x for x in row]) for row in expected]
+
+
+def test_an_episode_with_an_unknown_reward_is_left_out_of_every_step() -> None:
+    rewards = torch.tensor([[1.0, 2.0], [3.0, NAN], [NAN, 0.0], [2.0, NAN]])
+    mask = torch.tensor([[True, True], [True, True], [True, False], [True, False]])
+    assert return_to_go(rewards, mask, group_size=4).tolist() == [[1, 2], [0, 0], [0, 0], [-1, 0]]
+    assert return_to_go(rewards, mask, group_size=1).tolist() == [[0, 0]] * 4
+    assert return_to_go(rewards[1:3], mask[1:3], group_size=2).tolist() == [[0, 0]] * 2
+
+
+def test_returns_that_are_equal_but_for_rounding_say_nothing() -> None:
+    rewards = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0.2, 0.2, 0.2]])
+    assert return_to_go(rewards, torch.ones(3, 3).bool(), group_size=3)[:, 0].tolist() == [0, 0, 0]
+
+
+def test_a_batch_is_normalised_over_all_ranks() -> None:
+    values, known = torch.tensor([[1.0, 2.0], [NAN, 5.0], [4.0, 7.0]]), torch.tensor([[1, 1], [0, 1], [1, 0]]).bool()
+    whole = batch_normalize(values, known, sum_over_ranks=lambda sums: sums)  # 1 2 5 4: mean 3, variance 2.5
+    assert whole.tolist() == [pytest.approx([-1.2649111, -0.6324555]), pytest.approx([0, 1.2649111]),
+                              pytest.approx([0.6324555, 0])]  # fmt: skip
+    parts = (slice(0, 1), slice(1, 3))
+    seen: list[torch.Tensor] = []
+    for rows in parts:
+        batch_normalize(values[rows], known[rows], sum_over_ranks=lambda sums: (seen.append(sums), sums)[1])
+    assert len(seen) == 2, "one reduction a rank"
+    halves = [batch_normalize(values[rows], known[rows], sum_over_ranks=lambda _: sum(seen)) for rows in parts]  # pyright: ignore
+    assert torch.allclose(torch.cat(halves), whole)
+
+
+@pytest.mark.parametrize(("value", "known"), [(0.1, True), (-3e4, True), (NAN, False)])
+def test_a_batch_without_spread_says_nothing(value: float, known: bool) -> None:
+    flat = torch.full((3, 2), value)
+    assert not batch_normalize(flat, torch.full((3, 2), known), sum_over_ranks=lambda sums: sums).any()

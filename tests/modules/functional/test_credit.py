@@ -1,4 +1,4 @@
-"""ProRAG's credit function, from one `CreditInputs`, by hand."""
+"""Every credit function, from one `CreditInputs`, by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modules.functional.credit import CreditInputs, dual_granularity
+from modules.functional.credit import (
+    CreditInputs,
+    MissingInput,
+    dual_granularity,
+    gae,
+    grpo,
+    reinforce_pp,
+    return_to_go,
+    rloo,
+)
 
 INPUTS = CreditInputs(
     step_rewards_BS=torch.tensor([[0.9, 0.5], [0.1, 0.0]]),
@@ -38,3 +47,147 @@ def test_beta_0_is_the_outcome_alone() -> None:
 def test_token_statistics_need_the_lengths_of_steps() -> None:
     with pytest.raises(ValueError, match="needs step_lengths_BS"):
         dual_granularity(replace(INPUTS, step_lengths_BS=None), statistics="token")
+
+
+# Rewards of two questions: 0.9 + 0.5 + 1.2 = 2.6 and 0.1 + 0.2 = 0.3; unknown and 5.
+TWO = CreditInputs(
+    step_rewards_BS=torch.tensor([[0.9, 0.5], [0.1, 0.0], [1.0, 1.0], [2.0, 0.0]]),
+    step_mask_BS=torch.tensor([[True, True], [True, False], [True, True], [True, False]]),
+    outcome_B=torch.tensor([1.2, 0.2, float("nan"), 3.0]),
+    group_size=2,
+    step_lengths_BS=torch.tensor([[2, 3], [3, 0], [1, 1], [2, 0]]),
+    trained_BT=torch.arange(5) < torch.tensor([[5], [3], [2], [2]]),
+)
+NOTHING: list[list[float]] = [[0, 0], [0, 0]]
+
+
+def approx(rows: list[list[float]]) -> list[object]:
+    return [pytest.approx(row, abs=1e-5) for row in rows]
+
+
+def test_grpo_and_rloo_compare_the_sum_of_an_episode_s_rewards() -> None:
+    assert rloo(TWO).tolist() == approx([[2.3, 2.3], [-2.3, 0], *NOTHING])
+    assert grpo(TWO, scale=False).tolist() == approx([[1.15, 1.15], [-1.15, 0], *NOTHING])
+    assert grpo(TWO).tolist() == approx([[0.70711, 0.70711], [-0.70711, 0], *NOTHING])
+    assert grpo(TWO, eps=1.0).tolist()[0] == pytest.approx([1.15 / (2.3 * math.sqrt(0.5) + 1)] * 2)
+
+
+def test_return_to_go_has_the_outcome_on_the_last_step() -> None:
+    # 2.6 and 1.7 from the first and the second step on; 0.3 and nothing.
+    assert return_to_go(TWO).tolist() == approx([[2.3, 1.7], [-2.3, 0], *NOTHING])
+
+
+def test_reinforce_pp_normalises_over_all_tokens() -> None:
+    # By token 2.6 2.6 1.7 1.7 1.7, 0.3 0.3 0.3, and 5 5 of the episode whose group has no other.
+    returns = [2.6, 2.6, 1.7, 1.7, 1.7, 0.3, 0.3, 0.3, 5.0, 5.0]
+    mean = sum(returns) / 10
+    std = math.sqrt(sum((x - mean) ** 2 for x in returns) / 10)
+    high, low, gone, best = ((x - mean) / std for x in (2.6, 1.7, 0.3, 5.0))
+    expected = [[high, high, low, low, low], [gone, gone, gone, 0, 0], [0] * 5, [best, best, 0, 0, 0]]
+    assert reinforce_pp(TWO).tolist() == approx(expected)
+
+
+def test_reinforce_pp_leaves_a_frozen_agent_s_tokens_out() -> None:
+    """The third token is another agent's; what it earns goes to the token before it."""
+    one = CreditInputs(
+        step_rewards_BS=torch.tensor([[0.0, 4.0], [0.0, 0.0]]),
+        step_mask_BS=torch.tensor([[True, True], [True, False]]),
+        outcome_B=torch.tensor([1.0, 2.0]),
+        group_size=2,
+        step_lengths_BS=torch.tensor([[2, 1], [1, 0]]),
+        trained_BT=torch.tensor([[True, True, False], [True, False, False]]),
+    )  # returns 5 5 and 2: mean 4, deviation the root of 2
+    half = math.sqrt(0.5)
+    assert reinforce_pp(one).tolist() == approx([[half, half, 0], [-2 * half, 0, 0]])
+
+
+def test_reinforce_pp_takes_the_divergence_as_a_reward_of_every_token() -> None:
+    one = CreditInputs(
+        step_rewards_BS=torch.zeros(2, 1),
+        step_mask_BS=torch.ones(2, 1, dtype=torch.bool),
+        outcome_B=torch.tensor([1.0, 0.0]),
+        group_size=2,
+        step_lengths_BS=torch.tensor([[3], [1]]),
+        trained_BT=torch.tensor([[True] * 3, [True, False, False]]),
+        old_logps_BT=torch.tensor([[-1.0, -2.0, -1.0], [-1.0, 0.0, 0.0]]),
+        reference_logps_BT=torch.tensor([[-2.0, -2.5, -3.0], [-0.5, float("nan"), 7.0]]),
+    )
+    # Gaps 1 0.5 2 and -0.5: returns 1 - 0.35, 1 - 0.25, 1 - 0.2 and 0.05.
+    returns = [0.65, 0.75, 0.8, 0.05]
+    mean = sum(returns) / 4
+    std = math.sqrt(sum((x - mean) ** 2 for x in returns) / 4)
+    first, second, third, other = ((x - mean) / std for x in returns)
+    assert reinforce_pp(one, kl_weight=0.1).tolist() == approx([[first, second, third], [other, 0, 0]])
+    with pytest.raises(MissingInput, match="reference"):
+        reinforce_pp(replace(one, reference_logps_BT=None), kl_weight=0.1)
+
+
+@pytest.mark.parametrize("credit", [dual_granularity, grpo, rloo, return_to_go, reinforce_pp])
+@pytest.mark.parametrize("unknown", ["outcome", "step", "all"])
+def test_no_credit_is_ever_unknown(credit, unknown: str) -> None:
+    nan = float("nan")
+    outcome, rewards = TWO.outcome_B.clone(), TWO.step_rewards_BS.clone()
+    outcome[{"outcome": [0], "step": [], "all": [0, 1, 2, 3]}[unknown]] = nan
+    rewards[{"outcome": [], "step": [0], "all": [0, 1, 2, 3]}[unknown]] = nan
+    for group_size in (1, 2, 4):
+        inputs = replace(TWO, outcome_B=outcome, step_rewards_BS=rewards, group_size=group_size)
+        advantages = credit(inputs)
+        assert advantages.isfinite().all()
+        assert unknown != "all" or not advantages.any()
+        assert group_size > 1 or credit in (reinforce_pp, dual_granularity) or not advantages.any()
+
+
+@pytest.mark.parametrize("credit", [dual_granularity, grpo, rloo, return_to_go, reinforce_pp])
+def test_rewards_that_are_all_equal_give_no_credit(credit) -> None:
+    """Of `return_to_go` where all take as many steps: who has ended gets 0 from then on, and that is a difference."""
+    lengths = TWO.step_lengths_BS if credit is not return_to_go else torch.full((4, 2), 2)
+    mask = TWO.step_mask_BS if credit is not return_to_go else torch.ones(4, 2, dtype=torch.bool)
+    zeros, outcome = torch.zeros(4, 2), torch.full((4,), 0.7)
+    flat = replace(TWO, step_rewards_BS=zeros, outcome_B=outcome, step_mask_BS=mask, step_lengths_BS=lengths)
+    assert not credit(flat).any()
+
+
+# Two steps of 2 and 1 tokens, outcome 1; steps of 1, 1 and 1 tokens, the second a frozen agent's; an unknown outcome.
+VALUED = CreditInputs(
+    step_rewards_BS=torch.tensor([[0.2, 0.4, 0.0], [0.1, 0.3, 0.0], [0.5, 0.0, 0.0]]),
+    step_mask_BS=torch.tensor([[True, True, False], [True, True, True], [True, False, False]]),
+    outcome_B=torch.tensor([1.0, 2.0, float("nan")]),
+    group_size=1,
+    step_lengths_BS=torch.tensor([[2, 1, 0], [1, 1, 1], [2, 0, 0]]),
+    trained_BT=torch.tensor([[True, True, True], [True, False, True], [True, True, False]]),
+    values_BT=torch.tensor([[0.5, 0.6, 0.8], [0.5, float("nan"), 0.7], [0.1, 0.1, 0.0]]),
+    old_logps_BT=torch.tensor([[-1.0, -2.0, -1.0], [-1.0, -1.0, -3.0], [-1.0, -1.0, 0.0]]),
+    reference_logps_BT=torch.tensor([[-1.0, -1.0, -2.0], [-2.0, float("nan"), -3.0], [-1.0, -1.0, 0.0]]),
+)
+
+
+def test_gae_has_rewards_of_steps_and_outcome_where_they_were_earned() -> None:
+    # Rewards 0, .2, 1.4 and .4, -, 2; what an unknown outcome belongs to trains nothing.
+    expected = [[1.6 - 0.5, 1.6 - 0.6, 1.4 - 0.8], [2.4 - 0.5, 0, 2.0 - 0.7], [0, 0, 0]]
+    assert gae(VALUED).tolist() == approx(expected)
+    last = 1.4 - 0.8
+    second = 0.2 + 0.9 * 0.8 - 0.6 + 0.45 * last
+    assert gae(VALUED, gamma=0.9, lam=0.5)[0, 1:].tolist() == pytest.approx([second, last])
+
+
+def test_gae_takes_the_divergence_as_a_reward_of_every_policy_token() -> None:
+    # Log-ratios to the reference 0, -1, 1 and 1, -, 0.
+    rewards = [[0.0, 0.2 + 0.1, 1.4 - 0.1], [0.4 - 0.1, 0, 2.0]]
+    expected = [
+        [sum(rewards[0]) - 0.5, sum(rewards[0][1:]) - 0.6, rewards[0][2] - 0.8],
+        [sum(rewards[1]) - 0.5, 0, 2.0 - 0.7],
+        [0, 0, 0],
+    ]
+    assert gae(VALUED, kl_weight=0.1).tolist() == approx(expected)
+
+
+def test_gae_trains_nothing_where_a_step_s_reward_is_unknown() -> None:
+    unknown = replace(VALUED, step_rewards_BS=torch.tensor([[0.2, float("nan"), 0.0]] + [[0.0] * 3] * 2))
+    assert gae(unknown)[0].tolist() == [0, 0, 0]
+
+
+def test_gae_says_what_it_lacks() -> None:
+    with pytest.raises(MissingInput, match=r"train with modules\.ppo:PPO"):
+        gae(replace(VALUED, values_BT=None))
+    with pytest.raises(MissingInput, match="log-probs of a reference"):
+        gae(replace(VALUED, reference_logps_BT=None), kl_weight=0.1)

@@ -11,12 +11,17 @@ from torch import Tensor
 from modules.functional.losses import (
     clipped_policy_loss,
     clipped_tokens,
+    clipped_value_loss,
+    clipped_values,
     dpo_loss,
     format_weighted_nll,
     k3_divergence,
     masked_total,
     pairwise_ranking_loss,
+    sequence_policy_loss,
     token_weights,
+    truncated_weights,
+    with_sequence_ratio,
 )
 
 NAN = float("nan")
@@ -159,8 +164,117 @@ def test_k3_is_an_unbiased_estimate_of_the_divergence() -> None:
     assert (policy * k3_divergence(policy.log(), reference.log())).sum() == pytest.approx(float(expected))
 
 
+def test_a_token_of_another_sampler_weighs_its_ratio_up_to_the_cap() -> None:
+    old, other = torch.tensor([[0.5, 1.0, 0.9, NAN]]).log(), torch.tensor([[1.0, 0.5, 0.1, 1.0]]).log()
+    weights = truncated_weights(old, other, torch.tensor([[1, 1, 1, 0]]), cap=3.0)
+    assert weights[0, :3].tolist() == pytest.approx([0.5, 2.0, 3.0])
+    assert weights.isfinite().all()
+
+
+def test_a_weight_on_the_advantage_is_one_on_the_clipped_loss() -> None:
+    ratios, advantages = torch.tensor([0.5, 0.5, 1.5, 1.5, 1.0, 1.1]), torch.tensor([-1.0, 2.0, 1.0, -3.0, 1.0, 0.5])
+    weights = torch.tensor([0.3, 2.0, 0.0, 1.7, 1.0, 0.9])
+    for ratio, advantage, weight in zip(ratios.tolist(), advantages.tolist(), weights.tolist(), strict=True):
+        on_advantage = clipped([[ratio]], [[weight * advantage]], [[1]])
+        assert on_advantage == pytest.approx(weight * float(clipped([[ratio]], [[advantage]], [[1]])))
+
+
 def test_a_masked_total_is_what_a_denominator_divides() -> None:
     terms, mask = torch.tensor([[1.0, 3.0], [5.0, NAN]]), torch.tensor([[1, 1], [1, 0]])
     assert masked_total(terms, mask, "token_mean") == 9
     assert masked_total(terms, mask, "group_sum") == 9
     assert masked_total(terms, mask, "sequence_mean") == 7
+
+
+def by_sequence(log_ratios: list[list[float]], advantages: list[float], mask: list[list[int]], **settings) -> Tensor:
+    old = torch.full((len(log_ratios), len(log_ratios[0])), -1.0)
+    clips = {"clip_low": 0.2, "clip_high": 0.28} | settings
+    return sequence_policy_loss(
+        old + torch.tensor(log_ratios), old, torch.tensor(advantages), torch.tensor(mask), **clips
+    )
+
+
+def test_gspo_has_one_ratio_a_sequence() -> None:
+    assert by_sequence([[0.2, -0.1, 0.05]], [1.0], [[1, 1, 1]]) == pytest.approx(-1.05127, abs=1e-5)
+    assert by_sequence([[0.2, -0.1, 0.05]], [-2.0], [[1, 1, 1]]) == pytest.approx(2 * 1.05127, abs=1e-5)
+    assert by_sequence([[0.2, 9.0, -0.1]], [1.0], [[1, 0, 1]]) == pytest.approx(-math.exp(0.05))
+
+
+def test_gspo_clips_a_sequence_as_a_whole() -> None:
+    tight = {"clip_low": 0.03, "clip_high": 0.04}
+    assert by_sequence([[0.2, -0.1, 0.05]], [2.0], [[1, 1, 1]], **tight) == pytest.approx(-2.08)
+    assert by_sequence([[-0.2, 0.1, -0.05]], [-2.0], [[1, 1, 1]], **tight) == pytest.approx(1.94)
+    assert by_sequence([[-0.2, 0.1, -0.05]], [2.0], [[1, 1, 1]], **tight) == pytest.approx(-2 * math.exp(-0.05))
+
+
+def test_gspo_is_a_mean_over_sequences_with_a_trained_token() -> None:
+    ratios, mask = [[0.1, 0.1], [0.0, 0.0], [-0.1, 9.0]], [[1, 1], [0, 0], [1, 0]]
+    loss = by_sequence(ratios, [1.0, NAN, 3.0], mask)
+    assert loss == pytest.approx(-(math.exp(0.1) + 3 * math.exp(-0.1)) / 2)
+    assert by_sequence(ratios, [1.0, NAN, 3.0], mask, denominator=1.0) == pytest.approx(2 * float(loss))
+    assert by_sequence([[0.0]], [5.0], [[0]]) == 0
+
+
+def test_gspo_s_gradient_is_the_ratio_times_the_mean_of_the_tokens() -> None:
+    logps = torch.tensor([[0.2, -0.1, 0.05], [0.5, 0.5, 7.0]], requires_grad=True)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    sequence_policy_loss(
+        logps, torch.zeros(2, 3), torch.tensor([3.0, 1.0]), mask, clip_low=0.2, clip_high=0.2
+    ).backward()
+    assert logps.grad is not None
+    assert logps.grad[0].tolist() == pytest.approx([-math.exp(0.05) / 2] * 3), "3 / 3 tokens / 2 rows"
+    assert logps.grad[1].tolist() == [0, 0, 0], "clipped"
+
+
+def test_with_advantages_of_tokens_each_token_has_its_own_gradient() -> None:
+    logps, old = torch.tensor([[0.2, -0.1]], requires_grad=True), torch.zeros(1, 2)
+    advantages, mask = torch.tensor([[2.0, -4.0]]), torch.ones(1, 2)
+    level = with_sequence_ratio(logps, old, mask)
+    assert level[0].tolist() == pytest.approx([0.05, 0.05])
+    loss = clipped_policy_loss(level, old, advantages, mask, aggregate="sequence_mean")
+    loss.backward()
+    assert loss.item() == pytest.approx(math.exp(0.05))
+    assert logps.grad is not None
+    assert logps.grad[0].tolist() == pytest.approx([-math.exp(0.05), 2 * math.exp(0.05)])
+
+
+@pytest.mark.parametrize("hidden", [NAN, math.inf])
+def test_gspo_looks_at_nothing_outside_its_mask(hidden: float) -> None:
+    logps, old = torch.tensor([[0.0, hidden], [hidden, hidden]], requires_grad=True), torch.zeros(2, 2)
+    advantages, mask = torch.tensor([2.0, NAN]), torch.tensor([[1, 0], [0, 0]])
+    loss = sequence_policy_loss(logps, old, advantages, mask, clip_low=0.2, clip_high=0.2)
+    loss.backward()
+    assert loss == -2
+    assert logps.grad is not None
+    assert logps.grad.tolist() == [[-2, 0], [0, 0]]
+
+
+def test_a_value_that_has_moved_too_far_keeps_the_error_of_the_clip() -> None:
+    old, new, returns, mask = (torch.tensor([[number]]) for number in (0.2, 0.5, 1.0, 1.0))
+    assert clipped_value_loss(new, old, returns, mask, clip=0.2) == pytest.approx(0.36 / 2)
+    assert clipped_value_loss(new, old, returns, mask, clip=0.5) == pytest.approx(0.25 / 2)
+    away = torch.tensor([[-0.5]])
+    assert clipped_value_loss(away, old, returns, mask, clip=0.2) == pytest.approx(1.5**2 / 2), "the larger error"
+
+
+def test_clipped_values_have_no_gradient_and_are_counted() -> None:
+    """Old values 0, returns 1: within the clip, beyond it towards the return, beyond it away from the return."""
+    values = torch.tensor([[0.1, 0.5, -0.5]], requires_grad=True)
+    old, returns = torch.zeros(1, 3), torch.ones(1, 3)
+    clipped_value_loss(values, old, returns, torch.ones(1, 3), clip=0.2).backward()
+    assert values.grad is not None
+    assert values.grad[0].tolist() == pytest.approx([-0.9 / 3, 0.0, -1.5 / 3])
+    assert clipped_values(values, old, returns, clip=0.2).tolist() == [[False, True, False]]
+
+
+def test_the_value_loss_is_a_mean_over_its_mask_and_looks_at_nothing_else() -> None:
+    values = torch.tensor([[1.0, NAN], [3.0, 8.0]], requires_grad=True)
+    old, returns = torch.tensor([[1.0, 0.0], [3.0, NAN]]), torch.tensor([[0.0, 0.0], [1.0, NAN]])
+    mask = torch.tensor([[True, False], [True, False]])
+    loss = clipped_value_loss(values, old, returns, mask, clip=0.5)
+    assert loss.item() == pytest.approx((1 / 2 + 4 / 2) / 2)
+    loss.backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [[0.5, 0.0], [1.0, 0.0]]
+    assert clipped_value_loss(values, old, returns, mask, clip=0.5, denominator=10.0).item() == pytest.approx(2.5 / 10)
+    assert clipped_value_loss(values, old, returns, mask & False, clip=0.5) == 0

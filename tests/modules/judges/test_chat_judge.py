@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatClient, ChatError
 from common.errors import ConfigError
 from envs.protocols.prorag import ProRAG
@@ -136,7 +137,7 @@ def test_no_valid_pair_is_an_answer_and_kept(judge) -> None:
         for _ in range(2):
             one = judge(server)
             assert one.compare([GROUP]) == [()]
-            assert not one.counts
+            assert one.counts == {JUDGE_CALLS: 1}, "a reply from the cache counts as the call that it repeats"
         assert len(server.calls) == 1
 
 
@@ -155,7 +156,7 @@ def test_a_useless_opinion_is_counted_and_never_a_preference(judge, reply: Any, 
     with chat_server(lambda user: reply) as server:
         one = judge(server)
         assert one.compare([GROUP]) == [None]
-        assert one.counts == {reason: 1}
+        assert one.counts == {JUDGE_CALLS: 1, reason: 1}
 
 
 def test_one_failure_leaves_the_other_groups_in_their_places(judge) -> None:

@@ -13,7 +13,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from common.errors import ConfigError
 from envs.requests import Request
-from envs.sampling import take_turns
+from envs.sampling import Greedy, take_turns
 from envs.types import Episode, Question
 from modules.functional.logprobs import token_logprobs
 from modules.functional.token_choice import gumbel_noise
@@ -304,3 +304,25 @@ def test_prefixes_kept_and_new_share_a_batch_within_the_buffer() -> None:
         [alone] = take_turns(InProcessSampler(POLICY, temperature=1.0), [request])
         assert alone.action_ids == turn.action_ids
         assert alone.action_logps == pytest.approx(turn.action_logps, abs=1e-4)
+
+
+def test_a_greedy_request_among_sampled_ones_is_answered_as_by_a_greedy_sampler() -> None:
+    def requests(greedy: Sequence[bool]) -> list[Request]:
+        return [Request(episode(n), (5,), STOP, max_tokens=8, seed=n, greedy=on) for n, on in enumerate(greedy)]
+
+    mixed = take_turns(InProcessSampler(POLICY, temperature=1.0), requests([n % 2 == 0 for n in range(8)]))
+    sampled = take_turns(InProcessSampler(POLICY, temperature=1.0), requests([False] * 8))
+    greedy = take_turns(InProcessSampler(POLICY, temperature=0.0), requests([False] * 8))
+    through = take_turns(Greedy(InProcessSampler(POLICY, temperature=1.0)), requests([False] * 8))
+    for n, turn in enumerate(mixed):
+        assert turn.action_ids == (sampled if n % 2 else greedy)[n].action_ids
+    assert [turn.action_ids for turn in through] == [turn.action_ids for turn in greedy]
+    assert [turn.action_ids for turn in greedy] != [turn.action_ids for turn in sampled]
+
+
+def test_what_finished_greedily_is_told_by_the_request_that_was_made() -> None:
+    sampler = Greedy(InProcessSampler(POLICY, temperature=1.0))
+    asked = Request(episode(1), (5,), STOP, max_tokens=3)
+    sampler.submit([asked])
+    [(request, _)] = sampler.collect()
+    assert request is asked

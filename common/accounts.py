@@ -1,0 +1,53 @@
+"""What work costs: tokens that policies sampled, optimiser updates, calls of judges.
+
+A component counts in `counts: Counter[str]`, under the names of this file; a maker's headline and a fit's metrics carry
+the same names. The pipeline moves them into `accounts` of the stage's manifest.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+PREFIX = "account/"
+UPDATES = f"{PREFIX}updates"
+JUDGE_CALLS = f"{PREFIX}judge_calls"
+_TOKENS = f"{PREFIX}tokens/"
+
+
+@typing.runtime_checkable
+class Counting(typing.Protocol):
+    """A component that counts what it meets and what it costs; counts of a unit of work are kept with the unit."""
+
+    counts: Counter[str]
+
+
+def tokens_of(agent: str) -> str:
+    """The name under which the tokens sampled for an agent are counted."""
+    return _TOKENS + agent
+
+
+def counted(*parts: object) -> Counter[str]:
+    """All that these components have counted so far; one that is given twice counts once."""
+    different = {id(part): part for part in parts if isinstance(part, Counting)}
+    return sum((part.counts for part in different.values()), Counter())
+
+
+def accounts_in(counts: Mapping[str, int]) -> Counter[str]:
+    """Those of some counts that are accounts."""
+    return Counter({name: count for name, count in counts.items() if name.startswith(PREFIX)})
+
+
+def tokens_in(counts: Mapping[str, int]) -> int:
+    """All tokens among some counts, whichever agent they were sampled for."""
+    return sum(count for name, count in counts.items() if name.startswith(_TOKENS))
+
+
+def split(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics without the accounts, and the accounts: `{tokens: {agent: n}, updates: n, judge_calls: n}`."""
+    rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
+    tokens = {name.removeprefix(_TOKENS): int(n) for name, n in sorted(metrics.items()) if name.startswith(_TOKENS)}
+    spent = {"updates": int(metrics.get(UPDATES, 0)), "judge_calls": int(metrics.get(JUDGE_CALLS, 0))}
+    return rest, {"tokens": tokens} | spent

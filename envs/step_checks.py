@@ -1,0 +1,45 @@
+"""What is asked about the steps of episodes: were their searches needed, do their statements hold?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from common.seeds import stable_hash
+from envs.interfaces import Check, Sampler
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.sampling import Greedy
+from envs.search_steps import searches, statements
+from envs.types import Episode, Question
+
+
+def claims_of_searches(episode: Episode) -> dict[int, str]:
+    """For each step that searches, the claim that reads what it found; searches that no claim reads are left out."""
+    steps = episode.steps
+    return {search: steps[reader].claim or "" for search, reader in searches(steps) if reader is not None}
+
+
+def read_claim(check: Check) -> str:
+    """The claim that a check is about."""
+    claims = claims_of_searches(check.episode) if check.kind == "over_search" else {}
+    return claims.get(check.step, check.episode.steps[check.step].claim or "")
+
+
+def over_search_checks(episode: Episode, answers: Mapping[str, str]) -> list[Check]:
+    """One for each search whose claim is known; `answers` are the policy's own, by query."""
+    return [
+        Check("over_search", episode, step, answers[episode.steps[step].query]) for step in claims_of_searches(episode)
+    ]
+
+
+def under_search_checks(episode: Episode) -> list[Check]:
+    """One for each step that states something without a search."""
+    return [Check("under_search", episode, step) for step in statements(episode.steps)]
+
+
+def answers_alone(queries: Iterable[str], sampler: Sampler, environment: RetrievalEnvironment) -> dict[str, str]:
+    """What a policy answers to each distinct query, greedily, alone: in an environment that shows no passages."""
+    distinct = list(dict.fromkeys(queries))
+    asked: Sequence[Question] = [Question(f"alone-{stable_hash(query)}", query, ()) for query in distinct]
+    episodes = rollout(environment, Greedy(sampler), asked, seed=0, label="answers alone")
+    return {query: episode.answer for query, episode in zip(distinct, episodes, strict=True)}

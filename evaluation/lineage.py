@@ -1,0 +1,75 @@
+"""What went into a policy: the stages that an evaluation's policy came from, what they cost, which were evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import DataError
+from evaluation.results import read_manifest
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The stages of an experiment in order, each after those it depends on, with their manifests.
+
+    `needs` are the stages that each reads, `ancestors` also those that these came from.
+    """
+
+    order: list[str]
+    manifests: dict[str, dict[str, Any]]
+    needs: dict[str, list[str]]
+    ancestors: dict[str, set[str]]
+
+    @classmethod
+    def of(cls, artifacts: Mapping[str, Path]) -> Lineage:
+        """Read the manifests of artifact folders by stage, in order."""
+        stages = {folder.name: stage for stage, folder in artifacts.items()}
+        manifests = {stage: read_manifest(folder) for stage, folder in artifacts.items()}
+        needs: dict[str, list[str]] = {}
+        ancestors: dict[str, set[str]] = {}
+        for stage, manifest in manifests.items():
+            used = [each["artifact"] for each in manifest.get("inputs", {}).values()]
+            needs[stage] = [stages[artifact] for artifact in used if artifact in stages]
+            ancestors[stage] = set(needs[stage]).union(*(ancestors[need] for need in needs[stage]))
+        return cls(list(artifacts), manifests, needs, ancestors)
+
+    def policy(self, evaluation: str) -> str | None:
+        """The stage whose policy an evaluation measures: the last fitted one that it reads; None without one."""
+        fitted = [need for need in self.needs[evaluation] if self.manifests[need].get("kind") == "fit"]
+        return max(fitted, key=self.order.index, default=None)
+
+    def before(self, evaluation: str, evaluations: Collection[str]) -> list[str]:
+        """Which of some evaluations measured a policy that this one's came from, the first policy first."""
+        own = self.policy(evaluation)
+        policies = {other: self.policy(other) for other in evaluations}
+        earlier = {other: policy for other, policy in policies.items() if own and policy in self.ancestors[own]}
+        return sorted(earlier, key=lambda other: self.order.index(earlier[other] or ""))
+
+    def accounts(self, evaluation: str) -> dict[str, Any]:
+        """What making the policy that an evaluation measures cost: the accounts of all stages it came from, added up.
+
+        `tokens` are those that policies sampled, by agent, for training: the evaluation's own are not among them.
+
+        Raises:
+            DataError: a stage has no accounts.
+        """
+        total: dict[str, Any] = {"tokens": {}, "updates": 0, "judge_calls": 0, "cpu_seconds": 0.0}
+        for stage in sorted(self.ancestors[evaluation], key=self.order.index):
+            accounts = self.manifests[stage].get("accounts")
+            if accounts is None:
+                raise DataError(
+                    f"stage {stage} has no accounts, an earlier version made it: --force {stage} runs it again"
+                )
+            for agent, count in accounts["tokens"].items():
+                total["tokens"][agent] = total["tokens"].get(agent, 0) + count
+            for name in ("updates", "judge_calls", "cpu_seconds"):
+                total[name] += accounts[name]
+        return total | {"cpu_seconds": round(total["cpu_seconds"], 3)}
+
+    def sources(self, evaluation: str) -> list[str]:
+        """The versions of the code that made an evaluation and all that it came from, each once."""
+        stages = sorted({evaluation, *self.ancestors[evaluation]}, key=self.order.index)
+        return list(dict.fromkeys(str(self.manifests[stage].get("source", "unknown")) for stage in stages))

@@ -1,0 +1,71 @@
+"""Search-R1's staged reward: the answer first, then the format, then what was retrieved (arXiv 2505.15117).
+
+The reward of the first paper (arXiv 2503.09516) is `modules.rewards.answer:answer_exact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from common.answers import cover_match, exact_match
+from envs.interfaces import RewardContext
+from envs.types import Episode
+
+
+def staged(
+    correct_B: Tensor,
+    well_formed_B: Tensor,
+    answered_B: Tensor,
+    retrieved_B: Tensor,
+    *,
+    lambda_f: float = 0.2,
+    lambda_r: float = 0.0,
+    lambda_a: float = 0.1,
+) -> Tensor:
+    """`[B]`: a right answer is worth 1, less `lambda_f` if malformed; a wrong one what its format is worth.
+
+    A wrong answer in good form is worth `lambda_f`, and `lambda_r` more if a gold answer was retrieved; a malformed
+    episode with any answer `lambda_a`. Source: arXiv 2505.15117 and its released code.
+
+    Args:
+        correct_B: `[B]`, float or bool, as the others are; NaN where it is not known.
+        well_formed_B: whether the whole episode follows the format.
+        answered_B: whether there is an answer at all.
+        retrieved_B: whether a gold answer occurs in what was retrieved.
+    """
+    correct_B, well_formed_B, answered_B, retrieved_B = (
+        torch.as_tensor(values, dtype=torch.float32) for values in (correct_B, well_formed_B, answered_B, retrieved_B)
+    )
+    malformed_B = 1 - well_formed_B
+    right_B = 1 - lambda_f * malformed_B
+    wrong_B = well_formed_B * (lambda_f + lambda_r * retrieved_B) + malformed_B * lambda_a * answered_B
+    return correct_B * right_B + (1 - correct_B) * wrong_B
+
+
+def staged_answer(
+    episodes: Sequence[Episode],
+    context: RewardContext,
+    *,
+    lambda_f: float = 0.2,
+    lambda_r: float = 0.0,
+    lambda_a: float = 0.1,
+) -> Tensor:
+    """`[B]`: `staged` by exact match, the protocol's verdict on the format, and the passages that were found."""
+    return staged(
+        torch.tensor([exact_match(episode.answer, episode.question.answers) for episode in episodes]),
+        torch.tensor([context.protocol.valid(episode) for episode in episodes]),
+        torch.tensor([bool(episode.answer) for episode in episodes]),
+        torch.tensor([_retrieved_gold(episode) for episode in episodes]),
+        lambda_f=lambda_f,
+        lambda_r=lambda_r,
+        lambda_a=lambda_a,
+    )
+
+
+def _retrieved_gold(episode: Episode) -> bool:
+    """Whether a normalised gold answer is a substring of a normalised passage that a search found."""
+    passages = (f"{hit.document.title} {hit.document.text}" for step in episode.steps for hit in step.hits)
+    return any(cover_match(passage, episode.question.answers) for passage in passages)

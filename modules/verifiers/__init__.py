@@ -1,0 +1,1 @@
+"""Verifiers: they say of single steps whether a search was needless and whether a statement holds; one a file."""

@@ -1,0 +1,33 @@
+"""Counts of several components, and what of a stage's figures is an account."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from common.accounts import JUDGE_CALLS, UPDATES, accounts_in, counted, split, tokens_in, tokens_of
+
+
+class Part:
+    def __init__(self, **counts: int) -> None:
+        self.counts = Counter(counts)
+
+
+def test_components_that_count_are_added_up_and_each_counts_once() -> None:
+    one, other = Part(a=1, b=2), Part(b=3)
+    assert counted(one, other, object(), None, one) == {"a": 1, "b": 5}
+    assert counted(object()) == {}
+
+
+def test_figures_without_the_prefix_are_no_accounts() -> None:
+    counts = {tokens_of("policy"): 7, tokens_of("reader"): 5, JUDGE_CALLS: 3, "judge_no_reply": 2}
+    assert accounts_in(counts) == {"account/tokens/policy": 7, "account/tokens/reader": 5, "account/judge_calls": 3}
+    assert tokens_in(counts) == 12
+
+
+def test_the_accounts_are_taken_out_of_the_metrics() -> None:
+    metrics = {tokens_of("reader"): 5.0, "em": 0.5, tokens_of("policy"): 7.0, UPDATES: 16, "updates": 1.0}
+    assert split(metrics) == (
+        {"em": 0.5, "updates": 1.0},
+        {"tokens": {"policy": 7, "reader": 5}, "updates": 16, "judge_calls": 0},
+    )
+    assert split({JUDGE_CALLS: 4.0}) == ({}, {"tokens": {}, "updates": 0, "judge_calls": 4})

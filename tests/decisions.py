@@ -1,0 +1,171 @@
+"""Decision processes small enough to enumerate: the exact gradient of their return, and what an estimator expects.
+
+All have one parameter. An action is one token and ends one step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from modules.functional.credit import Credit, CreditInputs
+
+Actions = tuple[int, ...]
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of logps_BT, old_logps_BT, advantages_BT, mask_BT
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One way through a process.
+
+    Attributes:
+        logps_S: log-probs of its actions, with a gradient.
+        scores_S: the derivatives of these by the parameter.
+        values_S: what is still to come on the average before each action, outcome included.
+    """
+
+    logps_S: Tensor
+    scores_S: Tensor
+    rewards_S: Tensor
+    values_S: Tensor
+    outcome: float
+
+    @cached_property
+    def probability(self) -> float:
+        return float(self.logps_S.detach().sum().exp())
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by the actions so far.
+
+    Attributes:
+        logits: of the next action, from the parameter and the actions; None where the episode is over.
+        reward: of the step that the last action ended.
+        outcome: of finished episodes.
+    """
+
+    logits: Callable[[Tensor, Actions], Tensor | None]
+    reward: Callable[[Actions], float]
+    outcome: Callable[[Actions], float]
+    theta: Tensor
+
+    @cached_property
+    def trajectories(self) -> list[Trajectory]:
+        """All of them."""
+        return list(self._from(()))
+
+    @cached_property
+    def exact_gradient(self) -> float:
+        """The derivative of the expected sum of all rewards."""
+        [gradient] = torch.autograd.grad(self._value(()), self.theta)
+        return float(gradient)
+
+    def _value(self, actions: Actions) -> Tensor:
+        """The expected sum of the rewards that come after these actions."""
+        logits = self.logits(self.theta, actions)
+        if logits is None:
+            return torch.tensor(self.outcome(actions), dtype=torch.float64)
+        after = [self.reward((*actions, a)) + self._value((*actions, a)) for a in range(len(logits))]
+        return (torch.softmax(logits, dim=0) * torch.stack(after)).sum()
+
+    def _from(self, actions: Actions) -> Iterator[Trajectory]:
+        logits = self.logits(self.theta, actions)
+        if logits is not None:
+            for action in range(len(logits)):
+                yield from self._from((*actions, action))
+            return
+        places = range(len(actions))
+        chances = [torch.log_softmax(self.logits(self.theta, actions[:s]), dim=0)[actions[s]] for s in places]  # pyright: ignore
+        scores = [torch.autograd.grad(chance, self.theta, retain_graph=True)[0] for chance in chances]
+        yield Trajectory(
+            logps_S=torch.stack(chances),
+            scores_S=torch.stack(scores),
+            rewards_S=torch.tensor([self.reward(actions[: s + 1]) for s in places], dtype=torch.float64),
+            values_S=torch.stack([self._value(actions[:s]).detach() for s in places]),
+            outcome=self.outcome(actions),
+        )
+
+
+def expected_gradient(process: Process, credit: Credit, *, group_size: int) -> float:
+    """The expectation, over all groups of episodes, of the mean over episodes of the sum of advantage times score."""
+    total = 0.0
+    for group in itertools.product(process.trajectories, repeat=group_size):
+        advantages_BS = credit(inputs(group))
+        scores_BS = _padded([one.scores_S for one in group])
+        total += _chance(group) * float((advantages_BS * scores_BS).sum()) / group_size
+    return total
+
+
+def expected_loss_gradient(process: Process, credit: Credit, loss: Loss, *, group_size: int) -> float:
+    """The same of a loss, downhill, whose policy is the one that sampled."""
+    total = 0.0
+    for group in itertools.product(process.trajectories, repeat=group_size):
+        given = inputs(group)
+        logps_BT = _padded([one.logps_S for one in group])
+        value = loss(logps_BT, logps_BT.detach(), credit(given), given.step_mask_BS)
+        [gradient] = torch.autograd.grad(value, process.theta, retain_graph=True)
+        total -= _chance(group) * float(gradient)
+    return total
+
+
+def inputs(group: tuple[Trajectory, ...]) -> CreditInputs:
+    """What a credit function reads of a group; its values are the exact ones."""
+    lengths_B = torch.tensor([len(one.rewards_S) for one in group])
+    mask_BS = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
+    return CreditInputs(
+        step_rewards_BS=_padded([one.rewards_S for one in group]),
+        step_mask_BS=mask_BS,
+        outcome_B=torch.tensor([one.outcome for one in group], dtype=torch.float64),
+        group_size=len(group),
+        step_lengths_BS=mask_BS.long(),
+        trained_BT=mask_BS,
+        values_BT=_padded([one.values_S for one in group]),
+    )
+
+
+def _chance(group: tuple[Trajectory, ...]) -> float:
+    chance = 1.0
+    for one in group:
+        chance *= one.probability
+    return chance
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def parameter(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64, requires_grad=True)
+
+
+def _go_on(theta: Tensor, actions: Actions) -> Tensor | None:
+    """Stop (0) or go on (1, with the sigmoid of theta) after steps 1 and 2; the third step is the last."""
+    if len(actions) == 3 or actions[-1:] == (0,):
+        return None
+    return torch.stack([torch.zeros_like(theta), theta]) if len(actions) < 2 else 0 * theta[None]
+
+
+def _twice(theta: Tensor, actions: Actions) -> Tensor | None:
+    """Wrong (0) or right (1, with the sigmoid of theta), in two steps."""
+    return torch.stack([torch.zeros_like(theta), theta]) if len(actions) < 2 else None
+
+
+def stop_or_go(theta: float = 0.0) -> Process:
+    """Every step is worth 1."""
+    return Process(_go_on, lambda _: 1.0, lambda _: 0.0, parameter(theta))
+
+
+def right_twice(theta: float = 0.0) -> Process:
+    """Only the outcome is worth something: 1 where both steps are right."""
+    return Process(_twice, lambda _: 0.0, lambda actions: float(actions == (1, 1)), parameter(theta))
+
+
+def costly_search(theta: float = 0.0) -> Process:
+    """Every step costs 0.2, and only who went on to the third has an outcome of 1."""
+    return Process(_go_on, lambda _: -0.2, lambda actions: float(len(actions) == 3), parameter(theta))

@@ -1,0 +1,274 @@
+"""HiPRAG's reward: its formula by hand, what is checked and when, and that no failed check ever raises a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from common.accounts import JUDGE_CALLS
+from common.errors import ConfigError
+from envs.interfaces import Check, RewardContext
+from envs.protocols.direct import Direct
+from envs.protocols.hiprag import HiPRAG
+from envs.protocols.hiprag_parse import TAGS
+from envs.requests import Request
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import rollout
+from envs.sampling import CountingSampler
+from envs.types import Document, Episode, Question, Turn
+from modules.rewards.hiprag import HierarchicalReward, hierarchical
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
+
+TOKENIZER: Any = byte_tokenizer(TAGS)
+PROTOCOL = HiPRAG(TOKENIZER)
+ALONE = RetrievalEnvironment(Direct(TOKENIZER, retrieve=False, instruction=""))
+
+
+def reward_of(correct: float, formed: float, good: int, steps: int, **settings: Any) -> float:
+    columns = [torch.tensor([value]) for value in (correct, formed, good, steps)]
+    return float(hierarchical(*columns, **settings))
+
+
+@pytest.mark.parametrize(
+    ("correct", "formed", "good", "steps", "reward"),
+    [
+        (0, 0, 2, 4, 0.0),
+        (0, 1, 2, 4, 0.2),
+        (1, 0, 2, 4, 0.8),
+        (1, 1, 2, 4, 1.2),
+        (1, 1, 4, 4, 1.4),
+        (1, 1, 0, 4, 1.0),
+        (1, 1, 0, 0, 1.0),  # no steps, no bonus
+        (1, 1, 4, 1, 2.6),  # the released code: four good steps over one search step
+    ],
+)
+def test_the_formula(correct: float, formed: float, good: int, steps: int, reward: float) -> None:
+    assert reward_of(correct, formed, good, steps) == pytest.approx(reward)
+    assert reward_of(bool(correct), bool(formed), good, steps) == pytest.approx(reward)
+
+
+def test_its_weights() -> None:
+    assert reward_of(1, 1, 1, 2, lambda_f=0.1, lambda_p=0.6) == pytest.approx(0.9 + 0.1 + 0.3)
+    assert reward_of(1, 1, 1, 2, lambda_p=0.0) == 1.0
+    rows = hierarchical(*(torch.tensor(row) for row in ([True, False], [1.0, 1.0], [2, 2], [4, 4])))
+    assert rows.tolist() == pytest.approx([1.2, 0.2])
+    assert rows.dtype == torch.float32
+
+
+def search(query: str, claim: str) -> list[str]:
+    """The end of one turn and the beginning of the next."""
+    return [f"I ask.</reasoning><search>{query}</search>", f"{claim}</conclusion></step>"]
+
+
+def state(claim: str) -> str:
+    return f"I know.</reasoning><conclusion>{claim}</conclusion></step>"
+
+
+def answer(text: str = "Ada") -> str:
+    return f"</think><answer>{text}</answer>"
+
+
+def episode(*parts: str | list[str], end: str | None = None, name: str = "q1", sample: int = 0) -> Episode:
+    """An episode of these steps, played through the environment."""
+    turns = [""]
+    for number, part in enumerate(parts):
+        first, *rest = [part] if isinstance(part, str) else part
+        turns[-1] += ("<step><reasoning>" if number else "") + first
+        turns += rest
+    turns[-1] += answer() if end is None else end
+    environment = RetrievalEnvironment(PROTOCOL, FixedRetriever([Document("d", "T", "text")]))
+    script = Scripted(PROTOCOL.codec.control, lambda e: turns[len(e.turns) % len(turns)])
+    [played] = rollout(environment, script, [Question(name, "Who?", ("Ada", "Ada Lovelace"))], seed=0)
+    played.sample = sample
+    return played
+
+
+class Policy(Scripted):
+    """Answers a query, put alone, with the query itself in capitals; greedily or not at all."""
+
+    temperature = 0.7
+
+    def __init__(self) -> None:
+        super().__init__(TOKENIZER.encode, lambda e: e.question.text.upper())
+        self.asked: list[str] = []
+
+    def take(self, request: Request) -> Turn:
+        assert request.greedy
+        assert "Who?" not in PROTOCOL.codec.decode(request.prefix()), "the query alone"
+        self.asked.append(request.episode.question.text)
+        return super().take(request)
+
+
+class Table:
+    """Says True where the step's claim is among the given ones, None where it is among the failures."""
+
+    def __init__(self, true: Sequence[str] = (), failed: Callable[[Check], bool] = lambda check: False) -> None:
+        self.true, self.failed = true, failed
+        self.checks: list[Check] = []
+
+    def verify(self, checks: Sequence[Check]) -> list[bool | None]:
+        self.checks += checks
+        claims = [check.episode.steps[check.step].claim for check in checks]
+        return [None if self.failed(check) else claim in self.true for check, claim in zip(checks, claims, strict=True)]
+
+
+def scored(reward: HierarchicalReward, *episodes: Episode, policy: Policy | None = None) -> list[float]:
+    return reward(episodes, RewardContext(PROTOCOL, policy or Policy())).tolist()
+
+
+def whole(over: Table | None = None, under: Table | None = None, **settings: Any) -> HierarchicalReward:
+    return HierarchicalReward(over_search=over or Table(), under_search=under or Table(), alone=ALONE, **settings)
+
+
+FOUR = episode(search("a", "needless"), search("b", "needed"), state("true"), state("untrue"))
+DETECTS: dict[str, Any] = {"over": Table(["needless"]), "under": Table(["true"])}
+
+
+def test_a_step_counts_if_its_search_was_needed_or_its_statement_holds() -> None:
+    assert scored(whole(**DETECTS), FOUR) == pytest.approx([1.2])
+    assert scored(whole(**DETECTS, lambda_p=0.0), FOUR) == pytest.approx([1.0])
+    assert scored(whole(**DETECTS, lambda_p=0.6), FOUR) == pytest.approx([1.3])
+
+
+def test_one_detection_alone_lets_the_other_steps_be() -> None:
+    over = HierarchicalReward(over_search=Table(["needless"]), alone=ALONE)
+    under = HierarchicalReward(under_search=Table(["true"]))
+    assert scored(over, FOUR) == scored(under, FOUR) == pytest.approx([1.3])
+    assert scored(HierarchicalReward(), FOUR) == pytest.approx([1.4])
+
+
+def test_only_right_and_well_formed_episodes_are_checked() -> None:
+    wrong = episode(search("c", "x"), end=answer("Bob"))
+    malformed = episode(search("d", "x"), end="<answer>Ada</answer>")
+    both = episode(search("e", "x"), end="<answer>Bob</answer>")
+    over, under, policy = Table(["needless"]), Table(["true"]), Policy()
+    rewards = scored(whole(over, under), wrong, malformed, both, FOUR, policy=policy)
+    assert rewards == pytest.approx([0.2, 0.8, 0.0, 1.2])
+    assert policy.asked == ["a", "b"]
+    assert [check.answer for check in over.checks] == ["A", "B"]
+    assert [check.step for check in under.checks] == [2, 3]
+
+
+def test_a_query_is_put_once_however_many_ask_it_and_its_tokens_are_counted() -> None:
+    policy = Policy()
+    counting = CountingSampler(policy)
+    episodes = [episode(search("a", "x"), search("b", "x"), name=f"q{n}") for n in range(3)]
+    whole()(episodes, RewardContext(PROTOCOL, counting))
+    assert policy.asked == ["a", "b"]
+    assert counting.tokens == 2
+
+
+def test_the_answer_may_be_judged_by_cover_or_exactly() -> None:
+    covered = episode(state("true"), end=answer("It was Ada Lovelace."))
+    assert scored(whole(**DETECTS), covered) == pytest.approx([1.4])
+    assert scored(whole(**DETECTS, correct="exact"), covered) == pytest.approx([0.2])
+
+
+def test_the_released_denominator_pays_more_than_the_bonus() -> None:
+    one = episode(search("a", "x"), state("true"), state("true"), state("true"))
+    assert scored(whole(**DETECTS, denominator="searches"), one) == pytest.approx([2.6])
+    assert scored(whole(**DETECTS), one) == pytest.approx([1.4])
+    none = episode(state("untrue"))  # and all of it to an episode without a search
+    assert scored(whole(**DETECTS, denominator="searches"), none) == pytest.approx([1.4])
+    assert scored(whole(**DETECTS), none) == pytest.approx([1.0])
+
+
+def test_an_unjudged_step_stays_a_step_or_is_left_out() -> None:
+    """One good step, one bad and unjudged: to leave it out would pay 0.4 and not 0.2."""
+    two = episode(search("a", "fine"), search("b", "failed"))
+    over = Table(failed=lambda check: check.episode.steps[check.step].claim == "failed")
+    assert scored(whole(over, most_unjudged=1.0), two) == pytest.approx([1.2])
+    assert scored(whole(over, most_unjudged=1.0, unjudged="exclude"), two) == pytest.approx([1.4])
+    nothing = Table(failed=lambda check: True)
+    assert scored(whole(nothing, most_unjudged=1.0, unjudged="exclude"), two) == pytest.approx([1.0])
+
+
+def batch() -> list[Episode]:
+    """Four questions with five episodes of four steps each: eighty checks."""
+    return [
+        episode(search("a", "needless"), search("b", "x"), state("true"), state("y"), name=f"q{n}", sample=sample)
+        for n in range(4)
+        for sample in range(5)
+    ]
+
+
+BATCH = batch()
+
+
+def failing(failed: set[int]) -> dict[str, Any]:
+    """Verifiers that fail for these checks of the batch, searches and statements numbered on."""
+    place = {id(one): number for number, one in enumerate(BATCH)}
+
+    def fails(check: Check) -> bool:
+        return 4 * place[id(check.episode)] + check.step in failed
+
+    return {"over": Table(["needless"], fails), "under": Table(["true"], fails)}
+
+
+@pytest.mark.parametrize("every", [0, 10, 4, 1], ids=["0 %", "10 %", "25 %", "100 %"])
+def test_no_failure_raises_a_reward(every: int) -> None:
+    full = scored(whole(**failing(set())), *BATCH)
+    assert full == pytest.approx([1.2] * 20)
+    failed = set(range(0, 80, every)) if every else set()
+    rewards = scored(whole(**failing(failed)), *BATCH)
+    assert all(now <= before + 1e-6 for now, before in zip(rewards, full, strict=True))
+    if every in (1, 4):  # every question has more than a fifth of failures
+        assert rewards == pytest.approx([1.0] * 20)
+    if every == 10:
+        assert 1.0 < min(rewards) < max(rewards) == pytest.approx(1.2)
+
+
+@given(st.sets(st.integers(0, 79)), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+def test_no_failures_of_any_checks_raise_a_reward(failed: set[int], most: float) -> None:
+    rewards = scored(whole(**failing(failed), most_unjudged=most), *BATCH)
+    assert max(rewards) <= 1.2 + 1e-6, "what they are worth without failures"
+
+
+def test_above_a_fifth_of_failures_no_episode_of_the_question_gets_a_bonus_and_others_do() -> None:
+    at_the_limit = scored(whole(**failing({0, 4, 8, 12})), *BATCH)  # 4 of the first question's 20
+    assert at_the_limit[4] == at_the_limit[5] == pytest.approx(1.2)
+    above = scored(whole(**failing({0, 4, 8, 12, 13})), *BATCH)
+    assert above == pytest.approx([1.0] * 5 + [1.2] * 15)
+
+
+def test_rewards_do_not_depend_on_which_process_scores_a_question() -> None:
+    """Ranks make different numbers of checks and re-answers, one of them none; what one process gives is the same."""
+    broken, silent = failing({0, 4, 8, 12, 13, 22}), episode(end=answer("Bob"), name="q9")
+    one = scored(whole(**broken), *BATCH, silent)
+    assert one == scored(whole(**broken), *BATCH[:5], silent)[:5] + scored(whole(**broken), *BATCH[5:]) + [0.0]
+    assert scored(whole(**broken), silent) == [0.0]
+
+
+def test_what_is_logged_is_the_same_for_every_rank() -> None:
+    def logged(*episodes: Episode) -> dict[str, Tensor]:
+        context = RewardContext(PROTOCOL, Policy())
+        over = Table(["needless"], lambda check: check.step == 1)
+        whole(over, Table(["true"]))(episodes, context)
+        return context.logged
+
+    wrong = episode(search("a", "x"), end=answer("Bob"))
+    values = {name: values_N.float().nanmean().item() for name, values_N in logged(FOUR, wrong).items()}
+    assert values == pytest.approx(
+        {"over_search": 1, "under_search": 0.5, "unjudged": 0.25, "correct": 0.5, "well_formed": 1, "answers_alone": 1}
+    )
+    context = RewardContext(PROTOCOL, Policy())
+    whole()([FOUR, wrong], context)
+    assert context.counts == {JUDGE_CALLS: 4}
+    assert list(logged(wrong)) == list(logged(FOUR)), "also where there is nothing to check"
+
+
+def test_what_cannot_work_is_a_clear_error() -> None:
+    with pytest.raises(ConfigError, match="over_search needs `alone`"):
+        HierarchicalReward(over_search=Table())
+    wrong: list[dict[str, Any]] = [{"lambda_f": 1.1}, {"lambda_p": -0.1}, {"most_unjudged": 2}]
+    for settings in wrong:
+        with pytest.raises(ConfigError, match=next(iter(settings))):
+            HierarchicalReward(**settings)
+    with pytest.raises(ConfigError, match="in training alone"):
+        whole()([FOUR], RewardContext(PROTOCOL))

@@ -1,0 +1,35 @@
+"""What the in-process sampler counts: every token that it sampled, by agent, and nothing else."""
+
+from __future__ import annotations
+
+from envs.requests import Request
+from envs.sampling import ByAgent
+from envs.types import Episode
+from modules.samplers.in_process import InProcessSampler
+from tests.tiny import question
+from tests.toy_rl import small_policy
+
+
+def request(sample: int, agent: str = "policy", *, forced_ids: tuple[int, ...] | None = None) -> Request:
+    episode = Episode(question(), (1, 2), sample=sample)
+    return Request(episode, (), (), agent=agent, max_tokens=3, seed=sample, forced_ids=forced_ids)
+
+
+def test_sampled_tokens_count_by_agent_and_forced_ones_do_not() -> None:
+    sampler = InProcessSampler(small_policy(), temperature=1.0)
+    sampler.submit([request(0), request(1, "reader"), request(2, "reader"), request(3, forced_ids=(3, 4))])
+    lengths = [len(turn.action_ids) for _, turn in sampler.collect()]
+    assert sampler.counts == {"account/tokens/policy": lengths[0], "account/tokens/reader": lengths[1] + lengths[2]}
+    sampler.submit([request(4)])
+    sampler.release([one.request.episode for one in sampler._open])
+    assert sampler.collect() == []
+    assert sampler.counts["account/tokens/policy"] == lengths[0], "what is given up before it is sampled costs nothing"
+
+
+def test_agents_may_share_a_sampler() -> None:
+    one, other = InProcessSampler(small_policy(), temperature=1.0), InProcessSampler(small_policy(), temperature=1.0)
+    routed = ByAgent({"policy": one, "reader": one, "judge": other})
+    routed.submit([request(0), request(1, "reader"), request(2, "judge")])
+    tokens = {request.agent: len(turn.action_ids) for request, turn in routed.collect()}
+    assert routed.counts == {f"account/tokens/{agent}": count for agent, count in tokens.items()}
+    assert len(tokens) == 3

@@ -1,0 +1,3 @@
+"""The world written by hand, whose facts a test may name."""
+
+from tests.envs.world.conftest import village as village
