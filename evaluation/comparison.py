@@ -1,8 +1,8 @@
 """Freeze one seed of a comparison of systems: `python -m evaluation.comparison RUN --baseline STAGE --out FILE.json …`.
 
 RUN is `runs/<experiment>/seed<k>`. A system is an evaluation `eval_<name>` of a fitted policy on the common benchmark
-(a teacher is none). The JSON holds each system's figures for every question, what making its policy cost, and the versions of the code; seeds are frozen one by
-one, and `evaluation.page` makes one page of all that lie in a folder.
+(a teacher is none). The JSON holds each system's figures for every question, what making its policy cost, and the
+versions of the code; seeds are frozen one by one, and `evaluation.page` makes one page of all that lie in a folder.
 """
 
 from __future__ import annotations

@@ -33,8 +33,10 @@ def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: st
     own, whole = plan(name, tmp_path), plan("compare.yaml", tmp_path)
     budgeted = {stage for stage, planned in whole.stages.items() if "budget" in planned.stage.callbacks}
     differ = below(budgeted, whole)
-    assert set(own.stages) <= set(whole.stages)
+    assert set(own.stages) - {"eval_teacher"} <= set(whole.stages), "all but the shared teacher, which some leave out"
     for stage, planned in own.stages.items():
+        if stage == "eval_teacher":
+            continue
         same = planned.fingerprint == whole.stages[stage].fingerprint
         assert same == (stage not in differ), stage
 
