@@ -132,7 +132,6 @@ class HierarchicalReward:
         """The verdicts on all steps of these episodes, each kind of check put to its verifier at once."""
         over = [check for episode in episodes for check in over_search_checks(episode, asked)] if self._over else []
         under = [check for episode in episodes for check in under_search_checks(episode)] if self._under else []
-        context.counts[JUDGE_CALLS] += len(over) + len(under)
         same = self._over.verify(over) if self._over else []
         holds = self._under.verify(under) if self._under else []
         context.counts[JUDGE_CALLS] += len(over) + len(under)
