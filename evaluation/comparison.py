@@ -121,11 +121,11 @@ def _rounded(value: float | None) -> float | int | None:
 
 
 def _verifiers(lineage: Lineage) -> Iterator[tuple[str, float | None]]:
-    """The metrics `verifier/…` of all stages: how far each verifier agrees with the truth."""
-    for manifest in lineage.manifests.values():
+    """The metrics `verifier/…` of all stages, by stage: how far each verifier agrees with the truth."""
+    for stage, manifest in lineage.manifests.items():
         for name, value in manifest.get("metrics", {}).items():
             if name.startswith(_VERIFIER):
-                yield name.removeprefix(_VERIFIER), value
+                yield f"{stage}/{name.removeprefix(_VERIFIER)}", value
 
 
 def write_frozen(path: Path, frozen: Mapping[str, Any]) -> None:

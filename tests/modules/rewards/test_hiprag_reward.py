@@ -154,10 +154,13 @@ def test_only_right_and_well_formed_episodes_are_checked() -> None:
     assert [check.step for check in under.checks] == [2, 3]
 
 
-def test_a_query_is_put_once_however_many_ask_it() -> None:
+def test_a_query_is_put_once_however_many_ask_it_and_every_check_is_counted() -> None:
     policy = Policy()
-    scored(whole(), *(episode(search("a", "x"), search("b", "x"), name=f"q{n}") for n in range(3)), policy=policy)
+    context = RewardContext(PROTOCOL, policy)
+    episodes = [episode(search("a", "x"), search("b", "x"), state("true"), name=f"q{n}") for n in range(3)]
+    whole(**DETECTS)(episodes, context)
     assert policy.asked == ["a", "b"]
+    assert context.counts == {JUDGE_CALLS: 9}
 
 
 def test_the_answer_may_be_judged_by_cover_or_exactly() -> None:
@@ -253,9 +256,6 @@ def test_what_is_logged_is_the_same_for_every_rank() -> None:
     assert values == pytest.approx(
         {"over_search": 1, "under_search": 0.5, "unjudged": 0.25, "correct": 0.5, "well_formed": 1, "answers_alone": 1}
     )
-    context = RewardContext(PROTOCOL, Policy())
-    whole()([FOUR, wrong], context)
-    assert context.counts == {JUDGE_CALLS: 4}
     assert list(logged(wrong)) == list(logged(FOUR)), "also where there is nothing to check"
 
 
