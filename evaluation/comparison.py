@@ -1,8 +1,8 @@
 """Freeze one seed of a comparison of systems: `python -m evaluation.comparison RUN --baseline STAGE --out FILE.json …`.
 
-RUN is `runs/<experiment>/seed<k>`. A system is an evaluation `eval_<name>` on the common benchmark. The JSON holds each
-system's figures for every question, what making its policy cost, and the versions of the code; seeds are frozen one by
-one, and `evaluation.page` makes one page of all that lie in a folder.
+RUN is `runs/<experiment>/seed<k>`. A system is an evaluation `eval_<name>` of a fitted policy on the common benchmark
+(a teacher is none). The JSON holds each system's figures for every question, what making its policy cost, and the
+versions of the code; seeds are frozen one by one, and `evaluation.page` makes one page of all that lie in a folder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def freeze_seed(
         raise DataError(f"{run} has {len(seeds)} finished seeds: freeze one at a time, runs/<experiment>/seed<k>")
     artifacts = {stage: artifact for _, _, stage, artifact in stages}
     lineage = Lineage.of(artifacts)
-    evaluations = list(_evaluations(artifacts, benchmark))
+    evaluations = [stage for stage in _evaluations(artifacts, benchmark) if lineage.policy(stage)]
     names = {stage: stage.removeprefix(_PREFIX) for stage in evaluations}
     if baseline not in names.values():
         raise DataError(f"no system {baseline!r} on {benchmark}; there are: {', '.join(names.values()) or 'none'}")
@@ -103,7 +103,6 @@ def _system(
     before = lineage.before(stage, list(names))
     return {
         "name": names[stage],
-        "trained": lineage.policy(stage) is not None,
         "warm_up": names[before[0]] if before else None,
         "commit": lineage.manifests[stage].get("commit"),
         "sources": lineage.sources(stage),
@@ -121,11 +120,11 @@ def _rounded(value: float | None) -> float | int | None:
 
 
 def _verifiers(lineage: Lineage) -> Iterator[tuple[str, float | None]]:
-    """The metrics `verifier/…` of all stages: how far each verifier agrees with the truth."""
-    for manifest in lineage.manifests.values():
+    """The metrics `verifier/…` of all stages, by stage: how far each verifier agrees with the truth."""
+    for stage, manifest in lineage.manifests.items():
         for name, value in manifest.get("metrics", {}).items():
             if name.startswith(_VERIFIER):
-                yield name.removeprefix(_VERIFIER), value
+                yield f"{stage}/{name.removeprefix(_VERIFIER)}", value
 
 
 def write_frozen(path: Path, frozen: Mapping[str, Any]) -> None:

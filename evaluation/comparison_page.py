@@ -254,7 +254,7 @@ _VERIFIER_LEGEND = (
 
 
 def _verifiers(seeds: Mapping[int, Mapping[str, Any]]) -> str:
-    """A row for every `<verifier>/<check>`, a column for every figure of it."""
+    """A row for every `<stage>/<verifier>/<check>`, a column for every figure of it."""
     known = [frozen["verifiers"] for frozen in seeds.values()]
     names = list(dict.fromkeys(name for figures in known for name in figures))
     columns = list(dict.fromkeys(name.rpartition("/")[2] for name in names))
