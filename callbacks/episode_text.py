@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from callbacks.rollout import Iteration, RolloutCallback
+from callbacks.rollout import Iteration, rollout_of
 from common.errors import ConfigError
 
 _LONGEST = 400  # characters of a passage of text
@@ -31,11 +31,11 @@ class EpisodeText(Callback):
         self.every, self.questions = every, questions
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if _rollout(trainer) is None:
+        if rollout_of(trainer) is None:
             raise ConfigError("EpisodeText needs a callbacks.rollout:RolloutCallback beside it")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rollout, logger = _rollout(trainer), trainer.logger
+        rollout, logger = rollout_of(trainer), trainer.logger
         if trainer.current_epoch % self.every or trainer.global_rank or not isinstance(logger, TensorBoardLogger):
             return
         assert rollout is not None
@@ -83,8 +83,3 @@ def _figures(values: dict[str, float]) -> str:
 def _clip(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " …"
-
-
-def _rollout(trainer: Trainer) -> RolloutCallback | None:
-    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-    return next((callback for callback in callbacks if isinstance(callback, RolloutCallback)), None)

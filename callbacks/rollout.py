@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
-from torch import Tensor
+from torch import Tensor, distributed
 
 from callbacks.learner import IterationData, Learner
 from callbacks.resampling import ScoredGroups, replace_flat_groups
+from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
 from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
-from envs.sampling import CountingSampler
 from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure, search_truth
 from modules.functional.credit import Credit, CreditInputs, MissingInput
@@ -49,7 +49,8 @@ class RolloutCallback(Callback):
     """Fills the buffer of the datamodule at the start of every epoch, for the module to train on.
 
     Each rank samples and scores the episodes of its own questions: there is no collective call in between, since ranks
-    take different numbers of turns. An episode that could not be scored is not trained.
+    take different numbers of turns. An episode that could not be scored is not trained. `counts`, kept in checkpoints,
+    has what all ranks have sampled and what rewards have spent so far.
 
     Args:
         environment: protocol, retriever and limits.
@@ -76,8 +77,9 @@ class RolloutCallback(Callback):
     ) -> None:
         self.sampler, self.terms, self.sampling = sampler, read_terms(rewards), sampling
         self.environment, self.oracle = environment, oracle
+        self.counts: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._sampled = 0
+        self._sampled = self._for_rewards = 0  # tokens of an iteration
         self._update_start = 0.0
         self.latest: Iteration | None = None
 
@@ -105,9 +107,9 @@ class RolloutCallback(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, iteration = cast(Learner, pl_module), _data(trainer), trainer.current_epoch
         self._seconds.clear()
-        searched = self.environment.seconds
-        for_rewards = CountingSampler(self.sampler)
-        context = RewardContext(self.environment.protocol, for_rewards)
+        self._for_rewards = 0
+        searched, before = self.environment.seconds, counted(self.sampler)
+        context = RewardContext(self.environment.protocol, self.sampler)
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
             groups = self._groups(module, data, iteration, context)
@@ -130,13 +132,17 @@ class RolloutCallback(Callback):
             values |= search_truth(episodes, self.oracle)
         pl_module.log_dict(_means(values, trainer.strategy))
         self._sampled = _tokens(episodes) + _tokens(groups.thrown_away)
-        counts = {"tokens/rollout": self._sampled, "tokens/rewards": for_rewards.tokens}
+        counts = {"tokens/rollout": self._sampled, "tokens/rewards": self._for_rewards}
         if module.resample_rounds:
             counts["groups/resampled"] = len(groups.thrown_away) // data.group_size
             counts["groups/flat"] = len(flat_groups(advantages_BT, data.group_size))
             counts["tokens/thrown_away"] = _tokens(groups.thrown_away)
-        totals = _sum(trainer.strategy, torch.tensor(list(counts.values()))).tolist()
-        pl_module.log_dict(dict(zip(counts, map(float, totals), strict=True)))
+        spent = counted(self.sampler) - before + context.counts
+        totals = _over_ranks(Counter(counts) + accounts_in(spent))
+        self.counts += accounts_in(totals)
+        pl_module.log_dict(
+            {name: float(totals[name]) for name in counts} | {n: float(c) for n, c in self.counts.items()}
+        )
         self._seconds["time/retrieval"] = self.environment.seconds - searched
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
 
@@ -149,8 +155,11 @@ class RolloutCallback(Callback):
                 return self.sampling(self.environment, self.sampler, questions, **settings)
 
         def score(episodes: Sequence[Episode]) -> Scores:
+            before = tokens_in(counted(self.sampler))
             with self._timed("time/prm"):
-                return combine(self.terms, episodes, context)
+                scores = combine(self.terms, episodes, context)
+            self._for_rewards += tokens_in(counted(self.sampler)) - before
+            return scores
 
         def flat(groups: ScoredGroups) -> list[int]:
             inputs = credit_inputs(groups.episodes, groups.scores, data.group_size, None, _no_other_ranks)
@@ -184,6 +193,12 @@ class RolloutCallback(Callback):
         update = {"time/update": time.perf_counter() - self._update_start}
         if trainer.logger is not None:
             trainer.logger.log_metrics(self._seconds | update | speed, step=trainer.global_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.counts)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.counts = Counter(state_dict["counts"])
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if _data(trainer).mid_iteration:
@@ -226,6 +241,15 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
+def _over_ranks(counts: Counter[str]) -> Counter[str]:
+    """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor."""
+    if not distributed.is_initialized():
+        return counts
+    of_ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(of_ranks, counts)
+    return sum(of_ranks, Counter())
+
+
 def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
     try:
         return credit(inputs)
@@ -235,6 +259,12 @@ def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
 
 def _data(trainer: Trainer) -> IterationData:
     return trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def rollout_of(trainer: Trainer) -> RolloutCallback | None:
+    """The callback that fills the buffer, for those beside it."""
+    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    return next((callback for callback in callbacks if isinstance(callback, RolloutCallback)), None)
 
 
 def _check_scored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:

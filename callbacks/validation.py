@@ -65,7 +65,7 @@ class Validation(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done = trainer.current_epoch + 1
-        if done % self.every == 0 or done == trainer.max_epochs:
+        if done % self.every == 0 or done == trainer.max_epochs or trainer.should_stop:
             pl_module.log_dict(self._measured(trainer, pl_module), logger=False)
 
     def _measured(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:

@@ -44,8 +44,8 @@ class Batches(Generic[Item, Batch]):
         batch_size: items of a batch over all ranks; a multiple of the number of ranks.
         epoch: returns the number of the epoch that begins.
         lengths: of the items; with them a batch has items of similar length.
-        step: batches that are drawn together, for one optimiser step: sorted by length among themselves alone, so that
-            every step has its share of long and of short items. 1 sorts many batches together, and then mixes them.
+        step: batches of an optimiser step, if every step is to have its share of long and of short items: they are
+            drawn together and sorted among themselves alone. None sorts many batches together, and then mixes them.
         shuffle: False keeps the order of `items`.
     """
 
@@ -61,7 +61,7 @@ class Batches(Generic[Item, Batch]):
         world_size: int = 1,
         lengths: Sequence[int] | None = None,
         shuffle: bool = True,
-        step: int = 1,
+        step: int | None = None,
     ) -> None:
         if not items or batch_size % world_size:
             raise ValueError(f"{len(items)} items in batches of {batch_size} for {world_size} ranks")
@@ -81,7 +81,7 @@ class Batches(Generic[Item, Batch]):
         seed: int,
         lengths: Sequence[int] | None = None,
         shuffle: bool = True,
-        step: int = 1,
+        step: int | None = None,
     ) -> Batches[Item, Batch]:
         """The batches of this rank of a trainer.
 
@@ -126,11 +126,11 @@ class Batches(Generic[Item, Batch]):
             order.sort(key=lambda index: stable_hash(self.seed, "order", epoch, index))
         order += [order[i % len(order)] for i in range(len(self) * self.batch_size - len(order))]
         if self.lengths is not None and self.shuffle:
-            window = (self.step if self.step > 1 else _WINDOW) * self.batch_size
+            window = (self.step or _WINDOW) * self.batch_size
             for start in range(0, len(order), window):
                 order[start : start + window] = sorted(order[start : start + window], key=self.lengths.__getitem__)
         batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-        if self.lengths is not None and self.shuffle and self.step == 1:
+        if self.lengths is not None and self.shuffle and self.step is None:
             places = sorted(range(len(batches)), key=lambda place: stable_hash(self.seed, "batches", epoch, place))
             batches = [batches[place] for place in places]
         return batches

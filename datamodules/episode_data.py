@@ -21,7 +21,7 @@ class EpisodeData(LightningDataModule):
 
     Args:
         path: a stage folder that holds `data/episodes.jsonl`, or several, whose episodes are mixed:
-            every optimiser step has its share of each, if it has several micro-batches.
+            every optimiser step has its share of each.
         batch_size: sequences of an optimiser step, of all ranks together.
         micro_batch: sequences of one forward pass, of all ranks together; None takes all of a step at once. The
             Trainer's `accumulate_grad_batches` follows from it.
@@ -95,5 +95,5 @@ class EpisodeData(LightningDataModule):
             seed=self.seed,
             lengths=[len(sequence) for sequence in sequences],
             shuffle=shuffle,
-            step=self.batch_size // self.micro_batch if len(self.paths) > 1 else 1,
+            step=self.batch_size // self.micro_batch if len(self.paths) > 1 else None,
         )

@@ -1,4 +1,4 @@
-"""What samplers share: writers that answer at once, samplers by agent, counted and greedy ones, turns in order."""
+"""What samplers share: writers that answer at once, samplers by agent, greedy ones, turns in order."""
 
 from __future__ import annotations
 
@@ -88,28 +88,6 @@ class ByAgent:
     def load(self, policy: Mapping[str, Any]) -> None:
         for agent, own in policy.items():
             self.samplers[agent].load(own)
-
-
-class CountingSampler:
-    """Passes everything on to another sampler and counts in `tokens` what that one samples."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler, self.tokens = sampler, 0
-        self.temperature, self.top_p = sampler.temperature, sampler.top_p
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._sampler.submit(requests)
-
-    def collect(self) -> list[tuple[Request, Turn]]:
-        finished = self._sampler.collect()
-        self.tokens += sum(len(turn.action_ids) for request, turn in finished if request.forced_ids is None)
-        return finished
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        self._sampler.release(episodes)
-
-    def load(self, policy: Any) -> None:
-        self._sampler.load(policy)
 
 
 class Greedy:

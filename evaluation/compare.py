@@ -153,6 +153,11 @@ def _tests(where: Where, arm: str, scores: Scores, base: str, baseline: Scores) 
             f"cannot pair {arm} with {base} on {'/'.join(where)}: {len(ids)} question ids differ ({ids[0]}, say); "
             "evaluate both on the same questions"
         )
+    return paired_tests(scores, baseline)
+
+
+def paired_tests(scores: Scores, baseline: Scores) -> Tests:
+    """A measure of an arm against the baseline's, on the same questions."""
     a, b = (arm_scores.averages(baseline.questions) for arm_scores in (scores, baseline))
     seeds = [seed for seed in scores.seeds if seed in baseline.seeds]
     return (

@@ -21,8 +21,8 @@ def measure(
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
     NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
-    Measures of a level that has no reward are absent, and so is the spread of outcomes in a group of one. Tags and their
-    order depend on `group_size` and on the rewards alone, by name, level and what they log, so all ranks have the same.
+    Measures of a level that has no reward are absent, and so is the spread of outcomes in a group of one. Tags and
+    their order depend on `group_size` and on the rewards alone (name, level, what they log): all ranks have the same.
     """
     mask_BS = scores.step_mask_BS
     values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}

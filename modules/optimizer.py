@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,14 @@ from common.errors import ConfigError
 class Optimizer(typing.Protocol):
     """Makes the optimiser of a training module."""
 
-    def configure(self, groups: Sequence[dict[str, Any]], steps: int) -> Any:
+    def configure(
+        self, groups: Sequence[dict[str, Any]], steps: int, progress: Callable[[], float] | None = None
+    ) -> Any:
         """What `LightningModule.configure_optimizers` returns, for a run of `steps` optimiser steps.
 
         Args:
             groups: parameter groups as torch optimisers take them; one may have an `lr` of its own.
+            progress: where a run ends by a budget, the share of it that is spent, in [0, 1]; read after every step.
         """
         ...
 
@@ -27,6 +30,9 @@ class Optimizer(typing.Protocol):
 @dataclass(frozen=True, slots=True)
 class AdamW:
     """AdamW with linear warm-up, then linear decay that would reach `floor` times `lr` one step after the last.
+
+    With a budget the rate decays from the first step on, over the share that was spent before each step, and the
+    warm-up is a factor of it.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -43,14 +49,17 @@ class AdamW:
         if min(self.lr, self.weight_decay, self.warmup_steps) < 0 or not inside:
             raise ConfigError(f"{self}: lr, weight_decay and warmup_steps must be >= 0, betas and floor in [0, 1]")
 
-    def configure(self, groups: Sequence[dict[str, Any]], steps: int) -> Any:
+    def configure(
+        self, groups: Sequence[dict[str, Any]], steps: int, progress: Callable[[], float] | None = None
+    ) -> Any:
         optimizer = torch.optim.AdamW([*groups], self.lr, self.betas, weight_decay=self.weight_decay)
 
         def factor(step: int) -> float:
-            if step < self.warmup_steps:
-                return (step + 1) / self.warmup_steps
+            warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
+            if progress is not None:
+                return warm * (self.floor + (1 - self.floor) * (1 - progress()))
             left = max(0, steps - step) / max(1, steps - self.warmup_steps)
-            return self.floor + (1 - self.floor) * left
+            return warm if step < self.warmup_steps else self.floor + (1 - self.floor) * left
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -64,6 +64,7 @@ class Training(LightningModule):
     ) -> None:
         super().__init__()
         self.policy, self.model, self.optimizer = policy, policy.model, optimizer
+        self.progress: Callable[[], float] | None = None  # of a budget; set before the optimiser is configured
         self.strict_loading = False  # a checkpoint holds only what trains
         self._seed = torch.initial_seed()
         if lora is not None:
@@ -106,7 +107,7 @@ class Training(LightningModule):
             {"params": loss.parameters()} | ({} if loss.lr is None else {"lr": loss.lr})
             for loss in self.losses().values()
         ]
-        return self.optimizer.configure(groups, int(self.trainer.estimated_stepping_batches))
+        return self.optimizer.configure(groups, int(self.trainer.estimated_stepping_batches), self.progress)
 
     def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
         """`mean_losses` of a module with one loss."""

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import train
 from tests.micro import run
-from tests.toy_rl import save_policy
+from tests.toy_rl import save_critic, save_policy
 
 ROOT = Path(train.__file__).parent
 ITERATIONS = 3
@@ -26,10 +26,14 @@ ITERATIONS = 3
 STRATEGIES = {"ddp": "ddp", "fsdp2": {"target": "modules.sharding:FSDP2"}}
 
 
-def ppo(start: dict[str, str]) -> dict[str, Any]:
-    """What makes PPO of the stage's GRPO: a critic, and a divergence from the first policy in the reward."""
+def ppo(folder: Path, start: dict[str, str]) -> dict[str, Any]:
+    """What makes PPO of the stage's GRPO: a critic from disk, and a divergence from the first policy in the reward."""
+    if not (folder / "critic").exists():
+        save_critic(folder / "critic")
+    critic = {"target": "modules.reward_model:load_reward_model", "model": str(folder / "critic"), "device": "cpu"}
     credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
-    return {"target": "tests.toy_rl:RecordingPPO", "credit": credit, "reference": start, "critic_lr": 3e-2}
+    module: dict[str, Any] = {"target": "tests.toy_rl:RecordingPPO", "critic": critic, "critic_lr": 3e-2}
+    return module | {"credit": credit, "reference": start}
 
 
 def config(folder: Path, *, devices: int = 1, moment: str = "never", critic: bool = False, **changes: Any) -> Path:
@@ -67,7 +71,7 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", critic: boo
         "folder": str(folder / "runs" / "gradients"),
     }
     stage = {
-        "module": module | (ppo(start) if critic else {}),
+        "module": module | (ppo(folder, start) if critic else {}),
         "data": {
             "target": "datamodules.question_data:QuestionData",
             "questions": {"target": "tests.toy_rl:Asked", "count": 10},
@@ -138,7 +142,8 @@ def test_it_trains_and_exports_its_last_policy(unbroken: Path) -> None:
 def test_neither_buffer_nor_random_state_is_saved(unbroken: Path) -> None:
     last = torch.load(artifact(unbroken) / "checkpoints" / "last.ckpt", weights_only=True)
     assert not any("question" in key.lower() for key in last), "the datamodule has no state"
-    assert not any("Rollout" in key for key in last["callbacks"])
+    (rollout,) = [state for key, state in last["callbacks"].items() if "Rollout" in key]
+    assert rollout.keys() == {"counts"}, "and the rollout has its accounts alone"
     assert "rng" not in str(last.keys()).lower()
 
 
@@ -208,13 +213,14 @@ def unbroken_ppo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_critic_is_trained_and_exported_beside_its_policy(unbroken_ppo: Path) -> None:
-    begun = load_file(unbroken_ppo / "policy" / "model.safetensors")
+    begun = load_file(unbroken_ppo / "critic" / "model.safetensors")
     model, critic = (load_file(artifact(unbroken_ppo) / name / "model.safetensors") for name in ("model", "critic"))
     for name, first in begun.items():
         if "norm" not in name and "lm_head" not in name:
             assert not torch.equal(critic[name], first), name
             assert not torch.equal(critic[name], model[name]), name
-    assert load_file(artifact(unbroken_ppo) / "critic" / "head.safetensors")["zero"] != 0
+    heads = [load_file(folder / "critic" / "head.safetensors") for folder in (unbroken_ppo, artifact(unbroken_ppo))]
+    assert all(not torch.equal(heads[0][name], heads[1][name]) for name in ("linear.weight", "zero"))
     manifest = json.loads((artifact(unbroken_ppo) / "manifest.json").read_text())
     assert {"loss/value", "critic/explained_variance", "critic/clip_ratio"} <= manifest["metrics"].keys()
 

@@ -26,6 +26,7 @@ from envs.protocols.prorag import TAGS, ProRAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Limits, Question
+from modules.critic import new_critic
 from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
@@ -60,6 +61,14 @@ def save_policy(folder: Path) -> Path:
     """The random policy on disk, where a config finds it."""
     small_policy().save(folder)
     return folder
+
+
+def save_critic(folder: Path) -> None:
+    """A critic on disk whose head is not 0, so that its first gradients reach the backbone."""
+    critic = new_critic(small_policy(1), small_policy())
+    with torch.no_grad():
+        critic.head.linear.weight.copy_(torch.linspace(-0.5, 0.5, 32))
+    critic.save(folder)
 
 
 class Asked:

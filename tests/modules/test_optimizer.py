@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from common.errors import ConfigError
 from modules.optimizer import AdamW
 
 
-def rates(made: AdamW, steps: int, **group: float) -> list[float]:
-    configured = made.configure([{"params": [torch.nn.Parameter(torch.zeros(1))]} | group], steps)
+def rates(made: AdamW, steps: int, spent: Sequence[float] | None = None, **group: float) -> list[float]:
+    """The rate of every step; `spent` is the share of a budget after each step, and before the first."""
+    shares = iter(spent or ())
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} | group]
+    configured = made.configure(groups, steps, None if spent is None else lambda: next(shares))
     optimizer, scheduler = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
     rates = []
     for _ in range(steps):
@@ -29,6 +33,12 @@ def test_it_warms_up_and_falls_towards_the_floor() -> None:
 
 def test_a_group_with_a_learning_rate_of_its_own_follows_the_same_schedule() -> None:
     assert rates(AdamW(1.0, warmup_steps=2, floor=0.2), 4, lr=10.0) == pytest.approx([5.0, 10.0, 10.0, 6.0])
+
+
+def test_with_a_budget_it_falls_with_what_is_spent_whatever_the_number_of_steps() -> None:
+    spent = [0.0, 0.0, 0.25, 0.5, 1.0]
+    assert rates(AdamW(1.0, floor=0.2), 4, spent) == pytest.approx([1.0, 1.0, 0.8, 0.6])
+    assert rates(AdamW(1.0, floor=0.2, warmup_steps=4), 4, spent) == pytest.approx([0.25, 0.5, 0.6, 0.6])
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def test_values_arrive_in_the_types_of_the_signature(tmp_path: Path) -> None:
     assert isinstance(made(PIECE | {"scale": 2}).scale, float)
 
 
+def test_an_argument_may_be_one_path_or_a_list_of_them(tmp_path: Path) -> None:
+    data = {"target": "datamodules.episode_data:EpisodeData"}
+    assert made(data | {"path": str(tmp_path)}).paths == [tmp_path / "data" / "episodes.jsonl"]
+    several = made(data | {"path": [str(tmp_path), "${stage:drills}"]})
+    assert several.paths == [Path(folder) / "data" / "episodes.jsonl" for folder in (tmp_path, "${stage:drills}")]
+    refused(data | {"path": [str(tmp_path / "missing")]}, r"no file or folder '.*missing' at stages")
+    refused(data | {"path": {"a": 1}}, "path")
+
+
 def test_nested_components_are_built_in_maps_and_lists_innermost_first() -> None:
     inner = PIECE | {"other": [PIECE | {"name": "deep"}]}
     held = made(holder(piece=inner, rewards={"f1": {"weight": 0.5, "reward": PIECE | {"name": "r"}}}))

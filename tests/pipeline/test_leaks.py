@@ -11,6 +11,9 @@ import pytest
 
 from common.errors import ConfigError
 from datamodules.sources import Source
+from datamodules.sources.world_facts import WorldFacts
+from datamodules.sources.world_questions import WorldQuestions
+from datamodules.world_data import WorldData
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -172,6 +175,21 @@ def test_the_role_may_stand_in_the_class_and_none_is_compared_with_nothing(tmp_p
         leaks(tmp_path, stages | {"train": asker(questions, kind="Trainer")}).check()
     with pytest.raises(ConfigError, match=r"unknown role 'sf' at stages\.train\.data .*did you mean 'sft'"):
         leaks(tmp_path, stages | {"train": asker(questions, "sf")}).check()
+
+
+def test_a_source_without_a_role_is_compared_with_nothing_and_hides_no_other(tmp_path: Path) -> None:
+    """Known facts are taught and measured; a leak beside them is told all the same."""
+    WorldData(people=20, cities=6, works=8, organisations=6, countries=3, questions=60, hops=(1,), known=0.9).make(
+        tmp_path / "world", seed=0, rank=0, world_size=1
+    )
+    facts = {"target": "datamodules.sources.world_facts:WorldFacts", "path": str(tmp_path / "world")}
+    test = {**unmade(split="test"), "path": str(tmp_path / "world")}
+    asked = {question.text for question in WorldQuestions(tmp_path / "world", "test")}
+    assert asked & {question.text for question in WorldFacts(tmp_path / "world")}, "else there is nothing to compare"
+    stages = {"drills": asker(facts), "recall": evaluation(facts), "eval": evaluation(test)}
+    leaks(tmp_path, stages).check()
+    with pytest.raises(ConfigError, match=r"for eval at stages\.eval\..* and for sft at stages\.train"):
+        leaks(tmp_path, stages | {"train": asker(test)}).check()
 
 
 def unmade(**settings: Any) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from envs.protocols.hiprag_parse import TAGS
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import CountingSampler
 from envs.types import Document, Episode, Question, Turn
 from modules.rewards.hiprag import HierarchicalReward, hierarchical
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
@@ -155,13 +154,13 @@ def test_only_right_and_well_formed_episodes_are_checked() -> None:
     assert [check.step for check in under.checks] == [2, 3]
 
 
-def test_a_query_is_put_once_however_many_ask_it_and_its_tokens_are_counted() -> None:
+def test_a_query_is_put_once_however_many_ask_it_and_every_check_is_counted() -> None:
     policy = Policy()
-    counting = CountingSampler(policy)
-    episodes = [episode(search("a", "x"), search("b", "x"), name=f"q{n}") for n in range(3)]
-    whole()(episodes, RewardContext(PROTOCOL, counting))
+    context = RewardContext(PROTOCOL, policy)
+    episodes = [episode(search("a", "x"), search("b", "x"), state("true"), name=f"q{n}") for n in range(3)]
+    whole(**DETECTS)(episodes, context)
     assert policy.asked == ["a", "b"]
-    assert counting.tokens == 2
+    assert context.counts == {JUDGE_CALLS: 9}
 
 
 def test_the_answer_may_be_judged_by_cover_or_exactly() -> None:
@@ -270,5 +269,8 @@ def test_what_cannot_work_is_a_clear_error() -> None:
     for settings in wrong:
         with pytest.raises(ConfigError, match=next(iter(settings))):
             HierarchicalReward(**settings)
+    elsewhere: Any = Direct(byte_tokenizer(()), retrieve=False)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        scored(HierarchicalReward(over_search=Table(), alone=RetrievalEnvironment(elsewhere)), FOUR)
     with pytest.raises(ConfigError, match="in training alone"):
         whole()([FOUR], RewardContext(PROTOCOL))

@@ -1,0 +1,156 @@
+"""Freeze one seed of a comparison of systems: `python -m evaluation.comparison RUN --baseline STAGE --out FILE.json …`.
+
+RUN is `runs/<experiment>/seed<k>`. A system is an evaluation `eval_<name>` of a fitted policy on the common benchmark
+(a teacher is none). The JSON holds each system's figures for every question, what making its policy cost, and the
+versions of the code; seeds are frozen one by one, and `evaluation.page` makes one page of all that lie in a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import DataError, UserError
+from common.files import atomic_write
+from common.seeds import stable_hash
+from evaluation.lineage import Lineage
+from evaluation.results import find_stages, predictions, read_evaluation
+from evaluation.scoring import RATES
+
+MEANS = ("em", "f1", "cover", "searches", "flawed", "unresolved", "valid_steps", "true_steps")
+COUNTS = tuple(count for counts in RATES.values() for count in counts)
+SCHEMA = "comparison/1"
+_VERIFIER = "verifier/"
+_PREFIX = "eval_"
+_LIST = re.compile(r"\[\s*([^\[\]{}]*?)\s*\]")
+
+Artifacts = Mapping[str, Path]
+
+
+def freeze_seed(
+    run: str, *, baseline: str, benchmark: str, title: str, question: str, command: str, machine: str | None = None
+) -> dict[str, Any]:
+    """One seed of a comparison as JSON, see the module.
+
+    Args:
+        run: `runs/<experiment>/seed<k>`.
+        baseline: the system that the others are compared with, by name.
+        benchmark: `<dataset>/<split>` on which all systems are evaluated.
+        title: of the page.
+        question: what the comparison answers.
+        command: what made the run.
+        machine: where; by default a description of this one.
+
+    Raises:
+        DataError: the run is unfinished or not of one seed, no system was evaluated on the benchmark, or the baseline
+            was not; systems answered different questions; a stage has no accounts.
+    """
+    stages = list(find_stages(run))
+    seeds = {seed for _, seed, _, _ in stages}
+    if len(seeds) != 1:
+        raise DataError(f"{run} has {len(seeds)} finished seeds: freeze one at a time, runs/<experiment>/seed<k>")
+    artifacts = {stage: artifact for _, _, stage, artifact in stages}
+    lineage = Lineage.of(artifacts)
+    evaluations = [stage for stage in _evaluations(artifacts, benchmark) if lineage.policy(stage)]
+    names = {stage: stage.removeprefix(_PREFIX) for stage in evaluations}
+    if baseline not in names.values():
+        raise DataError(f"no system {baseline!r} on {benchmark}; there are: {', '.join(names.values()) or 'none'}")
+    systems = [_system(stage, names, artifacts, lineage, benchmark) for stage in evaluations]
+    questions = systems[0]["questions"]
+    for system in systems:
+        if system.pop("questions") != questions:
+            raise DataError(f"{system['name']} answered other questions of {benchmark} than {systems[0]['name']}")
+    manifest = lineage.manifests[evaluations[0]]
+    return {
+        "schema": SCHEMA,
+        "title": title,
+        "question": question,
+        "experiment": stages[0][0],
+        "seed": seeds.pop(),
+        "benchmark": benchmark,
+        "baseline": baseline,
+        "command": command,
+        "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
+        "versions": manifest["versions"],
+        "questions": questions,
+        "systems": systems,
+        "verifiers": dict(_verifiers(lineage)),
+    }
+
+
+def _evaluations(artifacts: Artifacts, benchmark: str) -> Iterator[str]:
+    for stage, artifact in artifacts.items():
+        if stage.startswith(_PREFIX) and (artifact / "data" / "results.json").exists():
+            rows = read_evaluation(artifact)["rows"]
+            if any(f"{row['dataset']}/{row['split']}" == benchmark for row in rows):
+                yield stage
+
+
+def _system(
+    stage: str, names: Mapping[str, str], artifacts: Artifacts, lineage: Lineage, benchmark: str
+) -> dict[str, Any]:
+    """A system's figures by question. Its warm-up is the first policy it came from that was evaluated, if another."""
+    dataset, _, split = benchmark.partition("/")
+    rows = list(predictions(artifacts[stage], dataset, split))
+    before = lineage.before(stage, list(names))
+    return {
+        "name": names[stage],
+        "warm_up": names[before[0]] if before else None,
+        "commit": lineage.manifests[stage].get("commit"),
+        "sources": lineage.sources(stage),
+        "accounts": lineage.accounts(stage),
+        "values": {name: [_rounded(row.get(name)) for row in rows] for name in (*MEANS, *COUNTS)},
+        "questions": [f"{stable_hash(row['id'], row['question'], *row['answers']):016x}"[:12] for row in rows],
+    }
+
+
+def _rounded(value: float | None) -> float | int | None:
+    """Short in JSON: four digits, whole numbers without a point."""
+    if value is None:
+        return None
+    return int(value) if value == math.floor(value) else round(value, 4)
+
+
+def _verifiers(lineage: Lineage) -> Iterator[tuple[str, float | None]]:
+    """The metrics `verifier/…` of all stages, by stage: how far each verifier agrees with the truth."""
+    for stage, manifest in lineage.manifests.items():
+        for name, value in manifest.get("metrics", {}).items():
+            if name.startswith(_VERIFIER):
+                yield f"{stage}/{name.removeprefix(_VERIFIER)}", value
+
+
+def write_frozen(path: Path, frozen: Mapping[str, Any]) -> None:
+    """Write frozen JSON with every list of figures on one line, so that a version system shows what changed."""
+    text = json.dumps(frozen, indent=1, ensure_ascii=False, allow_nan=False)
+    with atomic_write(path) as file:
+        file.write(_LIST.sub(lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]) + "]", text) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.comparison", description="Freeze a seed as JSON.")
+    parser.add_argument("run", metavar="RUN", help="runs/<experiment>/seed<k>")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="docs/results/<name>/seed<k>.json")
+    parser.add_argument("--baseline", required=True, metavar="NAME", help="the system that others are compared with")
+    parser.add_argument("--benchmark", default="world/test", metavar="DATASET/SPLIT", help="default: world/test")
+    parser.add_argument("--title", required=True)
+    parser.add_argument("--command", required=True, help="the command that made the run")
+    parser.add_argument("--question", default="", help="the question that the comparison answers")
+    parser.add_argument("--machine", help="description of the machine (default: of this one)")
+    options = vars(parser.parse_args(arguments))
+    run, out = options.pop("run"), options.pop("out")
+    try:
+        write_frozen(out, freeze_seed(run, **options))
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

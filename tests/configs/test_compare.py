@@ -1,0 +1,50 @@
+"""The comparison is the sum of its systems' files: their stages are the same artifacts, but for the budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import train
+from pipeline.loader import load
+from pipeline.plan import Plan
+
+CONFIGS = Path(train.__file__).parent / "configs"
+SYSTEMS = yaml.safe_load((CONFIGS / "compare.yaml").read_text())["base"]
+
+
+def plan(name: str, folder: Path) -> Plan:
+    return Plan.of(load(CONFIGS / name, [f"output={folder}"]))
+
+
+def below(stages: set[str], whole: Plan) -> set[str]:
+    """These stages and all that depend on them."""
+    return {name for name in whole.stages if name in stages or below_one(name, stages, whole)}
+
+
+def below_one(name: str, stages: set[str], whole: Plan) -> bool:
+    return any(need in stages or below_one(need, stages, whole) for need in whole.stages[name].needs)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: str, tmp_path: Path) -> None:
+    own, whole = plan(name, tmp_path), plan("compare.yaml", tmp_path)
+    budgeted = {stage for stage, planned in whole.stages.items() if "budget" in planned.stage.callbacks}
+    differ = below(budgeted, whole)
+    assert set(own.stages) - {"eval_teacher"} <= set(whole.stages), "all but the shared teacher, which some leave out"
+    for stage, planned in own.stages.items():
+        if stage == "eval_teacher":
+            continue
+        same = planned.fingerprint == whole.stages[stage].fingerprint
+        assert same == (stage not in differ), stage
+
+
+def test_every_trained_system_but_prorag_has_a_budget_and_is_evaluated(tmp_path: Path) -> None:
+    whole = plan("compare.yaml", tmp_path)
+    learnt = {name for name, planned in whole.stages.items() if "rollout" in planned.stage.callbacks}
+    budgets = {name: whole.stages[name].stage.callbacks.get("budget") for name in learnt}
+    assert {name for name, budget in budgets.items() if budget is None} == {"prorag_rl"}
+    assert {f"eval_{name}" for name in learnt} <= set(whole.stages)
+    assert {name for name, budget in budgets.items() if budget == "${parts.rl_budget}"} <= {"outcome_rl_share"}
