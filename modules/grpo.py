@@ -57,6 +57,7 @@ class GRPO(Training):
         importance_cap: for a sampler that is not the trainer, such as a quantised or a remote one: the log-probs before
             the update are computed again, and each token weighs their ratio to the sampler's, at most this much (TIS).
         kl_weight: weight of the divergence from `reference` (k3), added to the loss of each token.
+        entropy_weight: weight of the entropy, a reward in the loss of each token; a whole distribution's, in nats.
         reference: the frozen reference. Where it is the policy's own component it is the policy as it is now: the
             model with its adapters disabled where `lora` trains adapters, else a copy.
 
@@ -82,13 +83,17 @@ class GRPO(Training):
         resample_rounds: int = 3,
         importance_cap: float | None = None,
         kl_weight: float = 0.0,
+        entropy_weight: float = 0.0,
         reference: Policy | None = None,
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        if temperature <= 0 or not 0 < clip_low <= 1 or clip_high <= 0 or kl_weight < 0:
+        if temperature <= 0 or not 0 < clip_low <= 1 or clip_high <= 0 or min(kl_weight, entropy_weight) < 0:
             settings = f"temperature {temperature}, clip_low {clip_low}, clip_high {clip_high}, kl_weight {kl_weight}"
-            raise ConfigError(f"{settings}: temperature and clips must be > 0, clip_low <= 1, kl_weight >= 0")
+            raise ConfigError(
+                f"{settings}, entropy_weight {entropy_weight}: temperature and clips must be > 0, clip_low <= 1, "
+                "weights >= 0"
+            )
         if kl_weight and reference is None:
             raise ConfigError("kl_weight needs a reference policy")
         if denominator != "policy" and aggregate != "token_mean":
@@ -106,7 +111,8 @@ class GRPO(Training):
             reference = Policy(model.eval().requires_grad_(False), reference.tokenizer)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.credit, self.temperature, self.clip_low, self.clip_high = credit, temperature, clip_low, clip_high
-        self.ratio, self.denominator, self.kl_weight = ratio, denominator, kl_weight
+        self.ratio, self.denominator = ratio, denominator
+        self.kl_weight, self.entropy_weight = kl_weight, entropy_weight
         self.importance_cap = importance_cap
         self.aggregate: Aggregate = aggregate
         self.zero_variance, self.resample_rounds = zero_variance, resample_rounds if zero_variance == "resample" else 0
@@ -174,10 +180,13 @@ class GRPO(Training):
         anchor_BT = batch.channels.get("reference_logps", old_BT)  # without a reference the policy that sampled
         if self.kl_weight:
             total = total + self.kl_weight * masked_total(k3_divergence(logps_BT, anchor_BT), mask_BT, self.aggregate)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.entropy_weight != 0):
             entropy_BT = scatter_to_tokens(token_entropy(logits_BKV, self.temperature), positions_K, batch)
-            self._log(batch, index, logps_BT.detach(), anchor_BT, entropy_BT)
-            self._log_clips(batch, compared_BT.detach(), old_BT)
+        if self.entropy_weight:
+            total = total - self.entropy_weight * masked_total(entropy_BT, mask_BT, self.aggregate)
+        with torch.no_grad():
+            self._log(batch, index, logps_BT, anchor_BT, entropy_BT)
+            self._log_clips(batch, compared_BT, old_BT)
         return total
 
     @torch.no_grad()

@@ -69,7 +69,8 @@ class HierarchicalReward:
             beyond λ_p, and an episode without a search gets all of it.
 
     Raises:
-        ConfigError: a setting is out of range, or `alone` is missing.
+        ConfigError: a setting is out of range, or `alone` is missing; on scoring, there is no policy to ask, or `alone`
+            has another tokenizer than the rollout.
     """
 
     def __init__(
@@ -121,6 +122,9 @@ class HierarchicalReward:
             raise ConfigError(
                 "HierarchicalReward asks the current policy about its searches: it works in training alone"
             )
+        own, other = (protocol.codec.tokenizer.get_vocab() for protocol in (context.protocol, self._alone.protocol))
+        if own != other:
+            raise ConfigError("`alone` and the rollout have different tokenizers: give both protocols the same one")
         queries = [episode.steps[step].query for episode in episodes for step in claims_of_searches(episode)]
         return answers_alone(queries, context.sampler, self._alone)
 
@@ -128,7 +132,6 @@ class HierarchicalReward:
         """The verdicts on all steps of these episodes, each kind of check put to its verifier at once."""
         over = [check for episode in episodes for check in over_search_checks(episode, asked)] if self._over else []
         under = [check for episode in episodes for check in under_search_checks(episode)] if self._under else []
-        context.counts[JUDGE_CALLS] += len(over) + len(under)
         same = self._over.verify(over) if self._over else []
         holds = self._under.verify(under) if self._under else []
         context.counts[JUDGE_CALLS] += len(over) + len(under)

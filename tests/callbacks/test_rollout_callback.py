@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,19 @@ def test_several_updates_of_a_rollout_leave_the_policy_that_sampled(tmp_path: Pa
     assert metrics["logp_gap/max"] <= 1e-4, "measured before the weights move"
     assert metrics["kl"] > 1e-6
     assert gap(watch.before[1], watch.buffers[1]) <= 1e-4
+
+
+def test_an_oracle_tells_what_share_of_searches_was_needless(tmp_path: Path) -> None:
+    class Told:
+        def judge(self, episode: Episode) -> Any:
+            return SimpleNamespace(needless=(episode.sample == 0, False, None), unfounded=())
+
+    plain, _, without = learn(tmp_path)
+    watched, _, metrics = learn(tmp_path, rollout={"oracle": Told()})
+    assert metrics["search/needless_rate"] == pytest.approx(1 / 8), "of each group of four, one search of eight"
+    assert math.isnan(metrics["search/unfounded_rate"])
+    assert "search/needless_rate" not in without
+    assert same(watched.model.state_dict(), plain.model.state_dict())
 
 
 def constant(episodes: Sequence[Episode], context: Any, *, value: float = 0.7) -> Tensor:

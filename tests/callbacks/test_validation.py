@@ -99,6 +99,26 @@ def test_means_are_over_the_questions_that_could_be_scored(tmp_path: Path) -> No
     assert means == pytest.approx({"em": 0.5, "f1": 0.5, "searches": 1.0, "valid_steps": 1.0, "failed": 0.2})
 
 
+def test_rates_are_over_the_steps_of_all_questions(tmp_path: Path) -> None:
+    """Of the first question one search of four was needless, of the second one of one; no statement was made."""
+
+    class Told:
+        def judge(self, episode: Episode) -> Any:
+            needless = (True, False, False, None, False) if episode.question.text == "Ann" else (True,)
+            return SimpleNamespace(valid=(None,) * len(episode.steps), flawed=None, unresolved=None, needless=needless, unfounded=())
+
+    class Two(Asked):
+        def __iter__(self) -> Iterator[Question]:
+            return (Question(text, text, ("Ann",)) for text in ("Ann", "Bob"))
+
+    policy = small_policy()
+    environment = RetrievalEnvironment(prorag(policy), retriever(), limits=LIMITS)
+    asked = {"toy": Benchmark(Two(), "dev", oracle=Told())}  # type: ignore[arg-type]
+    _, _, metrics = learn(tmp_path, policy=policy, callbacks=[Validation(asked, environment, InProcessSampler())])
+    assert metrics["eval/toy/dev/osr"] == pytest.approx(0.4)
+    assert "eval/toy/dev/usr" not in metrics
+
+
 def test_the_policy_that_is_trained_answers_and_greedily(tmp_path: Path) -> None:
     policy = small_policy()
     checked = validation(policy, Asked(2))

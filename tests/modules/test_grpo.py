@@ -273,6 +273,20 @@ def test_the_reference_pulls_the_policy_back(batch: SequenceBatch) -> None:
     assert any(gradient.abs().max() > 0 for gradient in held[1].values())
 
 
+def test_entropy_is_a_reward_of_the_loss(batch: SequenceBatch) -> None:
+    """The loss is less by the weight times the sum of entropies, and its gradient makes the policy less sure."""
+    still = changed(batch, advantages=torch.zeros_like(batch.logps_BT))
+    made = module(small_policy(seed=5), entropy_weight=0.1)
+    loss, gradients = step(made, still)
+    entropy = made.logged["entropy"]  # pyright: ignore
+    assert loss == pytest.approx(-0.1 * entropy * int(batch.loss_mask_BT.sum()), rel=1e-4)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            parameter -= 1e-3 * gradients[name]
+    step(made, still)
+    assert made.logged["entropy"] > entropy  # pyright: ignore
+
+
 def test_a_reference_that_is_the_policy_stays_behind_when_it_moves(batch: SequenceBatch) -> None:
     """Equal components of a config are one object; a reference that moved along would never pull."""
     policy = small_policy()

@@ -269,5 +269,8 @@ def test_what_cannot_work_is_a_clear_error() -> None:
     for settings in wrong:
         with pytest.raises(ConfigError, match=next(iter(settings))):
             HierarchicalReward(**settings)
+    elsewhere: Any = Direct(byte_tokenizer(()), retrieve=False)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        scored(HierarchicalReward(over_search=Table(), alone=RetrievalEnvironment(elsewhere)), FOUR)
     with pytest.raises(ConfigError, match="in training alone"):
         whole()([FOUR], RewardContext(PROTOCOL))
