@@ -132,7 +132,7 @@ def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, An
 def ppo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """The same with a critic, of which all weights train, and the divergence in the reward."""
     credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
-    with_critic = {"target": "modules.ppo:PPO", "credit": credit, "kl_weight": 0.0, "critic_lr": 1e-2}
+    with_critic = {"target": "modules.ppo:PPO", "credit": credit, "kl_weight": 0.0, "critic_lr": 1e-3}
     return grpo(folder, trainer, **with_critic, **settings)
 
 
