@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from common.files import atomic_write, write_json
 from evaluation.details import details_page
-from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders
+from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
 from evaluation.stage_changes import changes_table
 from evaluation.tables import LEGEND, figure, metrics_table
 
@@ -42,16 +42,16 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
         for part in ("rows", "groups")
     )
     notes = {stage: results["notes"] for stage, results in evaluations.items()}
-    rows = [result_row(row) for row in measured]
+    rows, shown = [result_row(row) for row in measured], [shown_row(row) for row in measured]
     places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
     write_json(folder / "results.json", {"rows": rows, "groups": groups, "notes": notes, "artifacts": places})
     title = f"{experiment}, seed {seed}"
     with atomic_write(folder / "details.md") as file:
         file.write(details_page(title, measured, groups, notes, artifacts, folder))
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(title, question, rows, artifacts))
+        file.write(_page(title, question, shown, artifacts))
     _gather(runs / experiment)
-    tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(rows).items()]
+    tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
 
 

@@ -33,6 +33,11 @@ def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: row.get(key) for key in KEYS}
 
 
+def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report's first table shows of a row: the same, with the rates of over-search and under-search."""
+    return result_row(row) | {rate: row.get(rate) for rate in ("osr", "usr")}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, NaN read as None.
 

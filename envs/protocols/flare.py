@@ -37,6 +37,7 @@ class FLARE:
         tokens: of the text, which ends when it has as many.
         rounds: sentences at most.
         marker: what announces the answer.
+        ends: strings at which the sampler stops; the first sentence of what it wrote is taken.
 
     Raises:
         ConfigError: a number is below 1, or the threshold is no probability.
@@ -54,11 +55,12 @@ class FLARE:
         tokens: int = 256,
         rounds: int = 5,
         marker: str = MARKER,
+        ends: tuple[str, ...] = SENTENCE_ENDS,
     ) -> None:
         if min(draft_tokens, tokens, rounds) < 1 or not 0 <= threshold <= 1:
             settings = f"threshold {threshold}, draft_tokens {draft_tokens}, tokens {tokens}, rounds {rounds}"
             raise ConfigError(f"{settings}: threshold must be in [0, 1], the others at least 1")
-        self.codec, self.marker, self.threshold = Codec(tokenizer), marker, threshold
+        self.codec, self.marker, self.ends, self.threshold = Codec(tokenizer), marker, tuple(ends), threshold
         self.draft_tokens, self.tokens, self.rounds = draft_tokens, tokens, rounds
         self.alone = f"{instruction}\n\nQuestion: {{question}}"
         self.below = f"{instruction}\n\nPassages:\n{{passages}}\n\nQuestion: {{question}}"
@@ -84,7 +86,7 @@ class FLARE:
         else:
             context = self.codec.chat(self.alone, question=question)
         context += tuple(map(Quoted, text))
-        return Request(episode, (), stop=SENTENCE_ENDS, context=context, max_tokens=self.draft_tokens)
+        return Request(episode, (), stop=self.ends, context=context, max_tokens=self.draft_tokens)
 
     def _text(self, episode: Episode) -> list[tuple[int, ...]]:
         """Token ids of the sentences that were kept."""

@@ -34,6 +34,7 @@ class IRCoT:
             come first, for what does not fit is cut from the end.
         sentence_tokens: of one sentence at most.
         marker: what announces the answer.
+        ends: strings at which the sampler stops; the first sentence of what it wrote is taken.
 
     Raises:
         ConfigError: a number is below 1.
@@ -51,11 +52,12 @@ class IRCoT:
         worst_first: bool = False,
         sentence_tokens: int = 64,
         marker: str = MARKER,
+        ends: tuple[str, ...] = SENTENCE_ENDS,
     ) -> None:
         if min(iterations, pool, sentence_tokens) < 1:
             settings = f"iterations {iterations}, pool {pool}, sentence_tokens {sentence_tokens}"
             raise ConfigError(f"{settings}: each must be at least 1")
-        self.codec, self.marker = Codec(tokenizer), marker
+        self.codec, self.marker, self.ends = Codec(tokenizer), marker, tuple(ends)
         self.iterations, self.pool, self.worst_first = iterations, pool, worst_first
         self.sentence_tokens = sentence_tokens
         self.user = f"{instruction}\n\nPassages:\n{{passages}}\n\nQuestion: {{question}}"
@@ -80,7 +82,7 @@ class IRCoT:
         passages = Data(render_hits(hits[::-1] if self.worst_first else hits), cuttable=True)
         context = self.codec.chat(self.user, passages=passages, question=episode.question.text)
         context += tuple(Quoted(turn.action_ids[: self._read(turn)[0]]) for turn in self._chain(episode))
-        return Request(episode, (), stop=SENTENCE_ENDS, context=context, max_tokens=self.sentence_tokens)
+        return Request(episode, (), stop=self.ends, context=context, max_tokens=self.sentence_tokens)
 
     def _chain(self, episode: Episode) -> list[Turn]:
         return [turn for turn in episode.turns if turn.action.kind == "sentence"]

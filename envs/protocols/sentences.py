@@ -43,6 +43,8 @@ def announced(text: str, marker: str = MARKER) -> str:
 
 
 def as_sentence(codec: Codec, move: Move, marker: str = MARKER) -> str:
-    """A teacher's move in one sentence: its thought, or its text without one, or the announcement of the answer."""
-    text = f"{marker} {move.text}." if move.kind == "conclude" else move.thought or move.text
-    return f"{codec.neutralise(text)}{codec.tokenizer.eos_token}"
+    """A teacher's move in one sentence: its thought, or its text without one, or the announcement of the answer.
+
+    Nothing ends it but its full stop: the next context goes on right after it, so a policy must learn to go on there.
+    """
+    return codec.neutralise(f"{marker} {move.text}." if move.kind == "conclude" else move.thought or move.text)

@@ -104,7 +104,7 @@ class Teacher(WritesAtOnce):
         past = _Past.of(self._protocol.steps(episode), hops, reads="read" in self._protocol.moves)
         moves: list[Move] = []
         while not moves or moves[-1].kind in ("read", "recall"):
-            if past.settled < len(hops) and past.fresh and self._states(episode, hops[past.settled]):
+            if past.settled < len(hops) and self._states(episode, hops[past.settled]):
                 hop = hops[past.settled]
                 moves.append(Move("recall", hop.value.title, self._thought("known", hop, rng)))
             elif past.settled < len(hops):
@@ -169,11 +169,6 @@ class _Past:
     queries: list[str] = field(default_factory=list)
     hits: tuple[Hit, ...] | None = None
     unread: tuple[Hop, bool] | None = None
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the next hop has not been searched for yet."""
-        return self.hits is None and not self.failures
 
     @classmethod
     def of(cls, steps: Sequence[Step], hops: Sequence[Hop], *, reads: bool) -> _Past:

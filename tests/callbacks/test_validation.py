@@ -105,7 +105,8 @@ def test_rates_are_over_the_steps_of_all_questions(tmp_path: Path) -> None:
     class Told:
         def judge(self, episode: Episode) -> Any:
             needless = (True, False, False, None, False) if episode.question.text == "Ann" else (True,)
-            return SimpleNamespace(valid=(None,) * len(episode.steps), flawed=None, unresolved=None, needless=needless, unfounded=())
+            unknown = (None,) * len(episode.steps)
+            return SimpleNamespace(valid=unknown, flawed=None, unresolved=None, needless=needless, unfounded=())
 
     class Two(Asked):
         def __iter__(self) -> Iterator[Question]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from common.accounts import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Document, Episode, Gold, Hit, Limits, Question
+from envs.types import Document, Episode, Gold, Hit, Limits, Question, Turn
 from evaluation.evaluate import Benchmark, Evaluation
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
@@ -173,3 +174,28 @@ def test_units_of_all_datasets_are_dealt_out_in_turn(tmp_path: Path) -> None:
         maker.make(tmp_path, seed=0, rank=rank, world_size=2)
         shares.append(sampler.turns)
     assert shares == [12, 12]
+
+
+def test_a_policy_s_tokens_are_in_the_account_of_the_evaluation(tmp_path: Path) -> None:
+    def policy() -> Evaluation:
+        maker, sampler = evaluation()
+        sampler.counts = Counter[str]()  # type: ignore[attr-defined]
+        take = sampler.take
+
+        def counting(request: Request) -> Turn:
+            sampler.counts[tokens_of("reader")] += 7  # type: ignore[attr-defined]
+            return take(request)
+
+        sampler.take = counting  # type: ignore[method-assign]
+        return maker
+
+    for folder, made in (("whole", 3), ("cut", 2)):
+        maker = policy()
+        maker.make(tmp_path / folder, seed=0, rank=0, world_size=1)
+        for unit in sorted((tmp_path / folder / "data" / "units" / "toy-test").glob("*.jsonl"))[made:]:
+            unit.unlink()
+    maker = policy()
+    maker.make(tmp_path / "cut", seed=0, rank=0, world_size=1)
+    for folder in ("whole", "cut"):  # ten questions, three turns
+        headline = maker.merge(tmp_path / folder, seed=0, world_size=1)
+        assert headline["account/tokens/reader"] == 210

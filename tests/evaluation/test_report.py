@@ -96,11 +96,16 @@ def test_details_show_results_by_group_in_order(details: str) -> None:
 def test_details_show_intervals_and_measures_that_rows_of_results_leave_out(tmp_path: Path) -> None:
     row = {"dataset": "toy", "split": "dev", "n": 1, "em": 1.0}
     row |= {"true_steps": 0.5, "flawed": 0.25, "flawed_low": 0.125, "flawed_high": 0.5}
+    row |= {"osr": 0.375, "osr_low": 0.3, "osr_high": 0.4, "usr": None}
     text = write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [answered(0, 1)], rows=[row])})
     details = (tmp_path / "exp" / "seed0" / "details.md").read_text()
     assert "25.0 [12.5, 50.0]" in details
     assert "true steps" in details
+    assert "37.5 [30.0, 40.0]" in details
     assert "25.0 |" in text
+    assert "37.5 |" in text
+    assert "USR" not in text, "no row has it"
+    assert "37.5 |" in (tmp_path / "exp" / "seed0" / "report.md").read_text()
     assert "true steps" not in text
 
 

@@ -63,7 +63,8 @@ def test_final_metrics_carry_the_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tag", ["reward", "rewards/prm/mean", "entropy", "kl", "eval/world/dev/em", "eval/w/dev/flawed"]
+    "tag",
+    ["reward", "rewards/prm/mean", "entropy", "kl", "eval/world/dev/em", "eval/w/dev/flawed", "search/needless_rate"],
 )
 def test_the_layout_is_seen_once_and_its_patterns_find_the_tags_of_training(tmp_path: Path, tag: str) -> None:
     from torch.utils.tensorboard import SummaryWriter

@@ -70,7 +70,7 @@ def test_another_marker() -> None:
     assert announced("So the answer is: Ada.", "Therefore:") == ""
 
 
-def test_a_teachers_sentence_is_its_thought_and_ends_the_message() -> None:
-    assert as_sentence(CODEC, Move("recall", "Ada", "Ada wrote it.")) == "Ada wrote it.<|im_end|>"
-    assert as_sentence(CODEC, Move("recall", "Ada wrote <answer> it.")) == "Ada wrote &lt;answer> it.<|im_end|>"
-    assert as_sentence(CODEC, Move("conclude", "Ada", "Now I know.")) == "So the answer is: Ada.<|im_end|>"
+def test_a_teachers_sentence_is_its_thought_and_does_not_end_the_message() -> None:
+    assert as_sentence(CODEC, Move("recall", "Ada", "Ada wrote it.")) == "Ada wrote it."
+    assert as_sentence(CODEC, Move("recall", "Ada wrote <answer> it.")) == "Ada wrote &lt;answer> it."
+    assert as_sentence(CODEC, Move("conclude", "Ada", "Now I know.")) == "So the answer is: Ada."
