@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,18 @@ import torch
 from torch import Tensor
 
 from callbacks.resampling import ScoredGroups, replace_flat_groups
+from callbacks.rollout import RolloutCallback
 from common.errors import ConfigError
+from datamodules.question_data import QuestionData
+from envs.interfaces import RewardContext
 from envs.rollout import independent_groups
 from envs.types import Episode
-from modules.functional.credit import reinforce_pp
+from modules.functional.credit import grpo, reinforce_pp
+from modules.grpo import GRPO
+from modules.optimizer import AdamW
 from modules.rewards.terms import Scores, Term
-from tests.toy_rl import Asked, learn, letters, some_letters
+from modules.samplers.in_process import InProcessSampler
+from tests.toy_rl import Asked, environment, learn, letters, small_policy, some_letters
 
 NAN = float("nan")
 
@@ -130,6 +137,26 @@ def test_a_seed_decides_what_is_sampled_again(tmp_path: Path) -> None:
     ]
     assert calls[0].calls == calls[1].calls
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_two_ranks_sample_what_one_does() -> None:
+    """Each replaces its own flat groups and asks the other nothing."""
+
+    def groups(rank: int, ranks: int) -> list[list[list[int]]]:
+        policy, data = small_policy(), QuestionData(Asked(16), questions_per_iteration=4, group_size=4)
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=ranks)  # pyright: ignore
+        data.setup("fit")
+        module = GRPO(policy, AdamW(1e-3), credit=grpo, zero_variance="resample", resample_rounds=2)
+        sampler = InProcessSampler(policy, temperature=1.0)
+        callback = RolloutCallback(environment(policy), sampler, rewards={"some": Term(some_letters)})
+        context = RewardContext(callback.environment.protocol, sampler)
+        made = callback._groups(module, data, 1, context)
+        assert made.thrown_away
+        ids = [[i for turn in episode.turns for i in turn.action_ids] for episode in made.episodes]
+        return [ids[start : start + 4] for start in range(0, len(ids), 4)]
+
+    first, second = groups(0, 2), groups(1, 2)
+    assert [first[0], second[0], first[1], second[1]] == groups(0, 1)
 
 
 def test_too_few_questions_and_credit_over_all_ranks_are_refused(tmp_path: Path) -> None:
