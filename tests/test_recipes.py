@@ -17,31 +17,45 @@ import train
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Move
+from pipeline.loader import load
+from pipeline.plan import Plan
 from tests import micro
 from tests.envs.protocols.conformance import check_protocol
 from tests.micro import Quickstart, artifacts
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
-Follow = Callable[[str], dict[str, Path]]  # a recipe's title; its artifacts by stage
+Follow = Callable[..., dict[str, Path]]  # a recipe's title, and those that it needs; its artifacts by stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PAGE = (Path(train.__file__).parent / "docs" / "recipes.md").read_text()
 UNTRAINED = (*micro.TINY_WORLD, *(setting for setting in micro.SMALL if "eval_untrained" in setting))
+SYSTEM = (
+    *micro.TINY_WORLD,
+    *("devices=1", "parts.warm_up_batch=16", "parts.warm_up_epochs=10", "parts.warm_up_optimizer.lr=1e-2"),
+    'stages.finder_sft.module.policy={target: "modules.policy:random_policy", tokenizer: "${parts.tokenizer}", '
+    "hidden_size: 64, layers: 1, heads: 4, kv_heads: 2, feed_forward: 128}",
+    f"parts.rl_questions={micro.questions(0.5, 0.7)}",
+    *("stages.finder_rl.data.questions_per_iteration=2", "stages.finder_rl.data.group_size=4"),
+    *("stages.finder_rl.data.micro_batch=2", "stages.finder_rl.trainer.max_epochs=2"),
+)
 
 
 @pytest.fixture
 def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Does what a recipe says in a folder of its own, with the settings and the store of the small run."""
 
-    def followed(title: str) -> dict[str, Path]:
-        (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
-        for name, text in re.findall(r"^`(\S+)`\n```\w*\n(.*?)^```$", section, re.M | re.S):
-            (tmp_path / name).write_text(text)
+    def followed(title: str, *needed: str) -> dict[str, Path]:
+        section = ""
+        for recipe in (*needed, title):
+            (section,) = re.findall(rf"^## {recipe}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+            for name, text in re.findall(r"^`(\S+)`\n```\w*\n(.*?)^```$", section, re.M | re.S):
+                (tmp_path / name).write_text(text)
         (command,) = re.findall(r"^```\npython train\.py (.*)\n```$", section, re.M)
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(tmp_path)
         flag, name, *arguments = shlex.split(command)
         config = (tmp_path / name).read_text()
-        small = micro.CHAIN if "base: [quickstart.yaml]" in config else UNTRAINED
+        (base,) = re.findall(r"^base: \[(.*)\]$", config, re.M)
+        small = {"quickstart.yaml": micro.CHAIN, "base/comparison.yaml": SYSTEM}.get(base, UNTRAINED)
         assert flag == "--config"
         assert micro.run(*arguments, *small, f"output={quickstart.output}", config=Path(name)) == 0
         return artifacts(quickstart.output, re.findall(r"^experiment: (\w+)$", config, re.M)[0])
@@ -109,3 +123,23 @@ def test_an_inference_baseline(follow: Follow) -> None:
     assert environment.retriever.queries == ["Who wrote it?", "author of it"]  # type: ignore[union-attr]
     assert episode.answer == "Ada"
     assert [len(turn.context_ids or ()) > 0 for turn in episode.turns] == [False, True, True]
+
+
+def test_a_system(quickstart: Quickstart, follow: Follow, tmp_path: Path) -> None:
+    made = follow("A system", "A protocol")
+    values = [
+        event.value for event in micro.scalars(quickstart.output, "finder_rl", "finder").Scalars("rewards/found/mean")
+    ]
+    assert len(values) == 2
+    assert any(values), "what the teacher has shown finds passages"
+    rows_of = {stage: rows(made[stage] / "data" / "predictions-world-test.jsonl") for stage in made if "eval" in stage}
+    assert {stage: len(predictions) for stage, predictions in rows_of.items()} == {
+        "eval_finder_sft": 8,
+        "eval_finder_rl": 8,
+    }
+    accounts = json.loads((made["finder_rl"] / "manifest.json").read_text())["accounts"]
+    assert accounts["updates"] == 2
+    assert accounts["tokens"]["policy"] > 0
+    whole = Plan.of(load(tmp_path / "compare_finder.yaml", [f"output={quickstart.output}"]))
+    assert {"finder_rl", "prorag_rl", "search_r1_rl", "hiprag_rl", "eval_naive"} <= set(whole.stages)
+    assert whole.stages["finder_rl"].stage.callbacks["budget"] == whole.stages["hiprag_rl"].stage.callbacks["budget"]
