@@ -39,7 +39,14 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
     "yes": ("Both are {v}, so the answer is yes.", "The two are the same, so the answer is yes."),
     "no": ("They are {v} and {w}, so the answer is no.", "The two are not the same, so the answer is no."),
     "memory": ("I know that {fact} is {v}, so I can answer.", "I need not search for {fact}, I know that it is {v}."),
-    "known": ("I know that {fact} is {v}.", "I need not search for {fact}, I know that it is {v}."),
+    # As many as for "search", each with one that begins alike: else a greedy policy would state what it should search
+    # for, only because there are fewer ways to say so.
+    "known": (
+        "I know that {fact} is {v}.",
+        "The next thing is known, {fact} is {v}.",
+        "To go on I know that {fact} is {v}.",
+        "Let me tell that {fact} is {v}.",
+    ),
     "stuck": ("I could not find {fact}, so I do not know the answer.",),
 }
 
