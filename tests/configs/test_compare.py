@@ -48,3 +48,12 @@ def test_every_trained_system_but_prorag_has_a_budget_and_is_evaluated(tmp_path:
     assert {name for name, budget in budgets.items() if budget is None} == {"prorag_rl"}
     assert {f"eval_{name}" for name in learnt} <= set(whole.stages)
     assert {name for name, budget in budgets.items() if budget == "${parts.rl_budget}"} <= {"outcome_rl_share"}
+
+
+def test_the_arms_of_hiprag_have_its_budget_and_share_all_else(tmp_path: Path) -> None:
+    whole, arms = plan("compare.yaml", tmp_path), plan("compare_arms.yaml", tmp_path)
+    assert all(arms.stages[name].fingerprint == planned.fingerprint for name, planned in whole.stages.items())
+    own = {name for name in set(arms.stages) - set(whole.stages) if not name.startswith("eval_")}
+    assert len(own) == 6
+    budget = whole.stages["hiprag_rl"].stage.callbacks["budget"]
+    assert all(arms.stages[name].stage.callbacks["budget"] == budget for name in own)
