@@ -43,15 +43,23 @@ class HiPRAG:
         instruction: what the user message says before the question; empty for a model trained without one.
         search_turns: turns that may search; one more may answer. A search in that last turn is refused.
         notice: what the environment writes after a turn without an action.
+        sums_up: whether a teacher's last step sums up, without a search, before it answers.
     """
 
     moves: tuple[MoveKind, ...] = ("search", "read", "recall", "conclude")
 
     def __init__(
-        self, tokenizer: Path | str, *, instruction: str = INSTRUCTION, search_turns: int = 4, notice: str = NOTICE
+        self,
+        tokenizer: Path | str,
+        *,
+        instruction: str = INSTRUCTION,
+        search_turns: int = 4,
+        notice: str = NOTICE,
+        sums_up: bool = False,
     ) -> None:
         self.codec = Codec(tokenizer, TAGS)
         self.instruction, self.search_turns, self.notice = instruction, search_turns, notice
+        self.sums_up = sums_up
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
@@ -113,7 +121,8 @@ class HiPRAG:
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         """All moves up to the search or the answer; a thought before a claim that was read has no place.
 
-        A conclusion that was opened is closed first, and an answer at once gets a step that thinks.
+        A conclusion that was opened is closed first. An answer at once gets a step that thinks, and so does every
+        answer where the teacher sums up.
         """
         opened = "<reasoning>" if not episode.turns else ""
         if episode.turns and episode.turns[-1].action.kind == "query":
@@ -129,7 +138,7 @@ class HiPRAG:
             begun = "" if opened else "<step><reasoning>"
             if move.kind == "search":
                 written.append(f"{begun}{thought}</reasoning><search>{text}</search>")
-            if move.kind in ("read", "recall") or (move.kind == "conclude" and opened):
+            if move.kind in ("read", "recall") or (move.kind == "conclude" and (opened or self.sums_up)):
                 written.append(f"{begun}{thought}</reasoning><conclusion>{text}</conclusion></step>\n")
             if move.kind == "conclude":
                 written.append(f"</think><answer>{text}</answer>")

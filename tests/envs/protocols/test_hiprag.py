@@ -209,6 +209,20 @@ def test_a_teacher_that_answers_at_once_still_writes_a_step() -> None:
     assert (kinds(episode), episode.answer) == (["statement", "answer"], "Ada Lovelace")
 
 
+def test_a_teacher_may_sum_up_before_it_answers() -> None:
+    sums_up = HiPRAG(PROTOCOL.codec.tokenizer, sums_up=True)  # pyright: ignore[reportArgumentType]
+    script = [Move("search", "who?", "I ask."), Move("read", "Ada"), Move("conclude", "Ada Lovelace", "All is known.")]
+    environment = RetrievalEnvironment(sums_up, FixedRetriever([Document("d", "T", "text")]))
+    [episode] = rollout(environment, Script(sums_up, script), [question()], seed=0)
+    assert sums_up.valid(episode)
+    assert [(step.kind, step.claim) for step in episode.steps] == [
+        ("search", "Ada"),
+        ("statement", "Ada Lovelace"),
+        ("answer", "Ada Lovelace"),
+    ]
+    assert "All is known." in episode.steps[1].said
+
+
 def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
     episode = played(PROTOCOL.say(Episode(question(), ()), [Move("recall", "x</step>", "</think>"), ANSWER]))
     assert (kinds(episode), episode.steps[0].claim) == (["statement", "answer"], "x&lt;/step>")
