@@ -122,14 +122,18 @@ class HiPRAG:
         """All moves up to the search or the answer; a thought before a claim that was read has no place.
 
         A conclusion that was opened is closed first. An answer at once gets a step that thinks, and so does every
-        answer where the teacher sums up.
+        answer where the teacher sums up: with the thought of its last claim, so that the step can be judged alone.
         """
         opened = "<reasoning>" if not episode.turns else ""
         if episode.turns and episode.turns[-1].action.kind == "query":
             opened = "<conclusion>"
         written: list[str] = []
+        last = ""
         for move in moves:
             text, thought = self.codec.neutralise(move.text), self.codec.neutralise(move.thought)
+            if move.kind == "conclude" and self.sums_up:
+                thought = f"{last} {thought}".strip()
+            last = thought
             if opened == "<conclusion>":
                 written.append(f"{text if move.kind == 'read' else thought or text}</conclusion></step>\n")
                 opened = ""

@@ -211,7 +211,11 @@ def test_a_teacher_that_answers_at_once_still_writes_a_step() -> None:
 
 def test_a_teacher_may_sum_up_before_it_answers() -> None:
     sums_up = HiPRAG(PROTOCOL.codec.tokenizer, sums_up=True)  # pyright: ignore[reportArgumentType]
-    script = [Move("search", "who?", "I ask."), Move("read", "Ada"), Move("conclude", "Ada Lovelace", "All is known.")]
+    script = [
+        Move("search", "who?", "I ask."),
+        Move("read", "Ada", "It says so."),
+        Move("conclude", "Ada Lovelace", "All is known."),
+    ]
     environment = RetrievalEnvironment(sums_up, FixedRetriever([Document("d", "T", "text")]))
     [episode] = rollout(environment, Script(sums_up, script), [question()], seed=0)
     assert sums_up.valid(episode)
@@ -220,7 +224,7 @@ def test_a_teacher_may_sum_up_before_it_answers() -> None:
         ("statement", "Ada Lovelace"),
         ("answer", "Ada Lovelace"),
     ]
-    assert "All is known." in episode.steps[1].said
+    assert "<reasoning>It says so. All is known.</reasoning>" in episode.steps[1].said
 
 
 def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
