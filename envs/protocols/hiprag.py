@@ -121,8 +121,8 @@ class HiPRAG:
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         """All moves up to the search or the answer; a thought before a claim that was read has no place.
 
-        A conclusion that was opened is closed first. An answer at once gets a step that thinks, and so does every
-        answer where the teacher sums up: with the thought of its last claim, so that the step can be judged alone.
+        A conclusion that was opened is closed first. An answer at once gets a step that thinks. Where the teacher sums
+        up, so does every answer, and the thought of the last claim stands in it: it can be judged alone.
         """
         opened = "<reasoning>" if not episode.turns else ""
         if episode.turns and episode.turns[-1].action.kind == "query":
@@ -132,7 +132,7 @@ class HiPRAG:
         for move in moves:
             text, thought = self.codec.neutralise(move.text), self.codec.neutralise(move.thought)
             if move.kind == "conclude" and self.sums_up:
-                thought = f"{last} {thought}".strip()
+                thought = f"{thought} {last}".strip()
             last = thought
             if opened == "<conclusion>":
                 written.append(f"{text if move.kind == 'read' else thought or text}</conclusion></step>\n")

@@ -224,7 +224,7 @@ def test_a_teacher_may_sum_up_before_it_answers() -> None:
         ("statement", "Ada Lovelace"),
         ("answer", "Ada Lovelace"),
     ]
-    assert "<reasoning>It says so. All is known.</reasoning>" in episode.steps[1].said
+    assert "<reasoning>All is known. It says so.</reasoning>" in episode.steps[1].said
 
 
 def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
