@@ -15,7 +15,7 @@ from pathlib import Path
 from common.errors import ConfigError
 from envs.pieces import Data, Quoted
 from envs.protocols.rendering import render_hits
-from envs.protocols.sentences import MARKER, SENTENCE_ENDS, announced, as_sentence, first_sentence
+from envs.protocols.sentences import MARKER, SENTENCE_ENDS, announced, as_sentence, first_sentence, sentence_steps
 from envs.requests import Act, Done, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
@@ -115,21 +115,7 @@ class FLARE:
         return Observation()  # the next context shows the passages
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
-        """A draft that is searched for asserts nothing. A sentence's claim needs no passage: the format has no place
-        that ties it to one."""
-        return tuple(
-            Step("query", True, (), query=turn.action.text, claim=None, hits=turn.hits)
-            if turn.finish == "scripted"
-            else Step(
-                turn.action.kind,
-                valid=bool(turn.action.text),
-                spans=((index, 0, len(turn.action_ids)),),
-                claim=None if turn.action.kind == "draft" else turn.action.text,
-                said=turn.text,
-                recall=turn.action.kind in ("sentence", "end"),
-            )
-            for index, turn in enumerate(episode.turns)
-        )
+        return sentence_steps(episode)
 
     def valid(self, episode: Episode) -> bool:
         return any(turn.action.kind == "answer" for turn in episode.turns)

@@ -6,7 +6,7 @@ import re
 import string
 
 from envs.text import Codec
-from envs.types import Move, Turn
+from envs.types import Episode, Move, Step, Turn
 
 MARKER = "So the answer is:"
 _LAST = string.ascii_lowercase + string.digits + ")]'\"%"  # not a capital: "J. K. Rowling" is one sentence
@@ -48,3 +48,22 @@ def as_sentence(codec: Codec, move: Move, marker: str = MARKER) -> str:
     Nothing ends it but its full stop: the next context goes on right after it, so a policy must learn to go on there.
     """
     return codec.neutralise(f"{marker} {move.text}." if move.kind == "conclude" else move.thought or move.text)
+
+
+def sentence_steps(episode: Episode) -> tuple[Step, ...]:
+    """One step a turn. A sentence may come from a passage or from memory, the format does not tell: its claim needs no
+    passage. A draft that is searched for asserts nothing.
+    """
+    return tuple(
+        Step("query", True, (), query=turn.action.text, claim=None, hits=turn.hits)
+        if turn.finish == "scripted"
+        else Step(
+            turn.action.kind,
+            valid=bool(turn.action.text),
+            spans=((index, 0, len(turn.action_ids)),),
+            claim=None if turn.action.kind == "draft" else turn.action.text,
+            said=turn.text,
+            recall=turn.action.kind in ("sentence", "end"),
+        )
+        for index, turn in enumerate(episode.turns)
+    )
