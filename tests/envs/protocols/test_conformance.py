@@ -9,6 +9,8 @@ from envs.protocols.flare import FLARE
 from envs.protocols.ircot import IRCoT
 from envs.protocols.iter_retgen import IterRetGen
 from envs.protocols.prorag import ProRAG
+from envs.protocols.reasonrag import ReasonRAG
+from envs.protocols.reasonrag_parse import TAGS as REASONRAG_TAGS
 from envs.protocols.search_o1 import TAGS as SEARCH_O1_TAGS
 from envs.protocols.search_o1 import SearchO1
 from envs.retrieval import RetrievalEnvironment
@@ -57,6 +59,13 @@ def test_flare() -> None:
 @pytest.mark.parametrize("trains", [False, True])
 def test_search_o1(tags: tuple[str, ...], trains: bool) -> None:
     check_protocol(SearchO1(byte_tokenizer(tags), trains_reader=trains), HOPS, "Ada Lovelace")
+
+
+@pytest.mark.parametrize("tags", [REASONRAG_TAGS, ()])
+@pytest.mark.parametrize("iterations", [5, 8])
+def test_reasonrag(tags: tuple[str, ...], iterations: int) -> None:
+    """With 5 iterations the answer comes in the last, which may only answer."""
+    check_protocol(ReasonRAG(byte_tokenizer(tags), iterations=iterations), HOPS, "Ada Lovelace")
 
 
 def test_a_format_with_every_move() -> None:
