@@ -31,6 +31,8 @@ def rollouts(tree: Tree, protocol: Protocol) -> dict[int, float]:
     labels: dict[int, float] = {}
     for path in tree.paths():
         node = path[-1]
+        if node is tree.root:
+            continue  # nobody chose it
         own = node.visits - sum(child.visits for child in node.children)
         if node.outcome is not None:
             labels[id(node)] = round(node.outcome, _DIGITS)
