@@ -1,0 +1,77 @@
+"""ReasonRAG's experiments: the paper's figures, and arms of outcome rewards that differ in their questions alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import train
+from pipeline.loader import load
+from pipeline.origins import leaves
+
+FOLDER = Path(train.__file__).parent / "configs" / "reasonrag"
+ENVIRONMENT = "eval_reasonrag_base.data.environment"
+PAPER = {
+    f"{ENVIRONMENT}.protocol.target": "envs.protocols.reasonrag:ReasonRAG",
+    f"{ENVIRONMENT}.protocol.iterations": 8,
+    f"{ENVIRONMENT}.top_k": 3,
+    f"{ENVIRONMENT}.limits.turn_tokens": 256,
+    "eval_reasonrag_base.data.sampler.policy.model": "Qwen/Qwen2.5-7B-Instruct",
+    "eval_reasonrag_base.data.sampler.temperature": None,  # greedy
+    "reasonrag_outcome_rl.data.questions.limit": 10000,
+    "reasonrag_outcome_rl_half.data.questions.limit": 5000,
+    **{f"reasonrag_outcome_rl.data.questions.weights.{name}": count
+       for name, count in {"popqa": 704, "hotpotqa": 2843, "2wikimultihopqa": 1056}.items()},
+}  # fmt: skip
+
+
+def stages(name: str, output: Path) -> dict[str, Any]:
+    return {
+        key: asdict(value)
+        for key, value in load(FOLDER / f"{name}.yaml", [f"output={output}"]).experiment.stages.items()
+    }
+
+
+def test_the_paper_s_figures(tmp_path: Path) -> None:
+    written = {".".join(map(str, key)): value for key, value in leaves(stages("reasonrag_qwen25_7b", tmp_path))}
+    assert {key: written.get(key) for key in PAPER} == PAPER
+    assert {key.split(".")[3] for key in written if key.startswith("eval_reasonrag_base.data.datasets.")} == {
+        "popqa", "hotpotqa", "2wikimultihopqa", "bamboogle", "musique"
+    }  # fmt: skip
+
+
+def test_popqa_s_questions_are_for_training_or_for_the_test(tmp_path: Path) -> None:
+    paper = stages("reasonrag_qwen25_7b", tmp_path)
+    trained = paper["reasonrag_outcome_rl"]["data"]["questions"]["sources"]["popqa"]["part"]
+    tested = paper["eval_reasonrag_base"]["data"]["datasets"]["popqa"]["questions"]["part"]
+    assert (tested, trained) == ([0.0, 0.7], [0.7, 1.0])
+
+
+def test_half_of_the_questions_is_half_of_everything(tmp_path: Path) -> None:
+    for name, size in (("reasonrag", "sample"), ("reasonrag_qwen25_7b", "limit")):
+        both = stages(name, tmp_path)
+        whole, half = both["reasonrag_outcome_rl"], both["reasonrag_outcome_rl_half"]
+        assert whole["trainer"]["max_epochs"] == 2 * half["trainer"]["max_epochs"]
+        asked = whole["data"].pop("questions"), half["data"].pop("questions")
+        assert asked[1] == asked[0] | {size: asked[1][size]}
+        assert asked[1][size] == (asked[0][size] // 2 if size in asked[0] else 350)  # of the world's 700
+        whole["trainer"].pop("max_epochs"), half["trainer"].pop("max_epochs")
+        assert whole == half
+
+
+def test_the_system_s_stages_bear_its_name(tmp_path: Path) -> None:
+    assert all(
+        "reasonrag" in stage for stage in set(stages("reasonrag", tmp_path)) - {"world", "drills", "eval_teacher"}
+    )
+
+
+def test_the_warm_up_has_the_episodes_of_a_step_that_the_others_have(tmp_path: Path) -> None:
+    """A turn is a sequence here, so a step has more of them: six a question on the average, and as many drills."""
+    own = stages("reasonrag", tmp_path)["reasonrag_sft"]
+    assert own["data"]["batch_size"] == 16 * 6 + 192
+    assert own["data"]["batch_size"] % own["data"]["micro_batch"] == 0
+    other = stages("../search_r1/search_r1", tmp_path)["search_r1_sft"]
+    assert other["data"]["batch_size"] == 16 + 192
+    assert own["trainer"] == other["trainer"]
+    assert own["module"]["optimizer"] == other["module"]["optimizer"]
