@@ -98,6 +98,7 @@ def test_the_warm_up_has_the_episodes_of_a_step_that_the_others_have(tmp_path: P
 ARMS: dict[str, dict[tuple[str, ...], Any]] = {
     "reference_free": {("module", "reference_free"): True},
     "tree_backup": {("data", "path"): "${stage:reasonrag_tree_backup_pairs}"},
+    "judged_values": {("data", "path"): "${stage:reasonrag_judged_values_pairs}"},
     "prorag_pairs": {
         ("data", "path"): "${stage:prorag_label}",
         **{("module", name, "model"): "${stage:prorag_sft}/model" for name in ("policy", "reference")},
@@ -126,6 +127,15 @@ def test_labels_without_rollouts_are_of_the_same_trees(tmp_path: Path) -> None:
     own, whole = arm["reasonrag_tree_backup_pairs"], arm["reasonrag_pairs"]
     labels = {"target": "datamodules.tree.labels:tree_backup", "alpha": 0.9}
     assert own["data"] == whole["data"] | {"labels": labels}
+
+
+def test_a_model_s_values_select_and_label_nothing(tmp_path: Path) -> None:
+    arm = stages("judged_values", tmp_path)
+    search, whole = (arm[f"reasonrag_{name}search"]["data"] for name in ("judged_values_", ""))
+    assert search.pop("leaf_value")["target"] == "datamodules.tree.judged_value:JudgedValue"
+    assert whole.pop("leaf_value")["target"] == "datamodules.tree.values:SPRE"
+    assert search == whole
+    assert arm["reasonrag_judged_values_pairs"]["data"]["labels"]["target"] == "datamodules.tree.labels:tree_backup"
 
 
 def test_what_imitates_the_chosen_turns_begins_where_preference_optimisation_does(tmp_path: Path) -> None:
