@@ -120,7 +120,7 @@ def test_what_follows_what(texts: list[str], kinds: list[str], valid: bool) -> N
         (TELL, Action("answer", "Ada")),
         ("<answer>J. K. Rowling</answer>", Action("answer", "J. K. Rowling")),  # not cut at a full stop
         ("<answer>Bob</answer> no, <answer>Ada</answer>", Action("answer", "Ada")),
-        ("So the answer is Ada", Action("answer", "Ada")),  # without tags
+        ("so THE answer is Ada", Action("answer", "Ada")),  # without tags
         ("so the answer is Bob. So the answer is <answer>Ada", Action("answer", "Ada")),  # the last, never closed
         ("So the next query is who wrote it?", Action("query", "who wrote it?")),
         ("So the answer is not known. So the next query is <query>who</query>", Action("query", "who")),
@@ -133,7 +133,6 @@ def test_what_follows_what(texts: list[str], kinds: list[str], valid: bool) -> N
         ("<answer></answer> So the answer is Ada", INVALID),
         ("So the answer is", INVALID),
         ("</answer>Ada<answer>", INVALID),
-        ("Ada", INVALID),
         ("", INVALID),
     ],
 )
@@ -174,6 +173,7 @@ def test_what_a_turn_that_reads_passages_says(text: str, evidence: Action) -> No
         ("So the next query is <query>who", "query", "So the next query is", False),
         ("<reference>x</reference> <evidence>x</evidence>", "evidence", "", False),
         ("</evidence>x<evidence>", "evidence", "", False),
+        ("<evidence>x</query>", "evidence", "", False),  # closed by another tag
         ("", "evidence", "", False),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_turn_ends_as_the_format_wants_or_not(text: str, tag: str, marker: str
 
 def test_passages_are_seen_in_one_turn_and_copies_of_earlier_text_are_trained_nowhere() -> None:
     episode = played([ASK, FOUND, ASK, FOUND, TELL])
-    assert ["needle" in context for context in seen(episode)] == [False, True, False, True, False]
+    assert [context.count("needle") for context in seen(episode)] == [0, 1, 0, 1, 0], "those of its own search alone"
     rows = episode.sequences()
     assert len(rows) == 5
     for turn, row in zip(episode.turns, rows, strict=True):
