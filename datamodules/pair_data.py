@@ -1,10 +1,12 @@
-"""Pairs of steps as training data of a reward model."""
+"""Pairs of steps as training data: read from a stage, held out question by question, served in batches."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from lightning.pytorch import LightningDataModule
 
@@ -13,22 +15,23 @@ from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate
 from datamodules.records import numbered_rows, pair_from_row
 from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, scored_sequences
+from envs.siblings import Pair
 from envs.types import Episode
 
 log = logging.getLogger(__name__)
 
-Item = tuple[int, ScoredSequence, ScoredSequence]  # the pair's number in the file, the better and the worse step
+Side = TypeVar("Side", bound=Sized)
+Batch = TypeVar("Batch")
 
 
-class PairData(LightningDataModule):
-    """The pairs of a stage: in each, the last steps of two episodes of one question are compared.
+class Pairs(LightningDataModule, Generic[Side, Batch]):
+    """The pairs of a stage; a subclass says what is read of the two sides of one, and makes batches.
 
     Args:
         path: a stage folder that holds `data/pairs.jsonl`.
         batch_size: pairs of an optimiser step, of all ranks together.
         micro_batch: pairs of one forward pass, of all ranks together; None takes all of a step at once.
-        validation: share of the questions, by hash(seed, question id), whose pairs are held out of training: for the
-            pair accuracy and for the calibration of the scores.
+        validation: share of the questions, by hash(seed, question id), whose pairs are held out of training.
         max_tokens: pairs with a longer sequence are left out and counted in the log.
         seed: of the order and of the held-out questions.
 
@@ -53,43 +56,70 @@ class PairData(LightningDataModule):
             raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
         self.path, self.validation, self.max_tokens = Path(path) / "data" / "pairs.jsonl", validation, max_tokens
         self.batch_size, self.micro_batch, self.seed = batch_size, micro_batch or batch_size, seed
-        self.train: list[Item] = []
-        self.held_out: list[Item] = []
+        self.train: list[tuple[int, Side, Side]] = []  # the pair's number in the file, its better and its worse side
+        self.held_out: list[tuple[int, Side, Side]] = []
+
+    def sides(self, pair: Pair, where: str) -> tuple[Side, Side] | str:
+        """The better and the worse side of a pair, or why it is left out; `where` names its row.
+
+        Raises:
+            DataError: the row makes no sense.
+        """
+        raise NotImplementedError
+
+    def collate(self, items: Sequence[tuple[int, Side, Side]]) -> Batch:
+        """A batch of pairs (number, better, worse)."""
+        raise NotImplementedError
 
     def setup(self, stage: str) -> None:
         accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self.train:
             return
-        too_long = 0
+        left_out: dict[str, int] = {}
         for number, (where, row) in enumerate(numbered_rows(self.path)):
             pair = pair_from_row(row, where)
-            item = (number, last_score_position(pair.chosen, where), last_score_position(pair.rejected, where))
-            if max(len(item[1].ids), len(item[2].ids)) > self.max_tokens:
-                too_long += 1
+            sides = self.sides(pair, where)
+            if not isinstance(sides, str) and max(map(len, sides)) > self.max_tokens:
+                sides = f"of more than {self.max_tokens} tokens"
+            if isinstance(sides, str):
+                left_out[sides] = left_out.get(sides, 0) + 1
                 continue
             place = stable_hash(self.seed, "validation", pair.chosen.question.id) / 2**63
-            (self.held_out if place < self.validation else self.train).append(item)
-        if too_long:
-            log.warning("%s: %d pairs of more than %d tokens left out", self.path, too_long, self.max_tokens)
+            (self.held_out if place < self.validation else self.train).append((number, *sides))
+        for why, count in left_out.items():
+            log.warning("%s: %d pairs %s left out", self.path, count, why)
         if not self.train:
             raise DataError(f"{self.path}: no pair to train on is left; search more questions or look at the judge")
 
-    def train_dataloader(self) -> Batches[Item, PairBatch]:
+    def train_dataloader(self) -> Batches[tuple[int, Side, Side], Batch]:
         return self._batches(self.train, shuffle=True)
 
-    def val_dataloader(self) -> Batches[Item, PairBatch] | list[PairBatch]:
+    def val_dataloader(self) -> Batches[tuple[int, Side, Side], Batch] | list[Batch]:
         return self._batches(self.held_out, shuffle=False) if self.held_out else []
 
-    def _batches(self, items: list[Item], *, shuffle: bool) -> Batches[Item, PairBatch]:
+    def _batches(self, items: list[tuple[int, Side, Side]], *, shuffle: bool) -> Batches[tuple[int, Side, Side], Batch]:
         return Batches.of(
             self.trainer,
             items,
-            collate_pairs,
+            self.collate,
             batch_size=self.micro_batch,
             seed=self.seed,
-            lengths=[len(chosen.ids) for _, chosen, _ in items],
+            lengths=[len(chosen) for _, chosen, _ in items],
             shuffle=shuffle,
         )
+
+
+class PairData(Pairs[ScoredSequence, PairBatch]):
+    """The pairs as a reward model reads them: in each, the last steps of two episodes of one question are compared.
+
+    Held-out pairs are for the pair accuracy and for the calibration of the scores.
+    """
+
+    def sides(self, pair: Pair, where: str) -> tuple[ScoredSequence, ScoredSequence]:
+        return last_score_position(pair.chosen, where), last_score_position(pair.rejected, where)
+
+    def collate(self, items: Sequence[tuple[int, ScoredSequence, ScoredSequence]]) -> PairBatch:
+        return collate_pairs(items)
 
 
 def last_score_position(episode: Episode, where: str) -> ScoredSequence:

@@ -30,7 +30,7 @@ class TreeSearch:
 
     The trees of a chunk grow together and are written together; chunks are shared out over ranks. A killed search
     continues with the first chunk that is missing, and the trees do not depend on the number of ranks. The defaults
-    are ProRAG's (arXiv 2601.21912).
+    are ProRAG's (arXiv 2601.21912); ReasonRAG's rules are `Uct`, `OneAtATime`, `SPRE` and `JudgedValue`.
 
     Args:
         questions: what to search on.
@@ -103,14 +103,15 @@ class TreeSearch:
         """
         searcher = TreeSearcher(self.environment, self.expander, self.simulator, self.settings, seed=seed)
         share = {"rank": rank, "world_size": world_size, "max_tokens": self.max_tokens}
+        counting = self.expander, self.simulator, self.settings.leaf_value
         for path, questions in affordable(self._chunks(folder), **share):
-            before = counted(self.expander, self.simulator)
+            before = counted(*counting)
             total = len(questions) * self.settings.simulations
             with progress_bar(total, f"search {path.stem}", unit="sim") as bar:
                 trees = searcher.grow(questions, bar.update)
             if all(tree.root.dead for tree in trees):
                 raise RetrievalError(f"every retrieval failed for all {len(trees)} trees of {path.stem}: run again")
-            write_counts(path, counted(self.expander, self.simulator) - before)
+            write_counts(path, counted(*counting) - before)
             write_rows(path, map(tree_to_row, trees))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:

@@ -39,6 +39,9 @@ class ScoredSequence:
     ids: array[int]
     positions: tuple[ScorePosition, ...]
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
 
 @dataclass(slots=True)
 class ScoreBatch:

@@ -7,7 +7,6 @@ what; `training_step` is the loss, with the frozen reference.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -30,9 +29,10 @@ from modules.functional.losses import (
     truncated_weights,
     with_sequence_ratio,
 )
-from modules.lora import LoRA, adapters_disabled, has_adapters
+from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
+from modules.reference import frozen_reference, reference_logprobs
 from modules.sequence_logprobs import scatter_to_tokens, sequence_logprobs, trained_logits
 from modules.training import Training
 from modules.training_rows import flat_groups
@@ -104,11 +104,8 @@ class GRPO(Training):
             raise ConfigError(f"importance_cap {importance_cap}: it must be > 0, or null for none")
         if ratio == "sequence" and aggregate != "sequence_mean":
             raise ConfigError(f"ratio sequence is a mean over sequences, but aggregate is {aggregate}: sequence_mean")
-        own = reference is not None and reference.model is policy.model  # equal components of a config are one object
-        self_reference = own and lora is not None and not has_adapters(policy.model)
-        if reference is not None and not self_reference:  # before the policy gets adapters
-            model = copy.deepcopy(policy.model) if own else reference.model
-            reference = Policy(model.eval().requires_grad_(False), reference.tokenizer)
+        if reference is not None:
+            reference = frozen_reference(reference, policy, lora)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.credit, self.temperature, self.clip_low, self.clip_high = credit, temperature, clip_low, clip_high
         self.ratio, self.denominator = ratio, denominator
@@ -189,13 +186,9 @@ class GRPO(Training):
             self._log_clips(batch, compared_BT, old_BT)
         return total
 
-    @torch.no_grad()
     def _reference_logprobs(self, reference: Policy, batch: SequenceBatch) -> Tensor:
         """`[B, T]`: the reference's log-probs of the trained tokens."""
-        if reference.model is self.model:
-            with adapters_disabled(self.model):
-                return sequence_logprobs(self.model, batch, self.temperature)
-        return sequence_logprobs(reference.model, batch, self.temperature)
+        return reference_logprobs(reference, self.model, batch, self.temperature)
 
     def _count(self, batch: SequenceBatch) -> Tensor:
         """What the sum of a batch's losses is divided by."""

@@ -15,6 +15,7 @@ from common.errors import ConfigError
 from envs.score_positions import PairBatch
 from modules.calibration import platt
 from modules.functional.losses import pairwise_ranking_loss
+from modules.held_out import each_once
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
@@ -114,9 +115,6 @@ class PRM(Training):
         """`[N, 3]`: number of each pair, score of its better and of its worse step."""
         return torch.stack([batch.number_N.double(), *(scores.double() for scores in self._scores(batch))], dim=-1)
 
-    def _gathered(self, compared: list[Tensor]) -> tuple[Tensor, ...]:
+    def _gathered(self, compared: list[Tensor]) -> Tensor:
         """The columns of all ranks' rows by number of the pair, each pair once (the last batch repeats some)."""
-        rows = cast(Tensor, self.all_gather(torch.cat(compared))).reshape(-1, 3)
-        numbers = rows[:, 0].tolist()
-        first = {number: row for row, number in reversed(list(enumerate(numbers)))}
-        return tuple(rows[[first[number] for number in sorted(first)]].float().T)
+        return each_once(cast(Tensor, self.all_gather(torch.cat(compared))).reshape(-1, 3)).T

@@ -29,7 +29,7 @@ ROOT = Path(train.__file__).parent
 SMALL = [setting for setting in micro.SMALL if setting.startswith("stages.world")]
 SHARDED = {"strategy": {"target": "modules.sharding:FSDP2"}}
 LORA = {"target": "modules.lora:LoRA", "r": 4}
-TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora", "grpo", "ppo")
+TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora", "dpo", "dpo_lora", "grpo", "ppo")
 
 
 def teach() -> dict[str, Any]:
@@ -97,6 +97,15 @@ def prm(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any
     return stage(module | settings, data, {"best": best}, **trainer)
 
 
+def dpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Preference optimisation on the same pairs; with adapters the reference is the sharded model without them."""
+    pairs = str(folder / "pairs")
+    policy = {"target": "modules.policy:load_policy", "model": pairs}
+    module = {"target": "modules.dpo:DPO", "policy": policy, "reference": policy}
+    data = {"target": "datamodules.turn_pair_data:TurnPairData", "path": pairs, "batch_size": 8, "micro_batch": 4}
+    return stage(module | settings, data | {"validation": 0.3}, {}, **trainer)
+
+
 def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Reinforcement learning with rewards for a letter; episodes end after one to three turns."""
     policy = str(folder / "policy")
@@ -153,6 +162,8 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
         "fsdp_bf16": sft(SHARDED | bf16, turns, batch_size=16, gradient_checkpointing=True),
         "prm": prm(folder, SHARDED),
         "prm_lora": prm(folder, {"strategy": "ddp"}, lora=LORA, logp_weight=1.0, pointwise=0.5),
+        "dpo": dpo(folder, SHARDED),
+        "dpo_lora": dpo(folder, SHARDED, lora=LORA),
         "grpo": grpo(folder, SHARDED, lora=LORA),
         "ppo": ppo(folder, SHARDED, lora=LORA),
     }
@@ -203,8 +214,8 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        *((name, MODEL) for name in ("ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "grpo", "ppo")),
-        *((name, ADAPTER) for name in ("fsdp_lora", "grpo", "ppo")),
+        *((name, MODEL) for name in ("ddp", "fsdp", "fsdp_lora", "prm", "prm_lora", "dpo", "dpo_lora", "grpo", "ppo")),
+        *((name, ADAPTER) for name in ("fsdp_lora", "dpo_lora", "grpo", "ppo")),
         *(("ppo", file) for file in (CRITIC, HEAD)),
     ],
 )
@@ -224,6 +235,14 @@ def test_two_ranks_read_and_calibrate_as_one(folder: Path, name: str) -> None:
     for key in ("scale", "offset"):
         assert settings[0][key] == pytest.approx(settings[1][key], rel=1e-3, abs=1e-5)
     assert settings[0]["scale"] != 1
+
+
+@pytest.mark.parametrize("name", ["dpo", "dpo_lora"])
+def test_two_ranks_measure_preferences_as_one(folder: Path, name: str) -> None:
+    one, two = (micro.metrics(artifact(folder / output, name)) for output in ("one", "two"))
+    assert one.keys() == two.keys() >= {"dpo/margin", "dpo/accuracy", "dpo/val_margin", "dpo/val_chosen_drift"}
+    assert one == pytest.approx(two, rel=1e-3, abs=1e-4)
+    assert one["dpo/val_margin"] != 0
 
 
 @pytest.mark.parametrize("name", ["prm", "prm_lora"])
@@ -267,7 +286,7 @@ def test_a_checkpoint_holds_only_what_trains(folder: Path) -> None:
 
 
 def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
-    broken = ("ddp_lora", "fsdp_lora", "ppo")
+    broken = ("ddp_lora", "fsdp_lora", "dpo", "ppo")
     path = experiment(folder, "broken", broken)
     only = [argument for name in broken for argument in ("--stage", name)]
     for number in range(len(broken)):  # one at a time, in whichever order they run
@@ -281,6 +300,7 @@ def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
     for name in broken:
         begun = (folder / "broken" / f"{name}.killed.epochs").read_text().split()
         assert begun.count("0") == 2  # by either rank, once: it went on, it did not start over
-        for file in (MODEL, ADAPTER, *((CRITIC, HEAD) if name == "ppo" else ())):
+        files = (MODEL,) if name == "dpo" else (MODEL, ADAPTER, *((CRITIC, HEAD) if name == "ppo" else ()))
+        for file in files:
             unbroken = (artifact(folder / "two", name) / file).read_bytes()
             assert (artifact(folder / "broken", name) / file).read_bytes() == unbroken

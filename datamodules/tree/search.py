@@ -130,7 +130,7 @@ class TreeSearcher:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)
         while visits := [visit for growth in growths for visit in self._select(growth)]:
             self._expand(visits)
-            self._simulate([visit for visit in visits if not visit.failed])
+            self._simulate([visit for visit in visits if not visit.failed and not visit.path[-1].dead])
             tick(len(visits))
         return [growth.tree for growth in growths]
 
@@ -228,7 +228,7 @@ class TreeSearcher:
     def _simulate(self, visits: Sequence[_Visit]) -> None:
         """Play out the episodes of all visits in one pool, value the nodes reached, and back the values up.
 
-        A visit all of whose rollouts failed changes no value.
+        A visit all of whose rollouts failed, or whose value was not had, changes no value.
         """
         for visit in visits:
             if visit.path[-1].outcome is None:
@@ -246,20 +246,22 @@ class TreeSearcher:
         fresh = [leaf for visit, leaf in valued if visit.path[-1].outcome is None]
         values = iter(self.settings.leaf_value(fresh))
         for visit, leaf in valued:
-            visit.growth.tree.counts["simulations"] += 1
             known = visit.path[-1].outcome
-            end = max(len(episode.turns) for episode in (leaf.episode, *leaf.rollouts))
-            self._back_up(visit.path, next(values) if known is None else known, end)
+            value = next(values) if known is None else known
+            if value is not None:
+                visit.growth.tree.counts["simulations"] += 1
+                end = max(len(episode.turns) for episode in (leaf.episode, *leaf.rollouts))
+                self._back_up(visit.path, value, end)
 
     def _back_up(self, path: Sequence[Node], value: float, end: int) -> None:
         for node, changed in zip(path, self.settings.backup(path, value, end), strict=True):
             node.value, node.visits = changed
 
     def _end(self, ended: Sequence[tuple[Node, Episode]]) -> None:
-        """Store status and value of the nodes at which episodes ended."""
+        """Store status and value of the nodes at which episodes ended; one without a value is not selected again."""
         values = self.settings.leaf_value([Leaf(episode, [episode]) for _, episode in ended])
         for (node, episode), value in zip(ended, values, strict=True):
-            node.status, node.outcome = episode.status, value
+            node.status, node.outcome, node.dead = episode.status, value, value is None
 
 
 def _children(node: Node) -> dict[tuple[int, ...], Node]:

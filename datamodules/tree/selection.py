@@ -1,6 +1,6 @@
 """Rules of the descent through a tree: which child is selected, and how many children a node gets.
 
-`TreeSearch` takes any callable of these types; the classes here are ProRAG's.
+`TreeSearch` takes any callable of these types; the classes here are ProRAG's and ReasonRAG's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor
 from common.errors import ConfigError
 from datamodules.tree.node import Node
 from datamodules.tree.puct import puct_scores
+from datamodules.tree.uct import uct_scores
 
 # (values, priors, visits) of a node's K children -> their scores [K]; the highest is selected, the first of equals.
 Selection = Callable[[Sequence[float], Sequence[float], Sequence[int]], Tensor]
@@ -41,6 +42,26 @@ class Puct:
 
 
 @dataclass(frozen=True, slots=True)
+class Uct:
+    """Selection by `datamodules.tree.uct.uct_scores`: priors play no part, a child without a visit comes first.
+
+    Source: ReasonRAG (arXiv 2505.14069), released code.
+
+    Raises:
+        ConfigError: `exploration`, the weight of exploration, is negative.
+    """
+
+    exploration: float = 1.414
+
+    def __post_init__(self) -> None:
+        if self.exploration < 0:
+            raise ConfigError(f"exploration is {self.exploration}; it must be at least 0")
+
+    def __call__(self, values: Sequence[float], priors: Sequence[float], visits: Sequence[int]) -> Tensor:
+        return uct_scores(values, visits, exploration=self.exploration)
+
+
+@dataclass(frozen=True, slots=True)
 class AllAtOnce:
     """All children are sampled together when a node is reached again after its first visit; the root's at once.
 
@@ -57,3 +78,35 @@ class AllAtOnce:
     def __call__(self, node: Node) -> int:
         is_root = node.turn is None
         return self.children if not node.children and (node.visits or is_root) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class OneAtATime:
+    """A node gets one more child each time that it is reached, up to `children`.
+
+    A sample that repeats a child makes no new one. After `samples` of them the node gets no more: a policy that is sure
+    of a step would else be asked for another without end, and the search would never go deeper.
+
+    Source: ReasonRAG (arXiv 2505.14069), released code, which keeps repeated children.
+
+    Args:
+        children: the most that a node gets.
+        samples: the most that are sampled for a node; None takes `children`.
+
+    Raises:
+        ConfigError: there are no `children`, or more of them than `samples`.
+    """
+
+    children: int = 2
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.children < 1 or (self.samples is not None and self.samples < self.children):
+            raise ConfigError(
+                f"children is {self.children}, samples {self.samples}; children must be at least 1, samples no fewer"
+            )
+
+    def __call__(self, node: Node) -> int:
+        sampled = sum(child.multiplicity for child in node.children)
+        most = self.children if self.samples is None else self.samples
+        return int(len(node.children) < self.children and sampled < most)

@@ -1,6 +1,7 @@
 """What a leaf is worth, and what its value changes on the path to it.
 
-`TreeSearch` takes any leaf value and back-up of these types; the classes here are ProRAG's.
+`TreeSearch` takes any leaf value and back-up of these types. ProRAG's are `AnswerScore` and `DiscountedMean`;
+ReasonRAG's are `SPRE` and, with a model's opinion in place of rollouts, `datamodules.tree.judged_value.JudgedValue`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
+
+import torch
+from torch import Tensor
 
 from common.answers import exact_match, f1_score
 from common.errors import ConfigError
@@ -40,8 +44,11 @@ class LeafValue(typing.Protocol):
         """Episodes to play out from a leaf before it is valued; 0 where its episode alone is judged."""
         ...
 
-    def __call__(self, leaves: Sequence[Leaf]) -> Sequence[float]:
-        """The value of every leaf, in order."""
+    def __call__(self, leaves: Sequence[Leaf]) -> Sequence[float | None]:
+        """The value of every leaf, in order; None where none was had, which changes nothing in the tree.
+
+        A failed call is counted by the leaf value and never becomes a value.
+        """
         ...
 
 
@@ -65,8 +72,59 @@ class AnswerScore:
             raise ConfigError(f"rollouts is {self.rollouts}; it must be at least 1")
 
     def __call__(self, leaves: Sequence[Leaf]) -> list[float]:
-        score = exact_match if self.score == "exact" else f1_score
-        return [fmean(score(episode.answer, episode.question.answers) for episode in leaf.rollouts) for leaf in leaves]
+        return [fmean(_scores(leaf, self.score)) for leaf in leaves]
+
+
+def spre(values_N: Tensor | Sequence[float], steps_N: Tensor | Sequence[float], *, alpha: float = 0.9) -> Tensor:
+    """Mean of value · alpha^steps over N rollouts, a float64 scalar: right answers after few steps are worth most.
+
+    Source: ReasonRAG (arXiv 2505.14069), shortest path reward estimation.
+
+    Args:
+        values_N: `[N]` how right each rollout's answer is.
+        steps_N: `[N]` steps of each whole episode, those before the rollout began among them.
+        alpha: worth of an answer that comes one step later.
+    """
+    values_N, steps_N = (torch.as_tensor(x, dtype=torch.float64) for x in (values_N, steps_N))
+    return (values_N * alpha**steps_N).mean()
+
+
+@dataclass(frozen=True, slots=True)
+class SPRE:
+    """A leaf's shortest path reward estimate, see `spre`; a step is a turn of the episode.
+
+    It discounts by itself: back it up with `DiscountedMean(discount=1)`.
+
+    Args:
+        score: `f1` (the paper) or `exact`.
+        rollouts: episodes played out from a leaf (k); the simulator has to sample, or all of them are one.
+        alpha: worth of an answer that comes one step later.
+
+    Raises:
+        ConfigError: there are no rollouts, or `alpha` is out of range.
+    """
+
+    score: Literal["exact", "f1"] = "f1"
+    rollouts: int = 4
+    alpha: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.rollouts < 1 or not 0 < self.alpha <= 1:
+            raise ConfigError(
+                f"rollouts is {self.rollouts}, alpha {self.alpha}; rollouts must be at least 1, alpha in (0, 1]"
+            )
+
+    def __call__(self, leaves: Sequence[Leaf]) -> list[float]:
+        return [
+            float(spre(_scores(leaf, self.score), [len(one.turns) for one in leaf.rollouts], alpha=self.alpha))
+            for leaf in leaves
+        ]
+
+
+def _scores(leaf: Leaf, score: Literal["exact", "f1"]) -> list[float]:
+    """How right the answer of each rollout is."""
+    metric = exact_match if score == "exact" else f1_score
+    return [metric(episode.answer, episode.question.answers) for episode in leaf.rollouts]
 
 
 @dataclass(frozen=True, slots=True)

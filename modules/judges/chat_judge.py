@@ -14,8 +14,8 @@ from common.chat_client import ChatCall, ChatClient
 from common.errors import ConfigError
 from common.plain_text import without_tags
 from common.seeds import stable_hash
+from envs.shown_steps import shown_step
 from envs.siblings import Candidate, Verdict
-from envs.types import Step
 
 INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. In a \
 step it searches, claims something (mostly what it read in the last search), does both, or gives the final answer.
@@ -122,20 +122,9 @@ class ChatJudge:
         episode = group[0].episode
         candidates: list[dict[str, Any]] = []
         for number, index in enumerate(order, 1):
-            candidates.append({"id": number, "steps": [_shown(step) for step in group[index].written()]})
+            candidates.append({"id": number, "steps": [shown_step(step) for step in group[index].written()]})
             if self._show_stats:
                 candidates[-1] |= {"mean_outcome": round(group[index].value, 4), "visits": group[index].visits}
         before = episode.steps[: len(episode.steps) - len(group[0].written())]
-        shown = {"question": without_tags(episode.question.text), "steps_so_far": [_shown(step) for step in before]}
-        return json.dumps(shown | {"candidates": candidates}, ensure_ascii=False)
-
-
-def _shown(step: Step) -> dict[str, Any]:
-    """What the judge sees of a step."""
-    row: dict[str, Any] = {"kind": step.kind, "said": without_tags(step.said)}
-    if step.query:
-        row["query"] = without_tags(step.query)
-        row["found"] = [without_tags(f"{hit.document.title}: {hit.document.text}") for hit in step.hits]
-    if step.claim:
-        row["claim"] = without_tags(step.claim)
-    return row
+        asked = {"question": without_tags(episode.question.text), "steps_so_far": [shown_step(step) for step in before]}
+        return json.dumps(asked | {"candidates": candidates}, ensure_ascii=False)

@@ -4,8 +4,8 @@ import pytest
 
 from common.errors import ConfigError
 from datamodules.tree.node import Node
-from datamodules.tree.values import AnswerScore, DiscountedMean, Leaf
-from envs.types import Episode
+from datamodules.tree.values import SPRE, AnswerScore, DiscountedMean, Leaf, spre
+from envs.types import Episode, Turn
 from tests.tiny import question
 
 
@@ -18,6 +18,22 @@ def test_a_leaf_is_worth_the_mean_score_of_its_rollouts() -> None:
     leaves = [answered("Ada"), answered("Ada", "Bob", ""), answered("Ada Lovelace")]
     assert AnswerScore()(leaves) == pytest.approx([1.0, 1 / 3, 0.0])
     assert AnswerScore("f1")(leaves) == pytest.approx([1.0, 1 / 3, 2 / 3])
+
+
+def test_spre_by_hand() -> None:
+    assert float(spre([1.0, 0.5, 0.0], [2, 4, 7])) == pytest.approx(0.37935, abs=1e-6)
+    assert float(spre([1.0, 0.5], [1, 3], alpha=0.5)) == pytest.approx((0.5 + 0.0625) / 2)
+
+
+def test_a_leaf_s_shortest_path_estimate_counts_all_turns_of_its_rollouts() -> None:
+    """Of two turns and right, of four and half right (F1 2/3), and without an answer."""
+    leaf = answered("Ada", "Ada Lovelace", "")
+    turn = Turn("policy", (), (1,), (-1.0,), "stop", "u")
+    for episode, turns in zip(leaf.rollouts, (2, 4, 9), strict=True):
+        episode.turns = [turn] * turns
+    assert SPRE()([leaf]) == pytest.approx([(0.9**2 + 2 / 3 * 0.9**4) / 3])
+    assert SPRE("exact", alpha=0.5)([leaf]) == pytest.approx([0.25 / 3])
+    assert SPRE().rollouts == 4
 
 
 def test_a_value_is_discounted_by_the_distance_to_the_end_of_the_rollout_or_of_the_path() -> None:
@@ -33,3 +49,6 @@ def test_numbers_out_of_range_are_errors() -> None:
     for discount in (0.0, 1.5):
         with pytest.raises(ConfigError, match=rf"discount is {discount}; it must be in \(0, 1\]"):
             DiscountedMean(discount)
+    for settings in ({"rollouts": 0}, {"alpha": 0.0}, {"alpha": 1.1}):
+        with pytest.raises(ConfigError, match=r"rollouts must be at least 1, alpha in \(0, 1\]"):
+            SPRE(**settings)  # type: ignore[arg-type]

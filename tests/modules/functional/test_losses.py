@@ -150,6 +150,9 @@ def test_dpo_by_hand() -> None:
     loss = dpo_loss(*(torch.tensor([x]) for x in (-1.0, -3.0, -2.0, -2.5)), beta=0.5)
     assert loss == pytest.approx(-math.log(1 / (1 + math.exp(-0.5 * (1.0 + 0.5)))))
     assert dpo_loss(*(torch.tensor([-1.0]) for _ in range(4)), beta=0.1) == pytest.approx(math.log(2))
+    policy, reference = (torch.tensor([[-2.0], [-3.0]]), torch.tensor([[-2.5], [-2.8]]))
+    assert dpo_loss(*policy, *reference, beta=0.3) == pytest.approx(0.59365, abs=1e-5)
+    assert dpo_loss(*policy, *torch.zeros(2, 1), beta=0.3) == pytest.approx(0.55436, abs=1e-5)
 
 
 def test_k3_is_0_at_the_reference_and_positive_beside_it() -> None:
