@@ -153,6 +153,7 @@ class Step:
         said: what the policy wrote in it.
         hits: what its search found.
         recall: whether its claim comes from memory, so that no passage need support it.
+        kept: ids of those that it keeps as evidence, where it selects from passages (its `hits`); None in other steps.
     """
 
     kind: str
@@ -163,6 +164,7 @@ class Step:
     said: str = ""
     hits: tuple[Hit, ...] = ()
     recall: bool = False
+    kept: tuple[str, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -175,12 +177,14 @@ class Move:
     """What a teacher does next, in no format: a protocol writes it (`Protocol.say`).
 
     `search` for the query `text`; `read`, claim `text` from the hits just seen; `recall`, claim `text` without a
-    search; `conclude` with the answer `text`. `thought` is the reasoning before it.
+    search; `conclude` with the answer `text`. `thought` is the reasoning before it, and `documents` are those, by id or
+    title, of the hits just seen that it rests on, where the teacher knows them.
     """
 
     kind: MoveKind
     text: str
     thought: str = ""
+    documents: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
