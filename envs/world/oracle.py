@@ -68,7 +68,8 @@ class Oracle:
         in a format without claims a valid query does. The look-ups of a comparison may come in either order.
 
         Where passages are selected, a hop is settled by keeping its entity's passage. A selection is valid if it keeps
-        just those shown that an open hop takes, a step that neither searches nor selects if no hop is open.
+        the next open hop's, if that is shown, and none but those of open hops; a step that neither searches nor selects
+        if no hop is open.
         """
         question, steps = episode.question, episode.steps
         hops = self._world.lookups(question.id)
@@ -141,10 +142,11 @@ class _Trail:
 
     def _select(self, kept: Sequence[str], shown: set[str]) -> bool:
         """Settles every hop whose passage is kept, in whatever order."""
-        needed = {hop.subject.id for hop in self.open} & shown
+        needed = {hop.subject.id for hop in self._reachable()} & shown
+        useful = {hop.subject.id for hop in self.open}
         for hop in [hop for hop in self.open if hop.subject.id in kept]:
             self._settle(hop)
-        return set(kept) == needed
+        return needed <= set(kept) <= useful
 
     def _claim(self, claim: str) -> bool:
         """Settles the next open hop where the claim is true of it, whatever the query was worth."""
