@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from envs.training_view import TrainingSequence, training_sequences
 
 Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
-Finish = Literal["stop", "eos", "length", "scripted"]
+Finish = Literal["stop", "eos", "length", "scripted", "error"]
 MoveKind = Literal["search", "read", "recall", "conclude"]
 
 
@@ -120,7 +120,8 @@ class Turn:
     `opening_ids` is scaffold before the sampled tokens and `observation_ids` text after them; neither is trained.
     `context_ids` is set only when the protocol re-renders its context: the whole context this turn was sampled in,
     up to `opening_ids`. `action_logps` are at the sampling temperature, before top-p. `text` is `action_ids` decoded
-    with special tokens kept. A `uid` names one sampling, so a turn shared by many paths of a tree is trained once.
+    with special tokens kept; of a turn that could not be sampled (`error`) it is the reason. A `uid` names one
+    sampling, so a turn shared by many paths of a tree is trained once.
     """
 
     agent: str
