@@ -45,7 +45,7 @@ def test_means_of_every_group_and_the_share_of_passages_that_were_kept() -> None
 
 
 def test_without_passages_there_is_no_share_and_without_choices_nothing() -> None:
-    assert "kept_share" not in choices_by_hops([ROWS[2]])["all"]
+    assert choices_by_hops([ROWS[2]])["all"] == {"n": 1, "decisions/stop": 1}
     assert choices_by_hops([{"hops": 1}, {"hops": 2, "choices": {}}]) == {}
     assert list(choices_by_hops([{"hops": 1}, ROWS[0]])) == ["all", "hops=1"]
 
