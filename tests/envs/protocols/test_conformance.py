@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from envs.protocols.direct import Direct
@@ -13,6 +15,8 @@ from envs.protocols.reasonrag import ReasonRAG
 from envs.protocols.reasonrag_parse import TAGS as REASONRAG_TAGS
 from envs.protocols.search_o1 import TAGS as SEARCH_O1_TAGS
 from envs.protocols.search_o1 import SearchO1
+from envs.protocols.sirag import SIRAG
+from envs.protocols.sirag_parse import TAGS as SIRAG_TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
@@ -66,6 +70,13 @@ def test_search_o1(tags: tuple[str, ...], trains: bool) -> None:
 def test_reasonrag(tags: tuple[str, ...], iterations: int) -> None:
     """With 5 iterations the answer comes in the last, which may only answer."""
     check_protocol(ReasonRAG(byte_tokenizer(tags), iterations=iterations), HOPS, "Ada Lovelace")
+
+
+@pytest.mark.parametrize("tags", [SIRAG_TAGS, ()])
+@pytest.mark.parametrize("kept", [(), ("d0",), tuple(f"d{number}" for number in range(9))])
+def test_sirag(tags: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    script = [SEARCH, replace(MORE, documents=kept), ANSWER]
+    check_protocol(SIRAG(byte_tokenizer(tags)), script, "Ada Lovelace")
 
 
 def test_a_format_with_every_move() -> None:
