@@ -45,12 +45,14 @@ class ByAgent:
     """A `Sampler` that routes each request to the sampler of its agent.
 
     `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
+    Temperature and top-p are the first agent's.
 
     Args:
         samplers: by the name of the agent that requests carry.
 
     Raises:
-        ConfigError: there is none; on submitting, a request names an agent that has none.
+        ConfigError: there is none; on submitting, a request names an agent that has none; on loading, there is a policy
+            for an agent that has none, or two that load sample differently.
     """
 
     def __init__(self, samplers: Mapping[str, Sampler]) -> None:
@@ -87,7 +89,17 @@ class ByAgent:
 
     def load(self, policy: Mapping[str, Any]) -> None:
         for agent, own in policy.items():
-            self.samplers[agent].load(own)
+            if agent not in self.samplers:
+                raise ConfigError(
+                    f"there is a policy for agent '{agent}', but samplers has only {', '.join(self.samplers)}"
+                )
+            sampler = self.samplers[agent]
+            if (sampler.temperature, sampler.top_p) != (self.temperature, self.top_p):
+                raise ConfigError(
+                    f"agent '{agent}' samples at temperature {sampler.temperature} and top_p {sampler.top_p}, the "
+                    f"first of samplers at {self.temperature} and {self.top_p}: agents that load policies must be alike"
+                )
+            sampler.load(own)
 
 
 class Greedy:
