@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from callbacks.rollout import Iteration, rollout_of
 from common.errors import ConfigError
+from envs.types import Episode, Hit, Step
 
 _LONGEST = 400  # characters of a passage of text
 
@@ -60,12 +61,19 @@ def episode_text(iteration: Iteration, index: int) -> str:
     outcomes = {name: float(table[index]) for name, table in scores.breakdown.items() if table.dim() == 1}
     question = episode.question
     lines = [f"Question: {_clip(question.text)}", f"Accepted: {_clip(' / '.join(question.answers))}", ""]
+    selects, evidence = any(step.kept is not None for step in episode.steps), list[Hit]()
     for number, step in enumerate(episode.steps):
         verdict = "" if step.valid else " (invalid)"
-        lines.append(f"{number + 1}. {step.kind}{verdict}: {_clip(step.text)}")
+        lines.append(f"{number + 1}. {_who(episode, step)}{step.kind}{verdict}: {_clip(step.text)}")
+        if selects and step.kept is None:
+            lines.append(f"   evidence: {_titles(evidence)}")
         lines.append(f"   said: {_clip(step.said)}")
         if step.hits:
-            lines.append(f"   passages: {_clip(', '.join(hit.document.title for hit in step.hits))}")
+            lines.append(f"   passages: {_titles(step.hits)}")
+        if step.kept is not None:
+            kept = [hit for hit in step.hits if hit.document.id in step.kept]
+            evidence += kept
+            lines += [f"   kept: {_titles(kept)}", f"   dropped: {_titles([h for h in step.hits if h not in kept])}"]
         if bool(scores.step_mask_BS[index, number]):
             rewards = {"reward": float(scores.step_BS[index, number])}
             rewards |= {name: float(values_S[number]) for name, values_S in per_step.items()}
@@ -74,6 +82,16 @@ def episode_text(iteration: Iteration, index: int) -> str:
     outcome = {"reward": float(scores.outcome_B[index])} | outcomes
     lines += ["", f"Answer:   {_clip(episode.answer) or '(none)'} [{episode.status}]", f"          {_figures(outcome)}"]
     return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
+def _who(episode: Episode, step: Step) -> str:
+    """The agent of a step, where several act."""
+    agents = {turn.agent for turn in episode.turns if turn.finish != "scripted"}
+    return f"{episode.turns[step.spans[0][0]].agent}, " if step.spans and len(agents) > 1 else ""
+
+
+def _titles(hits: Sequence[Hit]) -> str:
+    return _clip(", ".join(hit.document.title for hit in hits)) or "none"
 
 
 def _figures(values: dict[str, float]) -> str:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class EpisodeData(LightningDataModule):
-    """The sequences of the episodes of a stage, packed; the policy's tokens of trainable turns are trained.
+    """The sequences of the episodes of a stage, packed; the sampled tokens of trainable turns are trained.
 
     Args:
         path: a stage folder that holds `data/episodes.jsonl`, or several, whose episodes are mixed:
@@ -27,6 +27,8 @@ class EpisodeData(LightningDataModule):
             Trainer's `accumulate_grad_batches` follows from it.
         validation: share of the questions kept out of training for the validation loss, by hash(seed, question id).
         max_tokens: longer sequences are left out, and counted.
+        agents: whose turns are trained, whether or not they were marked so where they were sampled; None trains the
+            turns that were.
         seed: of the order.
 
     Raises:
@@ -42,6 +44,7 @@ class EpisodeData(LightningDataModule):
         micro_batch: int | None = None,
         validation: float = 0.0,
         max_tokens: int = 4096,
+        agents: tuple[str, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class EpisodeData(LightningDataModule):
             raise ConfigError(f"{settings}: batch_size must be >= 1, validation in [0, 1), max_tokens >= 2")
         folders = path if isinstance(path, list) else [path]
         self.paths = [Path(folder) / "data" / "episodes.jsonl" for folder in folders]
-        self.validation, self.max_tokens = validation, max_tokens
+        self.validation, self.max_tokens, self.agents = validation, max_tokens, agents
         self.batch_size, self.micro_batch, self.seed = batch_size, micro_batch or batch_size, seed
         self.train: list[PackedSequence] = []
         self.held_out: list[PackedSequence] = []
@@ -62,6 +65,9 @@ class EpisodeData(LightningDataModule):
         too_long = 0
         for where, row in (pair for path in self.paths for pair in numbered_rows(path)):
             episode = episode_from_row(row, where)
+            if self.agents is not None:
+                for turn in episode.turns:
+                    turn.trainable = turn.agent in self.agents
             place = stable_hash(self.seed, "validation", episode.question.id) / 2**63
             part = self.held_out if place < self.validation else self.train
             for sequence in episode.sequences():
@@ -72,7 +78,8 @@ class EpisodeData(LightningDataModule):
         if too_long:
             log.warning("%s: %d sequences of more than %d tokens left out", self._where(), too_long, self.max_tokens)
         if not self.train:
-            raise DataError(f"{self._where()}: no sequence of {EPISODE} is left to train on")
+            of = "" if self.agents is None else f" with a turn of {' or '.join(self.agents)}"
+            raise DataError(f"{self._where()}: no sequence of {EPISODE}{of} is left to train on")
 
     def _where(self) -> str:
         return ", ".join(map(str, self.paths))

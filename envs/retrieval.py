@@ -103,13 +103,17 @@ class RetrievalEnvironment:
     def apply(self, episodes: Sequence[Episode], turns: Sequence[Turn]) -> None:
         """Append each turn to its episode with the observation of its action; queries are searched in one call.
 
-        An episode whose retrieval failed ends with status `error`: it is counted, never scored.
+        An episode whose retrieval or whose turn failed ends with status `error`: it is counted, never scored.
 
         Raises:
             RetrievalError: `max_failures` calls failed in a row.
             ConfigError: a protocol searches and there is no retriever.
         """
         for episode, turn in zip(episodes, turns, strict=True):
+            if turn.finish == "error":
+                episode.error = turn.text
+                self._finish(episode, "error")
+                continue
             if turn.finish != "scripted":
                 turn.action = self.protocol.parse(episode, turn)
             episode.turns.append(turn)

@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from envs.training_view import TrainingSequence, training_sequences
 
 Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
-Finish = Literal["stop", "eos", "length", "scripted"]
+Finish = Literal["stop", "eos", "length", "scripted", "error"]
 MoveKind = Literal["search", "read", "recall", "conclude"]
 
 
@@ -120,7 +120,8 @@ class Turn:
     `opening_ids` is scaffold before the sampled tokens and `observation_ids` text after them; neither is trained.
     `context_ids` is set only when the protocol re-renders its context: the whole context this turn was sampled in,
     up to `opening_ids`. `action_logps` are at the sampling temperature, before top-p. `text` is `action_ids` decoded
-    with special tokens kept. A `uid` names one sampling, so a turn shared by many paths of a tree is trained once.
+    with special tokens kept; of a turn that could not be sampled (`error`) it is the reason. A `uid` names one
+    sampling, so a turn shared by many paths of a tree is trained once.
     """
 
     agent: str
@@ -153,6 +154,7 @@ class Step:
         said: what the policy wrote in it.
         hits: what its search found.
         recall: whether its claim comes from memory, so that no passage need support it.
+        kept: ids of those that it keeps as evidence, where it selects from passages (its `hits`); None in other steps.
     """
 
     kind: str
@@ -163,6 +165,7 @@ class Step:
     said: str = ""
     hits: tuple[Hit, ...] = ()
     recall: bool = False
+    kept: tuple[str, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -175,12 +178,14 @@ class Move:
     """What a teacher does next, in no format: a protocol writes it (`Protocol.say`).
 
     `search` for the query `text`; `read`, claim `text` from the hits just seen; `recall`, claim `text` without a
-    search; `conclude` with the answer `text`. `thought` is the reasoning before it.
+    search; `conclude` with the answer `text`. `thought` is the reasoning before it, and `documents` are those, by id or
+    title, of the hits just seen that it rests on, where the teacher knows them.
     """
 
     kind: MoveKind
     text: str
     thought: str = ""
+    documents: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

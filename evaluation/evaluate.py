@@ -15,10 +15,11 @@ from common.files import write_json
 from datamodules.maker import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import Oracle, Retriever, Sampler
+from envs.interfaces import CountsChoices, Oracle, Retriever, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
+from evaluation.choices import choices_by_hops
 from evaluation.scoring import Match, Row, endings, score, summarise, summarise_groups
 
 
@@ -116,7 +117,8 @@ class Evaluation:
             results["rows"].append(total)
             results["groups"] += [where | group for group in summarise_groups(rows, seed=seed)]
             retriever = getattr(dataset.retriever or self.environment.retriever, "identity", None)
-            results["notes"][f"{name}/{dataset.split}"] = {"retriever": retriever, **endings(rows)}
+            chosen = {"choices": choices} if (choices := choices_by_hops(rows)) else {}
+            results["notes"][f"{name}/{dataset.split}"] = {"retriever": retriever, **endings(rows), **chosen}
             headline |= {
                 f"eval/{name}/{dataset.split}/{key}": total[key] for key in ("em", "f1") if total[key] is not None
             }
@@ -124,13 +126,15 @@ class Evaluation:
         return headline | dict(spent)
 
     def _score(self, episode: Episode, dataset: Benchmark) -> Row:
-        return score(
+        protocol = self.environment.protocol
+        row = score(
             episode,
-            valid=self.environment.protocol.valid(episode),
+            valid=protocol.valid(episode),
             retrieves=(dataset.retriever or self.environment.retriever) is not None,
             match=dataset.match,
             oracle=dataset.oracle,
         )
+        return row | ({"choices": dict(protocol.choices(episode))} if isinstance(protocol, CountsChoices) else {})
 
     def _units(self, folder: Path, name: str, dataset: Benchmark) -> Iterator[tuple[Path, list[Question]]]:
         questions = list(dataset.questions)

@@ -102,7 +102,11 @@ def _episode(row: Mapping[str, Any]) -> str:
     lines = [f"Question: {_clip(row['question'])}", f"Answers:  {_clip(' / '.join(row['answers']))}"]
     for number, step in enumerate(row["steps"], 1):
         verdict = "" if step["valid"] else " (not in format)"
-        hits = f" (retrieved {', '.join(step['hits'])})" if step["hits"] else ""
+        if (kept := step.get("kept")) is None:
+            hits = f" (retrieved {', '.join(step['hits'])})" if step["hits"] else ""
+        else:
+            dropped = [hit for hit in step["hits"] if hit not in kept]
+            hits = f" (kept {', '.join(kept) or 'none'}; dropped {', '.join(dropped) or 'none'})"
         lines.append(f"{number}. {step['kind']}{verdict}: {_clip(step['text'] or step.get('said', ''))}{hits}")
     scores = f"{row['status']}, EM {figure('em', row['em'])}, F1 {figure('f1', row['f1'])}"
     lines.append(f"Prediction: {_clip(row['prediction']) or '(none)'} ({scores})")

@@ -92,6 +92,7 @@ def score(
             "valid": step.valid,
             "hits": [hit.document.id for hit in step.hits],
             "said": step.said,
+            **({} if step.kept is None else {"kept": list(step.kept)}),
         }
         for step in episode.steps
     ]

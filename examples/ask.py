@@ -104,7 +104,8 @@ def transcript(episode: Episode) -> str:
         lines += [f"  {said}"] if said else []
         for hit in step.hits:
             score = "" if hit.score is None else f"{hit.score:8.3f}  "
-            lines.append(f"    {score}{hit.document.title}: {' '.join(hit.document.text.split())[:100]}")
+            fate = "" if step.kept is None else "kept     " if hit.document.id in step.kept else "dropped  "
+            lines.append(f"    {fate}{score}{hit.document.title}: {' '.join(hit.document.text.split())[:100]}")
     if episode.status == "error":
         return "\n".join(lines).rstrip()
     lines += ["", f"Answer: {episode.answer or '(none)'}   [{episode.status}]"]

@@ -43,15 +43,18 @@ def load_policy(
     adapter: Path | None = None,
     revision: str | None = None,
     tokenizer: Path | None = None,
+    begin_as: dict[str, str] | None = None,
 ) -> Policy:
     """Load a policy from a folder or hub id; `adapter` is a folder, saved by `Policy.save`, of a LoRA adapter on it.
 
     The tokenizer is the adapter's where there is one. `tokenizer` replaces the model's own by one that knows more
-    tokens, a format's tags: each new one begins as the mean of the tokens that spelt it before. `device` "auto" is
-    CUDA where there is one, else the CPU.
+    tokens, a format's tags: each new one begins as the mean of the tokens that spelt it before, or that spell the text
+    that `begin_as` gives for it. (A model of whole words spells all unknown words alike, and would have to learn first
+    to tell them apart.) `device` "auto" is CUDA where there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such model or adapter, or `tokenizer` numbers the model's tokens otherwise.
+        ConfigError: there is no such model or adapter, `tokenizer` numbers the model's tokens otherwise, or `begin_as`
+            names a token that is not new.
     """
     require_present(model, "policy")
     try:
@@ -66,12 +69,17 @@ def load_policy(
         reason = str(error).splitlines()[0]
         raise ConfigError(f"no causal language model at {what}: {reason}") from error
     if tokenizer is not None:
-        own = _extend(loaded, own, load_tokenizer(tokenizer))
+        own = _extend(loaded, own, load_tokenizer(tokenizer), begin_as or {})
+    elif begin_as:
+        raise ConfigError("load_policy: begin_as is for the new tokens of `tokenizer`, which is not given")
     return Policy(_placed(loaded, device), own)
 
 
 def _extend(
-    model: PreTrainedModel, old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase
+    model: PreTrainedModel,
+    old: PreTrainedTokenizerBase,
+    new: PreTrainedTokenizerBase,
+    begin_as: dict[str, str],
 ) -> PreTrainedTokenizerBase:
     """Give the model rows for the tokens that only the new tokenizer knows; returns the new tokenizer."""
     known, wanted = old.get_vocab(), new.get_vocab()
@@ -81,6 +89,8 @@ def _extend(
             f"{len(known)} tokens, {moved[0]!r} for one; make it from {old.name_or_path}"
         )
     added = {token: number for token, number in wanted.items() if token not in known}
+    if strange := sorted(set(begin_as) - set(added)):
+        raise ConfigError(f"begin_as names {strange[0]!r}, which is no new token; new ones are {', '.join(added)}")
     if len(new) > embedding_rows(model):
         model.resize_token_embeddings(len(new), mean_resizing=False)
     tables = [
@@ -90,7 +100,7 @@ def _extend(
     with torch.no_grad():
         for table in {id(table): table for table in tables}.values():  # one where they are tied
             for token, number in added.items():
-                spelt = old(token, add_special_tokens=False).input_ids
+                spelt = old(begin_as.get(token, token), add_special_tokens=False).input_ids
                 table[number] = table[spelt].mean(dim=0)
     return new
 

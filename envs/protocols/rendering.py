@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from envs.types import Hit
 
 
-def render_hits(hits: Sequence[Hit]) -> str:
-    """`Doc 1(Title: …) text` a line, best first; empty for no hits."""
+def render_hits(hits: Sequence[Hit], *, first: int = 1) -> str:
+    """`Doc 1(Title: …) text` a line, best first, numbered from `first`; empty for no hits."""
     return "".join(
-        f"Doc {number}(Title: {hit.document.title}) {hit.document.text}\n" for number, hit in enumerate(hits, start=1)
+        f"Doc {number}(Title: {hit.document.title}) {hit.document.text}\n"
+        for number, hit in enumerate(hits, start=first)
     )

@@ -82,16 +82,17 @@ class PlanTeacher(WritesAtOnce):
         plan, steps = self._plan(request.episode.question), self._protocol.steps(request.episode)
         searches = sum(bool(step.query) for step in steps)
         moves: list[Move] = []
-        read, unsaid = plan.hops[searches - 1] if searches else None, ""
+        read, unsaid, seen = plan.hops[searches - 1] if searches else None, "", ()
         if read and "read" not in self._protocol.moves:
-            unsaid = f"{read.read_thought} "
+            unsaid, seen = f"{read.read_thought} ", read.documents
         elif read and sum(bool(step.claim) for step in steps) < searches:
             moves.append(Move("read", read.answer, read.read_thought))
         if searches == len(plan.hops):
-            moves.append(Move("conclude", plan.answer, unsaid + plan.thought))
+            moves.append(Move("conclude", plan.answer, unsaid + plan.thought, seen))
             return written_turn(self._protocol, request, moves)
         hop = plan.hops[searches]
-        turn = written_turn(self._protocol, request, [*moves, Move("search", hop.query, unsaid + hop.search_thought)])
+        moves.append(Move("search", hop.query, unsaid + hop.search_thought, seen))
+        turn = written_turn(self._protocol, request, moves)
         action = self._protocol.parse(request.episode, turn)
         if action.kind == "query":  # as the retriever will see it
             self._documents[action.text] = tuple(dict.fromkeys(self.documents(action.text) + hop.documents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,10 +66,15 @@ class Oracle:
 
         A step with a query and a claim is valid if both are, one with neither is not. A true claim settles its hop;
         in a format without claims a valid query does. The look-ups of a comparison may come in either order.
+
+        Where passages are selected, a hop is settled by keeping its entity's passage. A selection is valid if it keeps
+        the next open hop's, if that is shown, and none but those of open hops; a step that neither searches nor selects
+        if no hop is open.
         """
         question, steps = episode.question, episode.steps
         hops = self._world.lookups(question.id)
-        trail = _Trail(self._world, self._reader, hops, is_comparison(question.id))
+        selects = any(step.kept is not None for step in steps)
+        trail = _Trail(self._world, self._reader, hops, is_comparison(question.id), selects)
         answers = {normalize_answer(answer) for answer in question.answers}
         if steps and not any(map(_shows_reasoning, steps)):
             unknown = (None,) * len(steps)
@@ -97,8 +103,8 @@ def _shows_reasoning(step: Step) -> bool:
 class _Trail:
     """How far an episode has come: the hops still `open`, and what the last query asked and found."""
 
-    def __init__(self, world: World, reader: Reader, hops: tuple[Hop, ...], any_order: bool) -> None:
-        self._world, self._reader, self._any_order = world, reader, any_order
+    def __init__(self, world: World, reader: Reader, hops: tuple[Hop, ...], any_order: bool, selects: bool) -> None:
+        self._world, self._reader, self._any_order, self._selects = world, reader, any_order, selects
         self.open = list(hops)
         self._known = {hop.subject.id for hop in (hops if any_order else hops[:1])}
         self._settled: list[Hop] = []
@@ -111,8 +117,10 @@ class _Trail:
         right = not step.query or self._query(step)
         if step.query and not step.claim:
             return right
+        if step.kept is not None:
+            return self._select(step.kept, {hit.document.id for hit in step.hits})
         if step.claim is None:
-            return False
+            return self._selects and not self.open
         claimed = self._recall(step.claim) if step.recall else self._claim(step.claim)
         return right and claimed
 
@@ -126,11 +134,19 @@ class _Trail:
         self._found = frozenset(hit.document.id for hit in step.hits)
         if hop is None or hop.subject.id not in self._found or hop in self._awaiting:
             return False
-        if step.claim is None:
-            self._settle(hop)
-        else:
+        if step.claim is not None:
             self._awaiting.append(hop)
+        elif not self._selects:
+            self._settle(hop)
         return True
+
+    def _select(self, kept: Sequence[str], shown: set[str]) -> bool:
+        """Settles every hop whose passage is kept, in whatever order."""
+        needed = {hop.subject.id for hop in self._reachable()} & shown
+        useful = {hop.subject.id for hop in self.open}
+        for hop in [hop for hop in self.open if hop.subject.id in kept]:
+            self._settle(hop)
+        return needed <= set(kept) <= useful
 
     def _claim(self, claim: str) -> bool:
         """Settles the next open hop where the claim is true of it, whatever the query was worth."""

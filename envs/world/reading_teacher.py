@@ -19,6 +19,7 @@ from envs.world.facts import Hop, World
 from envs.world.flaws import Flaws, answered, lookups
 from envs.world.questions import is_comparison
 from envs.world.relations import RELATIONS
+from envs.world.rule_reader import shown_documents
 from envs.world.teacher import THOUGHTS, UNKNOWN
 
 GUESS = 0.1  # probability of every token of a value that the teacher cannot know
@@ -65,7 +66,8 @@ class ReadingTeacher(WritesAtOnce):
         flaw = self._flaws.choose(needed, fate)
         hops, comparison = lookups(self._world, needed, flaw, fate), is_comparison(episode.question.id)
         at = settled(hops, self._claims(episode), comparison=comparison)
-        alone, shown = not (episode.turns and episode.turns[-1].hits), self._shown(request)
+        alone = not (episode.turns and episode.turns[-1].hits)
+        shown = shown_documents(self._protocol.codec, request)
         moves: list[Move] = []
         for hop in hops[at:]:
             if not (alone or hop.known or hop.subject.id in shown):
@@ -82,13 +84,6 @@ class ReadingTeacher(WritesAtOnce):
     def _claims(self, episode: Episode) -> list[str]:
         steps = self._protocol.steps(episode)
         return [step.claim for step in steps if step.spans and step.claim and step.kind != "answer"]
-
-    def _shown(self, request: Request) -> frozenset[str]:
-        """Ids of the documents whose text stands in the context, uncut."""
-        codec = self._protocol.codec
-        context = codec.decode(request.prefix())
-        documents = {hit.document.id: hit.document.text for turn in request.episode.turns for hit in turn.hits}
-        return frozenset(id_ for id_, text in documents.items() if codec.decode(codec.data(text)).strip() in context)
 
     def _phrase(self, hop: Hop, rng: Random) -> str:
         return rng.choice(RELATIONS[hop.relation].phrases[: self._paraphrases]).format(x=hop.subject.title)

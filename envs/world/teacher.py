@@ -124,7 +124,8 @@ class Teacher(WritesAtOnce):
         if past.unread is not None:
             hop, found = past.unread
             read = self._thought("found" if found else "missing", hop, rng)
-            moves[0] = replace(moves[0], thought=f"{read} {moves[0].thought}")
+            documents = (hop.subject.id,) if found else ()
+            moves[0] = replace(moves[0], thought=f"{read} {moves[0].thought}", documents=documents)
         return moves
 
     def _states(self, episode: Episode, hop: Hop) -> bool:

@@ -72,6 +72,50 @@ def test_the_best_and_the_worst_of_a_question_are_shown_and_what_is_unscored_is_
     assert len(list(best_and_worst(iteration(), questions=1))) == 2
 
 
+def gathered() -> Episode:
+    """One agent searches, another keeps one passage of two, the first stops, a third answers."""
+    hits = tuple(Hit(Document(name, f"Title {name}", "text")) for name in ("d1", "d2"))
+    agents = ("decider", "selector", "decider", "reader")
+    turns = [Turn(agent, (), (1,), (0.0,), "stop", agent, text=agent) for agent in agents]
+    steps = (
+        Step("query", True, ((0, 0, 1),), query="who?", said="I ask", hits=hits),
+        Step("keep", True, ((1, 0, 1),), said="2", hits=hits, kept=("d2",)),
+        Step("stop", True, ((2, 0, 1),), said="enough"),
+        Step("answer", True, ((3, 0, 1),), claim="Jane", said="Jane"),
+    )
+    return Episode(Question("q", "Who?", ("Jane",)), (0,), turns, "answered", "Jane", steps)
+
+
+GATHERED = """\
+    Question: Who?
+    Accepted: Jane
+
+    1. decider, query: who?
+       evidence: none
+       said: I ask
+       passages: Title d1, Title d2
+    2. selector, keep:
+       said: 2
+       passages: Title d1, Title d2
+       kept: Title d2
+       dropped: Title d1
+    3. decider, stop:
+       evidence: Title d2
+       said: enough
+    4. reader, answer: Jane
+       evidence: Title d2
+       said: Jane
+
+    Answer:   Jane [answered]
+              reward 1.000"""
+
+
+def test_of_several_agents_each_is_named_with_what_it_saw_kept_and_dropped() -> None:
+    nothing = torch.zeros(1, 4)
+    scores = Scores(nothing, nothing.bool(), torch.ones(1), {})
+    assert episode_text(Iteration([gathered()], 1, scores, nothing), 0) == GATHERED
+
+
 def test_tensorboard_gets_them_every_nth_iteration(tmp_path: Path) -> None:
     class Logged(Callback):
         def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:

@@ -15,8 +15,11 @@ from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
 from envs.packing import SequenceBatch, collate
 from envs.protocols.prorag import ProRAG
+from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
+from envs.protocols.sirag_parse import TAGS as SIRAG_TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
+from envs.sampling import ByAgent
 from envs.types import Document, Episode, Limits, Question
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
@@ -70,6 +73,45 @@ def test_the_policys_tokens_train_and_nothing_else_does(tmp_path: Path) -> None:
             assert "said the passage" not in trained_text(batch, row)
             rows += 1
     assert rows == 8
+
+
+def played_by_three(count: int = 4) -> list[Episode]:
+    """Episodes of SIRAG, whose third agent is frozen where it is sampled."""
+    protocol = SIRAG(byte_tokenizer(SIRAG_TAGS))  # type: ignore[arg-type]
+    ask = "<decision>retrieve</decision><query>x</query>"
+    written = {
+        DECISION_MAKER: lambda episode: ask if not episode.turns else "<decision>stop</decision>",
+        KNOWLEDGE_SELECTOR: lambda _: "<keep>1</keep>",
+        GENERATOR: lambda _: "Ada",
+    }
+    sampler = ByAgent({agent: Scripted(protocol.codec.control, said) for agent, said in written.items()})
+    environment = RetrievalEnvironment(protocol, FixedRetriever([POISON]), limits=Limits(total_tokens=20_000))
+    return rollout(environment, sampler, [Question(f"q{n}", "Who?", ("x",)) for n in range(count)], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("agents", "said"),
+    [
+        (None, {"retrieve", "stop", "keep"}),
+        (["decision_maker"], {"retrieve", "stop"}),
+        (["knowledge_selector"], {"keep"}),
+        (["generator"], {"Ada"}),
+        (["knowledge_selector", "generator"], {"keep", "Ada"}),
+    ],
+)
+def test_the_turns_of_the_named_agents_are_trained_and_no_other_s(tmp_path: Path, agents: Any, said: set[str]) -> None:
+    codec = SIRAG(byte_tokenizer(SIRAG_TAGS)).codec  # type: ignore[arg-type]
+    seen: list[str] = []
+    for batch in data(tmp_path, played_by_three(), agents=agents).train_dataloader():
+        seen += [codec.decode(batch.ids_BT[row][batch.loss_mask_BT[row]].tolist()) for row in range(len(batch))]
+    assert len(seen) == 4 * (len(said))
+    assert {word for text in seen for word in ("retrieve", "stop", "keep", "Ada") if word in text} == said
+    assert not any("said the passage" in text for text in seen)
+
+
+def test_an_agent_without_a_turn_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no sequence of episode/1 with a turn of reader or judge is left"):
+        data(tmp_path, played_by_three(), agents=["reader", "judge"])
 
 
 def test_every_trained_token_belongs_to_the_step_that_it_was_written_in(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from common.errors import ConfigError
 from datamodules.tagged_tokenizer import TaggedTokenizer
@@ -79,6 +81,30 @@ def test_another_format_s_tags_and_words_leave_every_token_of_the_world_in_its_p
     rows = policy.model.get_input_embeddings().weight  # type: ignore[union-attr]
     assert len(rows) >= len(after)
     assert bool((rows[: len(before)] == old[: len(before)]).all())
+
+
+def test_new_tokens_may_begin_as_words_that_the_model_knows(tmp_path: Path) -> None:
+    """Its own spelling makes one unknown word of all that a model of whole words does not know."""
+    tags = ["<weigh>", "<judge>"]
+    taught(WORLD_BASE, tmp_path, tags=tags, words=("Wait Conclude",))
+    new = load_tokenizer(tmp_path / "tokenizer").get_vocab()
+
+    def rows(**settings: Any) -> torch.Tensor:
+        policy = load_policy(str(WORLD_BASE), tokenizer=tmp_path / "tokenizer", device="cpu", **settings)
+        return policy.model.get_input_embeddings().weight.detach()  # type: ignore[union-attr]
+
+    alike = rows()
+    assert torch.equal(alike[new["Wait"]], alike[new["Conclude"]])
+    assert torch.equal(alike[new["<weigh>"]], alike[new["<judge>"]])
+    told = rows(begin_as={"Conclude": "so", "<judge>": "to tell"})
+    assert torch.equal(told[new["Conclude"]], alike[new["so"]])
+    assert torch.allclose(told[new["<judge>"]], (alike[new["to"]] + alike[new["tell"]]) / 2)
+    for token in (*tags[:1], "Wait", "so"):
+        assert torch.equal(told[new[token]], alike[new[token]]), "the others begin as before"
+    with pytest.raises(ConfigError, match="begin_as names 'so', which is no new token"):
+        rows(begin_as={"so": "tell"})
+    with pytest.raises(ConfigError, match="begin_as is for the new tokens of `tokenizer`"):
+        load_policy(str(WORLD_BASE), device="cpu", begin_as={"Wait": "so"})
 
 
 def test_teaching_twice_adds_nothing(plain: Path, tmp_path: Path) -> None:

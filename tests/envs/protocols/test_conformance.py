@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from envs.protocols.direct import Direct
@@ -11,6 +13,8 @@ from envs.protocols.iter_retgen import IterRetGen
 from envs.protocols.prorag import ProRAG
 from envs.protocols.search_o1 import TAGS as SEARCH_O1_TAGS
 from envs.protocols.search_o1 import SearchO1
+from envs.protocols.sirag import SIRAG
+from envs.protocols.sirag_parse import TAGS as SIRAG_TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
@@ -57,6 +61,13 @@ def test_flare() -> None:
 @pytest.mark.parametrize("trains", [False, True])
 def test_search_o1(tags: tuple[str, ...], trains: bool) -> None:
     check_protocol(SearchO1(byte_tokenizer(tags), trains_reader=trains), HOPS, "Ada Lovelace")
+
+
+@pytest.mark.parametrize("tags", [SIRAG_TAGS, ()])
+@pytest.mark.parametrize("kept", [(), ("d0",), tuple(f"d{number}" for number in range(9))])
+def test_sirag(tags: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    script = [SEARCH, replace(MORE, documents=kept), ANSWER]
+    check_protocol(SIRAG(byte_tokenizer(tags)), script, "Ada Lovelace")
 
 
 def test_a_format_with_every_move() -> None:

@@ -22,11 +22,14 @@ from datamodules.sources.twowiki import TwoWiki
 from envs.interfaces import Protocol
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
+from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
+from envs.protocols.sirag_parse import TAGS
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
 from envs.retrievers.gold_among import GoldAmong
 from envs.rollout import rollout
+from envs.sampling import ByAgent
 from envs.teachers.gold_plans import GoldPlans
 from envs.teachers.plans import Plan, PlannedHop, PlanTeacher
 from envs.teachers.wording import natural
@@ -83,6 +86,32 @@ def test_musique_references_and_shorthand_become_questions(tmp_path: Path) -> No
     ]
     for number, title in ((0, "The Reed"), (2, "Tarn"), (4, "Juno Pell")):
         assert title in {hit.document.title for hit in three.turns[number].hits}
+
+
+def test_in_a_format_that_selects_passages_the_gold_ones_are_kept(tmp_path: Path) -> None:
+    """MuSiQue names them by id, 2WikiMultiHopQA by title."""
+    protocol = SIRAG(byte_tokenizer(TAGS), retrievals=4)  # type: ignore[arg-type] (a loaded one will do)
+    for source in (MuSiQue(FIXTURES / "musique.jsonl"), TwoWiki(FIXTURES / "2wikimultihopqa.json")):
+        folder = tmp_path / type(source).__name__
+        CorpusData(source).make(folder, seed=0, rank=0, world_size=1)
+        teacher, corpus = PlanTeacher(protocol, GoldPlans()), folder / "data" / "corpus.jsonl"
+        environment = RetrievalEnvironment(protocol, GoldAmong(BM25(corpus), teacher, corpus), limits=ROOMY)
+        agents = dict.fromkeys((DECISION_MAKER, KNOWLEDGE_SELECTOR, GENERATOR), teacher)
+        for episode in rollout(environment, ByAgent(agents), list(source), seed=0):
+            gold = episode.question.gold
+            assert gold is not None
+            assert protocol.valid(episode), said(episode)
+            wanted = {name for step in gold.steps for name in step.documents}
+            selections = [step for step in episode.steps if step.kept is not None]
+            assert any(step.kept for step in selections)
+            assert all({*step.kept} <= named(step.hits, wanted) for step in selections)  # type: ignore[misc]
+            kept = {name for step in selections for name in step.kept or ()}
+            assert kept == named([hit for turn in episode.turns for hit in turn.hits], wanted)
+
+
+def named(hits: Sequence[Hit], names: set[str]) -> set[str]:
+    """Ids of the documents with one of these ids or titles."""
+    return {hit.document.id for hit in hits if {hit.document.id, hit.document.title} & names}
 
 
 def test_twowiki_comparisons_end_with_the_gold_answer(tmp_path: Path) -> None:

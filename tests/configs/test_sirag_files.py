@@ -1,0 +1,54 @@
+"""SIRAG's experiments: two agents with weights of their own, a generator that no stage of theirs trains."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import train
+from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR
+from pipeline.loader import load
+
+FOLDER = Path(train.__file__).parent / "configs" / "sirag"
+AGENTS = (DECISION_MAKER, KNOWLEDGE_SELECTOR)
+
+
+def stages(name: str, output: Path) -> dict[str, Any]:
+    loaded = load(FOLDER / f"{name}.yaml", [f"output={output}"]).experiment.stages
+    return {key: asdict(value) for key, value in loaded.items()}
+
+
+@pytest.mark.parametrize("name", ["sirag", "sirag_qwen25_0.5b"])
+def test_each_agent_is_warmed_up_on_its_own_turns_alone_and_speaks_with_its_own_weights(
+    name: str, tmp_path: Path
+) -> None:
+    written = stages(name, tmp_path)
+    for agent in AGENTS:
+        warm_up = written[f"sirag_{agent}_sft"]
+        assert warm_up["data"]["agents"] == [agent]
+        assert warm_up["data"]["path"] == "${stage:sirag_teach}"
+        assert written["eval_sirag_sft"]["data"]["sampler"]["samplers"][agent]["policy"]["model"] == (
+            f"${{stage:sirag_{agent}_sft}}/model"
+        )
+    trained = {agent: written[f"sirag_{agent}_sft"]["module"]["policy"] for agent in AGENTS}
+    assert trained[DECISION_MAKER] == trained[KNOWLEDGE_SELECTOR], "both begin at the same model"
+
+
+def test_the_generator_answers_by_rule_and_the_trained_one_learns_from_flawless_episodes(tmp_path: Path) -> None:
+    written = stages("sirag", tmp_path)
+    everything = {name: stage["data"].get("sampler", {}).get("samplers") for name, stage in written.items()}
+    samplers = {name: agents for name, agents in everything.items() if agents}
+    by_rule = {name for name, agents in samplers.items() if agents[GENERATOR]["target"].endswith(":RuleReader")}
+    assert {"sirag_teach", "sirag_gold", "eval_sirag_teacher", "eval_sirag_sft"} <= by_rule
+    assert written["sirag_generator"]["data"]["agents"] == [GENERATOR]
+    assert written["sirag_generator"]["data"]["path"] == "${stage:sirag_gold}"
+    flawed = {name for name, agents in samplers.items() if any("flaws" in agents[agent] for agent in AGENTS)}
+    assert flawed == {"sirag_teach"}
+    assert samplers["eval_sirag_gold"][GENERATOR]["policy"]["model"] == "${stage:sirag_generator}/model"
+
+
+def test_the_system_s_stages_bear_its_name(tmp_path: Path) -> None:
+    assert all("sirag" in stage for stage in set(stages("sirag", tmp_path)) - {"world", "drills"})
