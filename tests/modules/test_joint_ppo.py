@@ -134,9 +134,9 @@ def test_an_agent_s_tokens_train_that_agent_alone(tmp_path: Path, alone: str) ->
 
 
 def test_a_batch_in_which_an_agent_has_no_row_steps_too(tmp_path: Path) -> None:
-    """The root never searches, so the picker has no turn at all; critic and asker train."""
+    """No query is read as one, so the picker has no turn at all; critic and asker train."""
     never = {"sampling": joint_settings()["rollout"]["sampling"]}
-    never["sampling"] = dataclasses.replace(never["sampling"], root=["b<step>"], depth=0)
+    never["sampling"] = dataclasses.replace(never["sampling"], root=["a", "b"], depth=0)
     begun = {agent: weights(policy) for agent, policy in two_policies().items()}
 
     class NoQuery(AskAndPick):

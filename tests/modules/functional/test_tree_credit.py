@@ -63,5 +63,5 @@ def test_what_is_unknown_has_no_advantage_and_is_no_leaf() -> None:
 
 
 def test_it_needs_a_critic() -> None:
-    with pytest.raises(MissingInput, match="train with modules.joint_ppo:JointPPO"):
+    with pytest.raises(MissingInput, match=r"train with modules\.joint_ppo:JointPPO"):
         tree_gae(dataclasses.replace(INPUTS, values_BT=None))
