@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +46,7 @@ class ByAgent:
     """A `Sampler` that routes each request to the sampler of its agent.
 
     `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
-    Temperature and top-p are the first agent's.
+    Agents that share a sampler and load different policies get one each. Temperature and top-p are the first agent's.
 
     Args:
         samplers: by the name of the agent that requests carry.
@@ -99,6 +100,8 @@ class ByAgent:
                     f"agent '{agent}' samples at temperature {sampler.temperature} and top_p {sampler.top_p}, the "
                     f"first of samplers at {self.temperature} and {self.top_p}: agents that load policies must be alike"
                 )
+            if any(self.samplers[other] is sampler and policy[other] is not own for other in policy if other != agent):
+                self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
             sampler.load(own)
 
 
