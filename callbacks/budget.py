@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks.rollout import RolloutCallback, rollout_of
 from common.accounts import Counting, tokens_in
 from common.errors import ConfigError
-from modules.training import Training
+from modules.training import BaseTraining
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class TokenBudget(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._rollout = rollout_of(trainer)
-        if self._rollout is None or not isinstance(pl_module, Training):
+        if self._rollout is None or not isinstance(pl_module, BaseTraining):
             raise ConfigError("TokenBudget needs a callbacks.rollout:RolloutCallback beside it")
         if not isinstance(self._rollout.sampler, Counting):
             kind = type(self._rollout.sampler).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -18,10 +18,13 @@ class Learner(typing.Protocol):
     """What the callback needs of the training module, which is the algorithm (`modules.grpo:GRPO`).
 
     `smallest_group` is how many episodes of a question its credit needs, `resample_rounds` how often at most groups
-    whose advantages are all 0 are replaced by groups of other questions.
+    whose advantages are all 0 are replaced by groups of other questions. `policy` is what samplers load: one policy, or
+    several by agent (`envs.sampling:ByAgent`).
     """
 
-    policy: Policy
+    @property
+    def policy(self) -> Policy | Mapping[str, Policy]: ...
+
     temperature: float
     credit: Credit
     smallest_group: int
@@ -37,6 +40,12 @@ class Learner(typing.Protocol):
 
     def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
         """What the loss reads of every sampled token, `[B, T]` by name; here ranks may share their statistics."""
+        ...
+
+    def rows(
+        self, episodes: Sequence[Episode], inputs: CreditInputs, kept_B: Tensor, channels: Mapping[str, Tensor]
+    ) -> list[list[PackedSequence]]:
+        """The training sequences of each episode with those channels."""
         ...
 
 

@@ -28,7 +28,7 @@ from evaluation.rollout_metrics import measure, search_truth
 from modules.functional.credit import Credit, CreditInputs, MissingInput
 from modules.rewards.terms import Scores, Term, combine, read_terms
 from modules.sharding import gathered
-from modules.training_rows import credit_inputs, flat_groups, step_means, token_advantages, training_rows
+from modules.training_rows import credit_inputs, flat_groups, in_places, step_means, token_advantages
 
 
 class ScoringError(UserError):
@@ -122,7 +122,7 @@ class RolloutCallback(Callback):
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
         kept_B = module.trained_episodes(inputs, advantages_BT)
         channels = module.token_channels(inputs, advantages_BT, kept_B)
-        data.fill(training_rows(episodes, kept_B.tolist(), channels))
+        data.fill(in_places(episodes, module.rows(episodes, inputs, kept_B, channels), data.group_size))
 
         per_step = advantages.shape == inputs.step_lengths_BS.shape
         advantages_BS = advantages if per_step else step_means(advantages_BT, inputs.step_lengths_BS)
@@ -229,8 +229,9 @@ def _no_other_ranks(sums: Tensor) -> Tensor:
 
 
 def _tokens(episodes: Sequence[Episode]) -> int:
-    """Sampled tokens."""
-    return sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
+    """Sampled tokens; those of a turn that several episodes share count once."""
+    turns = {id(turn): turn for episode in episodes for turn in episode.turns}
+    return sum(len(turn.action_ids) for turn in turns.values())
 
 
 def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]:

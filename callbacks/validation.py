@@ -15,7 +15,7 @@ from envs.rollout import rollout
 from evaluation.evaluate import Benchmark
 from evaluation.scoring import RATES, Row, score
 from modules.sharding import gathered
-from modules.training import Training
+from modules.training import BaseTraining
 
 MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 
@@ -54,7 +54,7 @@ class Validation(Callback):
         self.pool = pool
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not isinstance(pl_module, Training):
+        if not isinstance(pl_module, BaseTraining):
             raise ConfigError("Validation goes with a module that trains a policy, such as modules.grpo:GRPO")
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
@@ -73,7 +73,7 @@ class Validation(Callback):
 
         The Trainer's own point for an epoch lies one update early, where the start of training is drawn.
         """
-        assert isinstance(pl_module, Training)
+        assert isinstance(pl_module, BaseTraining)
         start = time.perf_counter()
         self.sampler.load(pl_module.policy)
         training = pl_module.model.training

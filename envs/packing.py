@@ -23,7 +23,8 @@ _Item = TypeVar("_Item")
 class PackedSequence:
     """A training sequence as tensors of length T, a fraction of the size of its tuples.
 
-    `channels` are more float tensors of length T, by name out of `CHANNELS`; 0 where nothing is trained.
+    `channels` are more float tensors of length T, by name out of `CHANNELS`; 0 where nothing is trained. `owner` names
+    the model that reads it, where a module trains several.
     """
 
     ids_T: Tensor
@@ -31,6 +32,7 @@ class PackedSequence:
     step_index_T: Tensor
     logps_T: Tensor
     channels: dict[str, Tensor] = field(default_factory=dict)
+    owner: str = ""
 
     def __len__(self) -> int:
         return len(self.ids_T)
@@ -58,6 +60,7 @@ class SequenceBatch:
         step_index_BT: `[B, T]` int64, the step of each of those, -1 elsewhere.
         logps_BT: `[B, T]` float32, stored log-probabilities, 0 elsewhere.
         channels: those that all sequences have, by name: `[B, T]` float32, 0 elsewhere.
+        owners: B names of the models that read the rows, where a module trains several.
     """
 
     ids_BT: Tensor
@@ -66,9 +69,29 @@ class SequenceBatch:
     step_index_BT: Tensor
     logps_BT: Tensor
     channels: dict[str, Tensor] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids_BT)
+
+    def of(self, owner: str) -> SequenceBatch:
+        """The rows of one model, without columns of padding alone; an untrained row where it has none."""
+        rows = [row for row, name in enumerate(self.owners) if name == owner]
+        if not rows:
+            return collate([PackedSequence.untrained()])._changed(lambda tensor_BT: tensor_BT.to(self.ids_BT.device))
+        longest = int(self.attention_BT[rows].sum(dim=1).max())
+        return self._changed(lambda tensor_BT: tensor_BT[rows, :longest])
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> SequenceBatch:
+        """With all tensors changed alike; without owners."""
+        return SequenceBatch(
+            ids_BT=change(self.ids_BT),
+            attention_BT=change(self.attention_BT),
+            loss_mask_BT=change(self.loss_mask_BT),
+            step_index_BT=change(self.step_index_BT),
+            logps_BT=change(self.logps_BT),
+            channels={name: change(values_BT) for name, values_BT in self.channels.items()},
+        )
 
 
 def pack(sequence: TrainingSequence) -> PackedSequence:
@@ -96,6 +119,7 @@ def collate(sequences: Sequence[PackedSequence], pad_id: int = 0) -> SequenceBat
         step_index_BT=padded([s.step_index_T for s in sequences], -1).long(),
         logps_BT=padded([s.logps_T for s in sequences], 0.0),
         channels={name: padded([s.channels[name] for s in sequences], 0.0) for name in channels},
+        owners=tuple(s.owner for s in sequences),
     )
 
 

@@ -21,6 +21,7 @@ class Request:
         context: replaces the episode's context where a protocol re-renders it; the environment encodes the pieces.
         trains: whether the turn is trained; a frozen generator's never is.
         forced_ids: the turn itself, to be scored and not sampled.
+        first_ids: how the turn begins: these tokens are scored, those after them sampled.
         max_tokens: None means the environment's limit of a turn.
         context_ids: the encoded `context`, set by the environment.
         seed: of the turn's random numbers, set by the environment.
@@ -34,6 +35,7 @@ class Request:
     context: tuple[Piece, ...] | None = None
     trains: bool = True
     forced_ids: tuple[int, ...] | None = None
+    first_ids: tuple[int, ...] = ()
     max_tokens: int | None = None
     context_ids: tuple[int, ...] | None = None
     seed: int = 0

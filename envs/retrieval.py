@@ -86,7 +86,7 @@ class RetrievalEnvironment:
             ids = self._encode(episode, upcoming.context, room)
             upcoming = dataclasses.replace(upcoming, context_ids=ids)
         room = self.limits.total_tokens - len(upcoming.prefix())
-        if room < len(upcoming.forced_ids or (0,)):
+        if room < len(upcoming.forced_ids or (*upcoming.first_ids, 0)):
             sampled = any(turn.finish != "scripted" for turn in episode.turns)
             episode.truncations["total" if sampled else "prompt"] = 1
             return self._finish(episode, "token_budget")

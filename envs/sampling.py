@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,12 +46,14 @@ class ByAgent:
     """A `Sampler` that routes each request to the sampler of its agent.
 
     `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
+    Agents that share a sampler and load different policies get one each. Temperature and top-p are the first agent's.
 
     Args:
         samplers: by the name of the agent that requests carry.
 
     Raises:
-        ConfigError: there is none; on submitting, a request names an agent that has none.
+        ConfigError: there is none; on submitting, a request names an agent that has none; on loading, there is a policy
+            for an agent that has none, or two that load sample differently.
     """
 
     def __init__(self, samplers: Mapping[str, Sampler]) -> None:
@@ -87,7 +90,19 @@ class ByAgent:
 
     def load(self, policy: Mapping[str, Any]) -> None:
         for agent, own in policy.items():
-            self.samplers[agent].load(own)
+            if agent not in self.samplers:
+                raise ConfigError(
+                    f"there is a policy for agent '{agent}', but samplers has only {', '.join(self.samplers)}"
+                )
+            sampler = self.samplers[agent]
+            if (sampler.temperature, sampler.top_p) != (self.temperature, self.top_p):
+                raise ConfigError(
+                    f"agent '{agent}' samples at temperature {sampler.temperature} and top_p {sampler.top_p}, the "
+                    f"first of samplers at {self.temperature} and {self.top_p}: agents that load policies must be alike"
+                )
+            if any(self.samplers[other] is sampler and policy[other] is not own for other in policy if other != agent):
+                self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
+            sampler.load(own)
 
 
 class Greedy:

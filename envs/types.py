@@ -194,6 +194,7 @@ class Episode:
 
     `iteration` and `sample` tell attempts at the same question apart; all random numbers derive from them.
     `truncations` counts cuts by name (`turn`, `observation`, `total`, `prompt`); `error` says why status is `error`.
+    `weight` is what its policy loss is to be multiplied by, where an action of it was given and not sampled.
     """
 
     question: Question
@@ -206,6 +207,7 @@ class Episode:
     sample: int = 0
     truncations: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    weight: float = 1.0
 
     def context(self) -> tuple[int, ...]:
         """The token ids that the next turn continues, unless it re-renders its context."""

@@ -7,7 +7,7 @@ what; `training_step` is the loss, with the frozen reference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError
-from envs.packing import SequenceBatch
+from envs.packing import PackedSequence, SequenceBatch
 from envs.types import Episode
 from modules.estimates import token_estimates
 from modules.functional.credit import Credit, CreditInputs, Estimates
@@ -35,7 +35,7 @@ from modules.policy import Policy
 from modules.reference import frozen_reference, reference_logprobs
 from modules.sequence_logprobs import scatter_to_tokens, sequence_logprobs, trained_logits
 from modules.training import Training
-from modules.training_rows import flat_groups
+from modules.training_rows import flat_groups, training_rows
 
 
 class GRPO(Training):
@@ -147,6 +147,12 @@ class GRPO(Training):
         if self.importance_cap is not None and inputs.old_logps_BT is not None:
             channels["old_logps"] = inputs.old_logps_BT
         return channels
+
+    def rows(
+        self, episodes: Sequence[Episode], inputs: CreditInputs, kept_B: Tensor, channels: Mapping[str, Tensor]
+    ) -> list[list[PackedSequence]]:
+        """The training sequences of each episode; see `modules.training_rows.training_rows`."""
+        return training_rows(episodes, kept_B.tolist(), channels)
 
     def training_step(self, batch: SequenceBatch, index: int) -> Tensor:
         return self.mean_loss(self.policy_loss(batch, index), self._count(batch))

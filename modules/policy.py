@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -139,6 +141,22 @@ def random_policy(
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     return Policy(_placed(model, device), loaded)
+
+
+def separate(policies: Mapping[str, Policy], *, shared: bool = False) -> dict[str, Policy]:
+    """The policies by name, no two of which are one model: copies where they are.
+
+    Args:
+        shared: a copy has layers of its own around the same weights, for adapters on one backbone.
+    """
+    made: dict[str, Policy] = {}
+    for name, policy in policies.items():
+        model = policy.model
+        if any(other.model is model for other in made.values()):
+            weights = {id(weight): weight for weight in model.parameters()} if shared else {}
+            model = copy.deepcopy(model, weights)  # pyright: ignore[reportArgumentType]
+        made[name] = Policy(model, policy.tokenizer)
+    return made
 
 
 def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:

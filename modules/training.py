@@ -46,32 +46,30 @@ class Loss:
         return [parameter for module in self.modules for parameter in module.parameters() if parameter.requires_grad]
 
 
-class Training(LightningModule):
-    """Trains a policy. A subclass computes sums in `training_step` and passes them to `mean_loss`.
+class BaseTraining(LightningModule):
+    """Trains one policy or several. A subclass computes sums in `training_step` and passes them to `mean_losses`.
 
     Sums are divided by their counts only when the optimiser steps, over all ranks and accumulated batches, so a step
     is the same however its rows were shared out.
 
+    Attributes:
+        policy: what samplers load: a policy, or several by agent (`envs.sampling:ByAgent`).
+        model: the module of what is trained of it.
+        progress: the share of a budget that is spent, in [0, 1]; set before the optimiser is configured.
+
     Args:
-        policy: what is trained.
-        optimizer: how.
-        lora: train adapters in place of the policy's weights; None trains them all.
-        gradient_checkpointing: recompute activations in the backward pass, for memory.
+        optimizer: how to train.
     """
 
-    def __init__(
-        self, policy: Policy, optimizer: Optimizer, *, lora: LoRA | None = None, gradient_checkpointing: bool = False
-    ) -> None:
+    policy: Any
+    model: Any
+
+    def __init__(self, optimizer: Optimizer) -> None:
         super().__init__()
-        self.policy, self.model, self.optimizer = policy, policy.model, optimizer
-        self.progress: Callable[[], float] | None = None  # of a budget; set before the optimiser is configured
+        self.optimizer = optimizer
+        self.progress: Callable[[], float] | None = None
         self.strict_loading = False  # a checkpoint holds only what trains
         self._seed = torch.initial_seed()
-        if lora is not None:
-            lora.apply(policy)
-        if gradient_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.model.train()  # models are loaded in evaluation mode, and Lightning leaves modes as they are
         self._sums: Tensor | None = None  # [losses, 2], totals and counts of an optimiser step so far
 
     def losses(self) -> dict[str, Loss]:
@@ -96,7 +94,10 @@ class Training(LightningModule):
                 'use {target: "modules.sharding:FSDP2"}'
             )
         mixed = self.trainer.precision == "bf16-mixed"
-        for module in self.children():
+        parts = [
+            part for one in self.children() for part in (one.values() if isinstance(one, nn.ModuleDict) else [one])
+        ]
+        for module in parts:
             if any(parameter.requires_grad for parameter in module.parameters()):
                 shard(
                     module, strategy.device_mesh["data_parallel"], mixed=mixed and isinstance(module, PreTrainedModel)
@@ -184,16 +185,46 @@ class Training(LightningModule):
             if clip := gradient_clip_val if loss.clip is None else loss.clip:
                 torch.nn.utils.clip_grad_norm_(loss.parameters(), clip)
 
-    def export(self, folder: Path) -> None:
-        """Write the trained policy to `folder/model`; called on every rank, rank 0 writes.
 
-        Adapters are merged into it in float32. They are also written alone, to `folder/adapter`: loaded on the base
-        that they were trained on, in its precision, they give exactly the policy that was trained.
-        """
-        state = full_state(self.model)
-        if not state:
-            return
-        Policy(whole(self.model, state), self.policy.tokenizer).save(folder / "model")
-        if has_adapters(self.model):
-            save_adapters(self.model, state, folder / "adapter")
-            self.policy.tokenizer.save_pretrained(str(folder / "adapter"))
+class Training(BaseTraining):
+    """Trains a policy.
+
+    Args:
+        policy: what is trained.
+        optimizer: how.
+        lora: train adapters in place of the policy's weights; None trains them all.
+        gradient_checkpointing: recompute activations in the backward pass, for memory.
+    """
+
+    policy: Policy
+    model: PreTrainedModel
+
+    def __init__(
+        self, policy: Policy, optimizer: Optimizer, *, lora: LoRA | None = None, gradient_checkpointing: bool = False
+    ) -> None:
+        super().__init__(optimizer)
+        self.policy, self.model = policy, policy.model
+        if lora is not None:
+            lora.apply(policy)
+        if gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.model.train()  # models are loaded in evaluation mode, and Lightning leaves modes as they are
+
+    def export(self, folder: Path) -> None:
+        """Write the trained policy to `folder/model`, adapters also alone to `folder/adapter`; see `export_policy`."""
+        export_policy(self.policy, folder / "model", folder / "adapter")
+
+
+def export_policy(policy: Policy, folder: Path, adapter: Path) -> None:
+    """Write a trained policy; called on every rank, rank 0 writes.
+
+    Adapters are merged into it in float32. They are also written alone: loaded on the base that they were trained on,
+    in its precision, they give exactly the policy that was trained.
+    """
+    state = full_state(policy.model)
+    if not state:
+        return
+    Policy(whole(policy.model, state), policy.tokenizer).save(folder)
+    if has_adapters(policy.model):
+        save_adapters(policy.model, state, adapter)
+        policy.tokenizer.save_pretrained(str(adapter))

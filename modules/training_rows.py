@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -27,7 +28,12 @@ def credit_inputs(
     """What a credit function reads of scored episodes; they come group by group."""
     estimates = estimates or Estimates()
     S = scores.step_mask_BS.shape[1]
-    kinds = [tuple(step.kind for step in episode.steps) for episode in episodes]
+    kinds = [[step.kind for step in episode.steps] for episode in episodes]
+    begun = [
+        [episode.turns[step.spans[0][0]] if step.spans else None for step in episode.steps] for episode in episodes
+    ]
+    turns = [[turn.uid if turn else "" for turn in row] for row in begun]
+    agents = [[turn.agent if turn else "" for turn in row] for row in begun]
     sampled_BT = _tokens(episodes, [[torch.tensor(turn.action_logps) for turn in e.turns] for e in episodes])
     trained = [[torch.full((len(turn.action_ids),), turn.trainable) for turn in e.turns] for e in episodes]
     return CreditInputs(
@@ -36,13 +42,19 @@ def credit_inputs(
         outcome_B=scores.outcome_B,
         group_size=group_size,
         step_lengths_BS=step_lengths(episodes, S),
-        step_kinds_BS=tuple(row + ("",) * (S - len(row)) for row in kinds),
+        step_kinds_BS=_padded(kinds, S),
+        step_turns_BS=_padded(turns, S),
+        step_agents_BS=_padded(agents, S),
         trained_BT=_tokens(episodes, trained).bool(),
         old_logps_BT=sampled_BT if estimates.old_logps_BT is None else estimates.old_logps_BT,
         values_BT=estimates.values_BT,
         reference_logps_BT=estimates.reference_logps_BT,
         sum_over_ranks=sum_over_ranks,
     )
+
+
+def _padded(rows: Sequence[Sequence[str]], S: int) -> tuple[tuple[str, ...], ...]:
+    return tuple((*row, *[""] * (S - len(row))) for row in rows)
 
 
 def _tokens(episodes: Sequence[Episode], turns: Sequence[Sequence[Tensor]]) -> Tensor:
@@ -126,6 +138,23 @@ def training_rows(
         _rows(mask_already_trained_turns(episode, trained), list(channels), means) if keep else []
         for episode, keep in zip(episodes, kept, strict=True)
     ]
+
+
+def in_places(
+    episodes: Sequence[Episode], rows: Sequence[Sequence[PackedSequence]], group_size: int
+) -> list[list[PackedSequence]]:
+    """The rows of B episodes in `group_size` places a question, for a buffer whose size is fixed.
+
+    A question may have any number of episodes, as a tree has paths: its first goes to its first place, and so on, from
+    the start again where there are more than places.
+    """
+    places: dict[str, list[list[PackedSequence]]] = {}
+    counts: Counter[str] = Counter()
+    for episode, own in zip(episodes, rows, strict=True):
+        of_question = places.setdefault(episode.question.id, [[] for _ in range(group_size)])
+        of_question[counts[episode.question.id] % group_size].extend(own)
+        counts[episode.question.id] += 1
+    return [place for of_question in places.values() for place in of_question]
 
 
 def mask_already_trained_turns(episode: Episode, trained: set[str]) -> Episode:

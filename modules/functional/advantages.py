@@ -88,7 +88,12 @@ def return_to_go(step_rewards_BS: Tensor, step_mask_BS: Tensor, *, group_size: i
 
 
 def batch_normalize(
-    values: Tensor, known: Tensor, *, sum_over_ranks: Callable[[Tensor], Tensor], eps: float = 1e-8
+    values: Tensor,
+    known: Tensor,
+    *,
+    sum_over_ranks: Callable[[Tensor], Tensor],
+    eps: float = 1e-8,
+    counted: Tensor | None = None,
 ) -> Tensor:
     """(value - mean) / (std + eps) over all known values of all ranks. Source: REINFORCE++, arXiv 2501.03262.
 
@@ -97,11 +102,12 @@ def batch_normalize(
     Args:
         values: of any shape.
         known: bool of that shape; what is not known is left out.
+        counted: bool of that shape, which values mean and std are of; None: all that are known.
 
     Returns:
         Of that shape; 0 where not known, and everywhere if the std is at most 1e-6.
     """
-    values_N = values[known].double()
+    values_N = values[known if counted is None else counted].double()
     sums_3 = torch.stack([torch.tensor(float(len(values_N))).double(), values_N.sum(), (values_N**2).sum()])
     count, total, squares = sum_over_ranks(sums_3)
     mean = total / count.clamp(min=1)

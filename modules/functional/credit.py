@@ -7,7 +7,8 @@ An episode with an unknown reward trains nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,9 @@ class CreditInputs:
         group_size: episodes a question.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
+        step_turns_BS: B rows of S uids of the turns in which the steps begin; empty beyond the last step. Where two
+            episodes are paths of one tree, steps that they share have the same.
+        step_agents_BS: B rows of S names, the agents that wrote the steps; empty beyond the last step.
         trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
         old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what `Estimates` has for them.
         values_BT: `[B, T]`, a critic's estimates; None without a critic.
@@ -73,6 +77,8 @@ class CreditInputs:
     group_size: int
     step_lengths_BS: Tensor | None = None
     step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
+    step_turns_BS: tuple[tuple[str, ...], ...] | None = None
+    step_agents_BS: tuple[tuple[str, ...], ...] | None = None
     trained_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
     values_BT: Tensor | None = None
@@ -170,6 +176,64 @@ def gae(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl_weight
             raise MissingInput("credit gae with a kl_weight needs the log-probs of a reference: give the module one")
         rewards_BT = rewards_BT - kl_weight * (inputs.old_logps_BT - inputs.reference_logps_BT)
     return generalized_advantages(rewards_BT, values_BT, known_BT, gamma=gamma, lam=lam)[0]
+
+
+def tree_credit(
+    leaf_rewards: Tensor | Sequence[float], process: Tensor | float, *, alpha: float = 0.5, beta: float = 0.5
+) -> Tensor:
+    """What an action of a tree is worth, a scalar: `alpha` * mean leaf reward + `beta` * process reward (SIRAG).
+
+    Args:
+        leaf_rewards: `[L]`, outcomes of the episodes that the action led to; it is in all their paths.
+        process: how reasonable the action itself was, in [0, 1]; unknown (NaN) counts where `beta` is not 0.
+    """
+    mean = torch.as_tensor(leaf_rewards, dtype=torch.float32).mean()
+    return alpha * mean + beta * torch.as_tensor(process, dtype=torch.float32) if beta else alpha * mean
+
+
+def tree_gae(
+    inputs: CreditInputs, *, alpha: float = 0.5, beta: float = 0.5, gamma: float = 1.0, lam: float = 0.95
+) -> Tensor:
+    """SIRAG's credit, `[B, T]`: `tree_credit` on the last token of an action, generalised over its own tokens.
+
+    An action is the part of a step that one agent wrote. Its credit holds the mean outcome of all that it led to, so
+    nothing that follows is added, neither later credits nor the value of the next state. An action that is in several
+    episodes has the same advantage in all of them. Where none of its leaves has a known outcome, or its process reward
+    is unknown, it has none (0).
+
+    Raises:
+        MissingInput: there are no values, or no turns of the steps.
+    """
+    mask_BT, lengths_BS, values_BT = inputs.trained_BT, inputs.step_lengths_BS, inputs.values_BT
+    if mask_BT is None or lengths_BS is None or values_BT is None or inputs.step_turns_BS is None:
+        raise MissingInput("credit tree_gae reads a critic's values: train with modules.joint_ppo:JointPPO")
+    credits_BS = _tree_credits(inputs, inputs.step_turns_BS, alpha, beta)
+    known_BS = credits_BS.isfinite()
+    rewards_BS = credits_BS.masked_fill(~known_BS, 0.0)
+    ends_BS = lengths_BS.cumsum(dim=1)
+    places_T = torch.arange(mask_BT.shape[1])
+    advantages_BT = torch.zeros_like(values_BT)
+    for s in range(lengths_BS.shape[1]):
+        inside_BT = (places_T >= (ends_BS - lengths_BS)[:, s, None]) & (places_T < ends_BS[:, s, None])
+        own_BT = inside_BT & mask_BT & known_BS[:, s, None]
+        rewards_BT = rewards_BS[:, s, None] * (own_BT & (own_BT.cumsum(1) == own_BT.sum(1, keepdim=True)))
+        advantages_BT += generalized_advantages(rewards_BT, values_BT, own_BT, gamma=gamma, lam=lam)[0]
+    return advantages_BT
+
+
+def _tree_credits(inputs: CreditInputs, step_turns_BS: Sequence[Sequence[str]], alpha: float, beta: float) -> Tensor:
+    """`[B, S]`: `tree_credit` of every step, NaN where it is unknown."""
+    leaves: dict[str, list[float]] = {}
+    for turns, outcome in zip(step_turns_BS, inputs.outcome_B, strict=True):
+        for turn in set(turns) if outcome.isfinite() else ():
+            leaves.setdefault(turn, []).append(float(outcome))
+    credits_BS = torch.full(inputs.step_mask_BS.shape, math.nan)
+    for row, turns in enumerate(step_turns_BS):
+        for column, turn in enumerate(turns):
+            if outcomes := leaves.get(turn):
+                process = inputs.step_rewards_BS[row, column]
+                credits_BS[row, column] = tree_credit(outcomes, process, alpha=alpha, beta=beta)
+    return credits_BS.masked_fill(~inputs.step_mask_BS, math.nan)
 
 
 def _sums(inputs: CreditInputs) -> Tensor:

@@ -52,6 +52,8 @@ class _Row:
         forced = self.request.forced_ids
         if forced is not None:
             self.finish = "stop" if len(self.ids) == len(forced) else None
+        elif len(self.ids) < len(self.request.first_ids):
+            return
         elif token in eos:
             self.finish = "eos"
         elif self.stops.ended(self.ids):
@@ -65,7 +67,7 @@ class InProcessSampler:
 
     `collect` samples one batch to its end: of the open requests those with the longest prefixes, the first submitted
     among equals. So what shares a batch is a function of config and token counts. `counts` has the tokens that were
-    sampled, by agent; forced ones are not sampled.
+    sampled, by agent; given ones are not sampled.
 
     Args:
         policy: the model and tokenizer; None where it comes by `load`, as in training.
@@ -154,7 +156,8 @@ class InProcessSampler:
         self._open = [row for row in self._open if id(row.request.episode) not in released]
 
     def _row(self, request: Request) -> _Row:
-        limit = request.max_tokens if request.forced_ids is None else len(request.forced_ids)
+        given = len(request.forced_ids or request.first_ids)
+        limit = given if request.forced_ids is not None else max(request.max_tokens or 0, given)
         if not limit:
             raise ValueError("a request needs max_tokens >= 1, which the environment sets, or forced_ids")
         if request.stop not in self._stops:
@@ -164,7 +167,7 @@ class InProcessSampler:
     def _turn(self, row: _Row) -> Turn:
         assert row.finish is not None
         if row.request.forced_ids is None:
-            self.counts[tokens_of(row.request.agent)] += len(row.ids)
+            self.counts[tokens_of(row.request.agent)] += len(row.ids) - len(row.request.first_ids)
         return row.request.turn(row.ids, row.logps, row.finish, self._decode(row.ids))
 
     def _reusable(self, row: _Row) -> tuple[int, Tensor]:
@@ -268,7 +271,7 @@ class InProcessSampler:
 
 def _forced(requests: Sequence[Request], step: int, device: torch.device) -> Tensor | None:
     """`[B]` int64: the token that each row is forced to take at this step, -1 where it samples; None where all do."""
-    forced = [request.forced_ids or () for request in requests]
+    forced = [request.forced_ids or request.first_ids for request in requests]
     if not any(forced):
         return None
     return torch.tensor([ids[step] if step < len(ids) else -1 for ids in forced], device=device)

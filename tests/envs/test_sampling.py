@@ -102,3 +102,24 @@ def test_episodes_go_on_as_soon_as_their_own_turn_is_done() -> None:
     questions: Sequence = [question(identity=f"q{number}") for number in range(2)]
     rollout(RetrievalEnvironment(PROTOCOL, FixedRetriever([])), sampler, questions, seed=0, pool=2)
     assert done == ["q0", "q0", "q0", "q1", "q1", "q1"]
+
+
+def test_agents_that_share_a_sampler_and_load_different_policies_get_one_each() -> None:
+    shared = agents()["policy"]
+    routed = ByAgent({"policy": shared, "reader": shared})
+    routed.load({"policy": "one", "reader": "other"})
+    assert [routed.samplers[agent].policy for agent in ("policy", "reader")] == ["one", "other"]  # pyright: ignore
+    routed.load({"policy": "two", "reader": "three"})
+    assert [routed.samplers[agent].policy for agent in ("policy", "reader")] == ["two", "three"]  # pyright: ignore
+    alike = ByAgent({"policy": shared, "reader": shared})
+    alike.load({"policy": "one", "reader": "one"})
+    assert alike.samplers["policy"] is alike.samplers["reader"]
+
+
+def test_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() -> None:
+    both = agents()
+    with pytest.raises(ConfigError, match="a policy for agent 'judge', but samplers has only policy, reader"):
+        ByAgent(both).load({"judge": "one"})
+    both["reader"].temperature = 0.5
+    with pytest.raises(ConfigError, match=r"agent 'reader' samples at temperature 0.5 and top_p 1.0, the first of"):
+        ByAgent(both).load({"policy": "one", "reader": "other"})

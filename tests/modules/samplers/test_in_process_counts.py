@@ -10,9 +10,16 @@ from tests.tiny import question
 from tests.toy_rl import small_policy
 
 
-def request(sample: int, agent: str = "policy", *, forced_ids: tuple[int, ...] | None = None) -> Request:
+def request(sample: int, agent: str = "policy", **given: tuple[int, ...]) -> Request:
     episode = Episode(question(), (1, 2), sample=sample)
-    return Request(episode, (), (), agent=agent, max_tokens=3, seed=sample, forced_ids=forced_ids)
+    return Request(episode, (), (), agent=agent, max_tokens=3, seed=sample, **given)
+
+
+def test_the_given_beginning_of_a_turn_does_not_count() -> None:
+    sampler = InProcessSampler(small_policy(), temperature=1.0)
+    sampler.submit([request(0, first_ids=(3, 4))])
+    [(_, turn)] = sampler.collect()
+    assert sampler.counts == {"account/tokens/policy": len(turn.action_ids) - 2}
 
 
 def test_sampled_tokens_count_by_agent_and_forced_ones_do_not() -> None:

@@ -66,6 +66,32 @@ def test_forced_ids_are_scored_and_not_sampled() -> None:
     assert changed.action_logps == pytest.approx(logps[range(len(other)), list(other)].tolist(), abs=1e-4)
 
 
+def test_a_turn_whose_beginning_is_given_is_scored_there_and_sampled_from_then_on() -> None:
+    free = lengths_and_limits()[1]
+    [sampled] = take_turns(InProcessSampler(POLICY, temperature=0.7), [free])
+    begun = dataclasses.replace(free, first_ids=sampled.action_ids[:2])
+    [again] = take_turns(InProcessSampler(POLICY, temperature=0.7), [begun])
+    assert again.action_ids == sampled.action_ids, "random numbers go by the token's place"
+    assert again.action_logps == pytest.approx(sampled.action_logps, abs=1e-4)
+    other = dataclasses.replace(free, first_ids=(40, 41, 42), max_tokens=5)
+    [changed] = take_turns(InProcessSampler(POLICY, temperature=0.7), [other])
+    assert (changed.action_ids[:3], len(changed.action_ids)) == ((40, 41, 42), 5)
+    ids = torch.tensor([[*free.prefix(), *changed.action_ids]])
+    logps = torch.log_softmax(POLICY.model(ids).logits[0, len(free.prefix()) - 1 : -1] / 0.7, dim=-1)
+    expected = logps[range(5), list(changed.action_ids)].tolist()
+    assert changed.action_logps == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_given_beginning_may_end_the_turn_and_cannot_be_cut() -> None:
+    tokenizer, free = POLICY.tokenizer, lengths_and_limits()[1]
+    stop = int(tokenizer.convert_tokens_to_ids("</answer>"))  # pyright: ignore[reportArgumentType]
+    ends = dataclasses.replace(free, stop=("</answer>",), first_ids=(40, stop, 41, stop))
+    longer = dataclasses.replace(free, first_ids=(40, 41, 42), max_tokens=2)
+    ended, whole = take_turns(InProcessSampler(POLICY, temperature=0.7), [ends, longer])
+    assert (ended.action_ids, ended.finish) == ((40, stop, 41, stop), "stop"), "it ends there, and no earlier"
+    assert (whole.action_ids, whole.finish) == ((40, 41, 42), "length")
+
+
 def test_the_longest_prefixes_are_sampled_first_and_come_back_in_the_order_of_submission() -> None:
     sampler, requests = InProcessSampler(POLICY, batch_size=2), lengths_and_limits()[::-1]
     sampler.submit(requests)

@@ -1,0 +1,62 @@
+"""Whose tokens are whose in episodes of several agents, and which of them count once though many episodes hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from envs.types import Episode, Turn
+from modules.functional.credit import CreditInputs
+from modules.training_rows import token_advantages
+
+
+def keeping(trains: Callable[[Turn], bool], episode: Episode) -> Episode:
+    """The episode with every turn masked that does not fulfil a condition."""
+    turns = [turn if trains(turn) else replace(turn, trainable=False) for turn in episode.turns]
+    return replace(episode, turns=turns)
+
+
+def only(agent: str, episode: Episode) -> Episode:
+    """The episode as one agent trains on it: the turns of all others are masked."""
+    return keeping(lambda turn: turn.agent == agent, episode)
+
+
+def tokens_of(agent: str, inputs: CreditInputs) -> Tensor:
+    """`[B, T]` bool: the trained tokens of an agent."""
+    assert inputs.step_agents_BS is not None
+    return _tokens([[name == agent for name in row] for row in inputs.step_agents_BS], inputs)
+
+
+def counted_once(inputs: CreditInputs, kept_B: Tensor) -> Tensor:
+    """`[B, T]` bool: the tokens that train, those of a turn that several kept episodes share in the first of them."""
+    assert inputs.step_turns_BS is not None
+    unknown, first = unknown_turns(inputs), dict[str, int]()
+    for row, turns in enumerate(inputs.step_turns_BS):
+        if kept_B[row]:
+            for turn in turns:
+                first.setdefault(turn, row)
+    return _tokens(
+        [
+            [first.get(turn) == row and turn not in unknown for turn in turns]
+            for row, turns in enumerate(inputs.step_turns_BS)
+        ],
+        inputs,
+    )
+
+
+def unknown_turns(inputs: CreditInputs) -> set[str]:
+    """The uids of turns that begin a step whose reward is unknown: a judge that failed gives no credit."""
+    assert inputs.step_turns_BS is not None
+    unknown_BS = inputs.step_mask_BS & inputs.step_rewards_BS.isnan()
+    return {inputs.step_turns_BS[row][column] for row, column in unknown_BS.nonzero()}
+
+
+def _tokens(steps: Sequence[Sequence[bool]], inputs: CreditInputs) -> Tensor:
+    """`[B, T]`: what is said of each step, for its trained tokens."""
+    assert inputs.step_lengths_BS is not None
+    assert inputs.trained_BT is not None
+    flags_BS = torch.tensor([list(row) for row in steps]).reshape(inputs.step_lengths_BS.shape)
+    return token_advantages(flags_BS.float(), inputs.step_lengths_BS).bool() & inputs.trained_BT
