@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -64,7 +64,9 @@ class Steps(Callback):
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if trainer.global_step > len(self.rows):
             self.rows.append({name: float(value) for name, value in trainer.logged_metrics.items()})
 
@@ -81,7 +83,8 @@ def fitted(
 ) -> tuple[Trainer, list[dict[str, float]]]:
     """A fit, and what it logged step by step; the reference is the policy itself unless said otherwise."""
     policy = policy or tiny_policy(byte_tokenizer())
-    module = DPO(policy, AdamW(lr), **({"reference": policy} | settings))
+    arguments: dict[str, Any] = {"reference": policy} | settings
+    module = DPO(policy, AdamW(lr), **arguments)
     steps = Steps()
     trainer = Trainer(
         accelerator="cpu",
@@ -130,9 +133,8 @@ def test_the_loss_is_that_of_the_last_turn_given_its_own_context(kind: type[OneM
         margins[False].append(0.3 * ((chosen - old_chosen) - (rejected - old_rejected)))
         margins[True].append(0.3 * (chosen - rejected))
         drifts.append(chosen - old_chosen)
-    folder = written(tmp_path, made)
+    folder, data = written(tmp_path, made), {"batch_size": 6, "validation": 0.0}
     for free, expected in margins.items():
-        data = {"batch_size": 6, "validation": 0.0}
         _, [row] = fitted(folder, tmp_path, policy, lr=0.0, data=data, reference=reference, reference_free=free)
         assert row["loss"] == pytest.approx(sum(math.log1p(math.exp(-m)) for m in expected) / 6, rel=1e-4)
         assert row["dpo/margin"] == pytest.approx(sum(expected) / 6, rel=1e-3)
@@ -183,7 +185,7 @@ def test_with_adapters_the_reference_is_the_model_without_them(pairs: Path, tmp_
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     torch.manual_seed(0)
     shared, steps = fitted(pairs, tmp_path, policy, lora=LoRA(r=4), lr=1e-2)
-    assert shared.lightning_module.reference.model is policy.model
+    assert cast(Any, shared.lightning_module).reference.model is policy.model
     torch.manual_seed(0)
     _, copied = fitted(pairs, tmp_path, lora=LoRA(r=4), lr=1e-2, reference=tiny_policy(byte_tokenizer()))
     for one, other in zip(steps, copied, strict=True):
@@ -196,7 +198,7 @@ def test_with_adapters_the_reference_is_the_model_without_them(pairs: Path, tmp_
 def test_a_reference_of_its_own_component_is_a_frozen_copy(pairs: Path, tmp_path: Path) -> None:
     policy = tiny_policy(byte_tokenizer())
     trainer, _ = fitted(pairs, tmp_path, policy)
-    reference = trainer.lightning_module.reference.model
+    reference = cast(Any, trainer.lightning_module).reference.model
     began = tiny_policy(byte_tokenizer()).model.state_dict()
     assert all(torch.equal(value, began[name]) for name, value in reference.state_dict().items())
     assert any(not torch.equal(value, began[name]) for name, value in policy.model.state_dict().items())
