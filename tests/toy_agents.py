@@ -25,7 +25,7 @@ from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step
 from modules.joint_ppo import JointPPO
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
-from tests.toy_rl import _Recording, letters, retriever, small_policy, small_tokenizer
+from tests.toy_rl import _Recording, letters, retriever, save_critic, small_policy, small_tokenizer
 
 ASKER, PICKER, ANSWERER = "asker", "picker", "answerer"
 LIMITS = Limits(turns=8, turn_tokens=6, total_tokens=256)
@@ -140,3 +140,15 @@ def joint_settings(**more: Any) -> dict[str, Any]:
         "critic_lr": 1e-2,
     }
     return settings | more
+
+
+def save_two_policies(folder: Path) -> None:
+    """Both agents, the frozen one and a critic whose head is not 0, on disk where a config finds them."""
+    for agent, policy in (two_policies() | {ANSWERER: small_policy(9)}).items():
+        policy.save(folder / agent)
+    save_critic(folder / "critic")
+
+
+def seen(tokenizer: Path) -> Seen:
+    """The joint state as a component."""
+    return Seen(AskAndPick(tokenizer))

@@ -13,7 +13,14 @@ from envs.types import Episode, Step, Turn
 from modules.functional.credit import dual_granularity
 from modules.rewards.terms import Scores
 from modules.training import TrainingError
-from modules.training_rows import credit_inputs, step_lengths, step_means, token_advantages, training_rows
+from modules.training_rows import (
+    credit_inputs,
+    in_places,
+    step_lengths,
+    step_means,
+    token_advantages,
+    training_rows,
+)
 from tests.tiny import question
 
 
@@ -173,3 +180,29 @@ def test_advantages_of_a_wrong_shape_or_not_finite_are_an_error(wrong: Tensor, c
     both = [episode(turn("a", (3, 4)), turn("b", (5,))), episode(turn("c", (6,)))]
     with pytest.raises(TrainingError, match=complaint):
         rows(wrong, *both)
+
+
+def test_a_question_s_episodes_take_turns_in_its_places() -> None:
+    """Three of one question in two places, one of another: a buffer of a fixed size holds any number."""
+    episodes = [Episode(question(identity=identity), (1,)) for identity in ("q1", "q1", "q1", "q2")]
+    rows = [[PackedSequence.untrained()] for _ in episodes]
+    first, second, other, empty = in_places(episodes, rows, 2)
+    assert [id(row) for row in first] == [id(rows[0][0]), id(rows[2][0])]
+    assert [id(row) for row in second] == [id(rows[1][0])]
+    assert [id(row) for row in other] == [id(rows[3][0])]
+    assert empty == []
+    assert [id(place[0]) for place in in_places(episodes[:3], rows[:3], 3)] == [id(own[0]) for own in rows[:3]]
+
+
+def test_the_rows_of_one_model_are_a_batch_of_their_own() -> None:
+    rows = [PackedSequence.untrained(), PackedSequence.untrained()]
+    fives, zeros = torch.full((4,), 5, dtype=torch.int32), torch.zeros(4, dtype=torch.int16)
+    long = PackedSequence(fives, torch.ones(4, dtype=torch.bool), zeros, torch.zeros(4))
+    rows[0].owner, rows[1].owner, long.owner = "a", "a", "b"
+    batch = collate([rows[0], long, rows[1]])
+    assert batch.ids_BT.shape == (3, 4)
+    assert batch.of("a").ids_BT.shape == (2, 2)
+    assert batch.of("b").ids_BT.tolist() == [[5, 5, 5, 5]]
+    assert bool(batch.of("b").loss_mask_BT.all())
+    nothing = batch.of("c")
+    assert (len(nothing), bool(nothing.loss_mask_BT.any())) == (1, False)

@@ -200,6 +200,13 @@ def test_a_batch_is_normalised_over_all_ranks() -> None:
     assert torch.allclose(torch.cat(halves), whole)
 
 
+def test_mean_and_deviation_may_be_those_of_some_values_alone() -> None:
+    values, known = torch.tensor([1.0, 3.0, 1.0, 9.0]), torch.tensor([True, True, True, False])
+    some = torch.tensor([True, True, False, False])
+    scaled = batch_normalize(values, known, sum_over_ranks=lambda sums: sums, counted=some)  # mean 2, deviation 1
+    assert scaled.tolist() == pytest.approx([-1, 1, -1, 0])
+
+
 @pytest.mark.parametrize(("value", "known"), [(0.1, True), (-3e4, True), (NAN, False)])
 def test_a_batch_without_spread_says_nothing(value: float, known: bool) -> None:
     flat = torch.full((3, 2), value)
