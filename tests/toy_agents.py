@@ -22,6 +22,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.sampling import ByAgent
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step, Turn
+from modules.functional.credit import tree_gae
 from modules.joint_ppo import JointPPO
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
@@ -138,6 +139,7 @@ def joint_settings(**more: Any) -> dict[str, Any]:
         "data": {"group_size": 1, **more.pop("data", {})},
         "state": Seen(AskAndPick()),
         "critic_lr": 1e-2,
+        "credit": tree_gae,
     }
     return settings | more
 
