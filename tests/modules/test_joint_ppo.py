@@ -294,5 +294,5 @@ def test_a_policy_without_a_sampler_and_samplers_that_differ_are_refused(tmp_pat
     sampler = agents_sampler()
     other: Sampler = sampler.samplers[PICKER]
     other.temperature = 0.5
-    with pytest.raises(ConfigError, match=r"agent 'picker' samples at temperature 0.5 and top_p 1.0, the first"):
+    with pytest.raises(ConfigError, match=r"must sample alike, .*: asker \(1.0, 1.0\), picker \(0.5, 1.0\)$"):
         trained(tmp_path, rollout={"sampler": sampler})
