@@ -89,6 +89,7 @@ class RolloutCallback(Callback):
                 "RolloutCallback needs a module with a credit function, such as modules.grpo:GRPO, and the data of "
                 "iterations, such as datamodules.question_data:QuestionData"
             )
+        self.sampler.load(pl_module.policy)  # of several agents, those that load are looked at
         if (self.sampler.temperature, self.sampler.top_p) != (pl_module.temperature, 1.0):
             raise ConfigError(
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
@@ -101,7 +102,6 @@ class RolloutCallback(Callback):
             )
         if rounds := pl_module.resample_rounds:
             _data(trainer).spares(0, rounds - 1)  # raises where there are too few questions
-        self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -46,7 +46,8 @@ class ByAgent:
     """A `Sampler` that routes each request to the sampler of its agent.
 
     `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
-    Agents that share a sampler and load different policies get one each. Temperature and top-p are the first agent's.
+    Agents that share a sampler and load different policies get one each. Temperature and top-p are the first agent's,
+    after loading those of the agents that load.
 
     Args:
         samplers: by the name of the agent that requests carry.
@@ -89,20 +90,19 @@ class ByAgent:
             sampler.release(episodes)
 
     def load(self, policy: Mapping[str, Any]) -> None:
+        if unknown := policy.keys() - self.samplers.keys():
+            known = ", ".join(self.samplers)
+            raise ConfigError(f"there is a policy for agent '{min(unknown)}', but samplers has only {known}")
+        settings = {agent: (self.samplers[agent].temperature, self.samplers[agent].top_p) for agent in policy}
+        if len(set(settings.values())) > 1:
+            listed = ", ".join(f"{agent} {own}" for agent, own in settings.items())
+            raise ConfigError(f"agents that load policies must sample alike, at one temperature and top_p: {listed}")
         for agent, own in policy.items():
-            if agent not in self.samplers:
-                raise ConfigError(
-                    f"there is a policy for agent '{agent}', but samplers has only {', '.join(self.samplers)}"
-                )
             sampler = self.samplers[agent]
-            if (sampler.temperature, sampler.top_p) != (self.temperature, self.top_p):
-                raise ConfigError(
-                    f"agent '{agent}' samples at temperature {sampler.temperature} and top_p {sampler.top_p}, the "
-                    f"first of samplers at {self.temperature} and {self.top_p}: agents that load policies must be alike"
-                )
             if any(self.samplers[other] is sampler and policy[other] is not own for other in policy if other != agent):
                 self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
             sampler.load(own)
+            self.temperature, self.top_p = settings[agent]
 
 
 class Greedy:

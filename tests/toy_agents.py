@@ -22,10 +22,12 @@ from envs.retrieval import RetrievalEnvironment
 from envs.sampling import ByAgent
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step, Turn
+from modules.functional.credit import tree_gae
 from modules.joint_ppo import JointPPO
+from modules.optimizer import AdamW
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
-from tests.toy_rl import _Recording, letters, retriever, save_critic, small_policy, small_tokenizer
+from tests.toy_rl import letters, retriever, save_critic, small_policy, small_tokenizer
 
 ASKER, PICKER, ANSWERER = "asker", "picker", "answerer"
 LIMITS = Limits(turns=8, turn_tokens=6, total_tokens=256)
@@ -121,8 +123,17 @@ def judged_letters(episodes: Sequence[Episode], context: Any, *, fails: str = ""
     ]
 
 
-class RecordingJointPPO(_Recording, JointPPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Joint PPO that writes its gradients."""
+class RecordingJointPPO(JointPPO):
+    """Joint PPO that writes its gradients, as `tests.toy_rl.RecordingPPO` does."""
+
+    def __init__(self, policies: dict[str, Policy], optimizer: AdamW, folder: str, **settings: Any) -> None:
+        super().__init__(policies, optimizer, **settings)
+        self.folder = folder
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        super().on_before_optimizer_step(optimizer)
+        gradients = {name: one.grad for name, one in self.named_parameters() if one.grad is not None}
+        torch.save(gradients, Path(self.folder) / f"gradients-{self.trainer.global_rank}-{self.global_step}.pt")
 
 
 def joint_settings(**more: Any) -> dict[str, Any]:
@@ -138,6 +149,7 @@ def joint_settings(**more: Any) -> dict[str, Any]:
         "data": {"group_size": 1, **more.pop("data", {})},
         "state": Seen(AskAndPick()),
         "critic_lr": 1e-2,
+        "credit": tree_gae,
     }
     return settings | more
 

@@ -121,5 +121,9 @@ def test_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() 
     with pytest.raises(ConfigError, match="a policy for agent 'judge', but samplers has only policy, reader"):
         ByAgent(both).load({"judge": "one"})
     both["reader"].temperature = 0.5
-    with pytest.raises(ConfigError, match=r"agent 'reader' samples at temperature 0.5 and top_p 1.0, the first of"):
+    with pytest.raises(ConfigError, match=r"must sample alike, .*: policy \(0.0, 1.0\), reader \(0.5, 1.0\)$"):
         ByAgent(both).load({"policy": "one", "reader": "other"})
+    routed = ByAgent(both)
+    assert routed.temperature == 0
+    routed.load({"reader": "one"})
+    assert routed.temperature == 0.5, "those that are frozen may sample otherwise"
