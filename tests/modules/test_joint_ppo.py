@@ -18,7 +18,8 @@ from envs.interfaces import Sampler
 from envs.packing import PackedSequence, collate
 from envs.rollout import independent_groups
 from envs.types import Episode
-from modules.functional.credit import tree_gae
+from modules.agent_views import tokens_of
+from modules.functional.credit import CreditInputs, tree_gae
 from modules.joint_ppo import VALUE, JointPPO
 from modules.lora import LoRA
 from modules.optimizer import AdamW
@@ -117,13 +118,9 @@ def test_an_agent_s_tokens_train_that_agent_alone(tmp_path: Path, alone: str) ->
     other = PICKER if alone == ASKER else ASKER
 
     class Alone(JointPPO):
-        def token_channels(self, *arguments: Any) -> dict[str, Tensor]:
-            inputs = arguments[0]
-            channels = super().token_channels(*arguments)
-            from modules.agent_views import tokens_of
-
-            own_BT = tokens_of(alone, inputs)
-            return channels | {"advantages": channels["advantages"] * own_BT}
+        def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
+            channels = super().token_channels(inputs, advantages_BT, kept_B)
+            return channels | {"advantages": channels["advantages"] * tokens_of(alone, inputs)}
 
     settings = {"module": Alone, "rollout": {"sampler": agents_sampler(frozen)}, "kl_weight": 0.0}
     module, _, _, metrics = trained(tmp_path, **settings)

@@ -144,6 +144,7 @@ def test_a_chat_model_scores_actions_and_a_reply_without_a_score_is_none(tmp_pat
     asked = [choice(Action("stop", "")), choice(Action("query", "who?<keep>"))]
     asked.append(choice(Action("keep", ""), agent=KNOWLEDGE_SELECTOR, shown="d1"))
     replies: list[Any] = [{"score": 70}, {"score": 0}, {"score": 101}, {"score": "7"}, {"points": 1}, "no JSON"]
+    payloads: list[Any] = []
     for reply in replies:
         with chat_server(lambda user, reply=reply: {"score": 30} if "passages" in user else reply) as server:
             client = ChatClient(
