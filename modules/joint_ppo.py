@@ -7,7 +7,6 @@ training rows, each for one agent or for the critic; `training_step` has a loss 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,11 +33,12 @@ from modules.functional.losses import (
     k3_divergence,
     masked_total,
 )
-from modules.lora import LoRA, adapters_disabled
+from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy, separate
+from modules.reference import frozen_reference, reference_logprobs
 from modules.reward_model import RewardModel
-from modules.sequence_logprobs import scatter_to_tokens, sequence_logprobs, trained_logits
+from modules.sequence_logprobs import scatter_to_tokens, trained_logits
 from modules.sharding import full_state, whole
 from modules.training import BaseTraining, Loss, TrainingError, export_policy
 from modules.training_rows import training_rows
@@ -112,8 +112,7 @@ class JointPPO(BaseTraining):
         self.references: dict[str, Policy] = {}
         for agent, policy in self.policy.items():
             if kl_weight:
-                frozen = policy.model if lora else copy.deepcopy(policy.model).eval().requires_grad_(False)
-                self.references[agent] = Policy(frozen, policy.tokenizer)
+                self.references[agent] = frozen_reference(policy, policy, lora)
             if lora is not None:
                 lora.apply(policy)
         self.model = nn.ModuleDict({agent: policy.model for agent, policy in self.policy.items()})
@@ -237,14 +236,9 @@ class JointPPO(BaseTraining):
         if state:
             self.critic.with_weights(whole(self.critic_model, state), head).save(folder / "critic")
 
-    @torch.no_grad()
     def _reference_logprobs(self, agent: str, batch: SequenceBatch) -> Tensor:
         """`[B, T]`: what the policy that an agent begins at says of its tokens."""
-        model = self.references[agent].model
-        if model is self.policy[agent].model:
-            with adapters_disabled(model):
-                return sequence_logprobs(model, batch, self.temperature)
-        return sequence_logprobs(model, batch, self.temperature)
+        return reference_logprobs(self.references[agent], self.policy[agent].model, batch, self.temperature)
 
     def _seen(self, episode: Episode) -> Episode:
         """An episode as the critic reads it: the agents' turns, each after the joint state before it."""

@@ -98,9 +98,9 @@ class SIRAG:
             return Done("answered")
         question = episode.question.text
         if agent == KNOWLEDGE_SELECTOR:
-            context = self.codec.chat(self.selecting, passages=_listed(state.shown), question=question)
+            context = self.codec.chat(self.selecting, passages=listed(state.shown), question=question)
             return Request(episode, (), stop=(END_KEEP,), agent=agent, context=context)
-        pool = _listed(state.evidence)
+        pool = listed(state.evidence)
         if agent == GENERATOR:
             context = self.codec.chat(self.answering, passages=pool, question=question)
             return Request(episode, (), stop=(), agent=agent, context=context, trains=False)
@@ -187,7 +187,7 @@ class SIRAG:
         }
 
 
-def _listed(hits: Sequence[Hit]) -> Sequence[Piece]:
+def listed(hits: Sequence[Hit]) -> Sequence[Piece]:
     """Numbered passages, each cut by itself; where there is no room for all, the last ones go first."""
     pieces = [Data(render_hits([hit], first=number), cuttable=True) for number, hit in enumerate(hits, 1)]
     return pieces or [Control(f"{EMPTY}\n")]

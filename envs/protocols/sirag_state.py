@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import ConfigError
 from envs.pieces import Control, Data
-from envs.protocols.rendering import render_hits
-from envs.protocols.sirag import EMPTY, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
+from envs.protocols.sirag import GENERATOR, KNOWLEDGE_SELECTOR, SIRAG, listed
 from envs.protocols.sirag_parse import DECISION, KEEP, kept, states
 from envs.types import Action, Episode, Hit, Question
 
@@ -39,8 +37,8 @@ class JointState:
         pieces = codec.chat(
             _SHOWN,
             agent=Control(KEEP if episode.turns[number].agent == KNOWLEDGE_SELECTOR else DECISION),
-            evidence=_listed(state.evidence),
-            passages=_listed(state.shown),
+            evidence=listed(state.evidence),
+            passages=listed(state.shown),
             searches=Control(f"{state.retrievals} of {self.protocol.retrievals}"),
             question=episode.question.text,
         )
@@ -54,12 +52,6 @@ class JointState:
         if over > 0:
             raise ConfigError(f"question {episode.question.id} leaves no room in a joint state of {self.tokens} tokens")
         return tuple(token for ids in encoded for token in ids)
-
-
-def _listed(hits: Sequence[Hit]) -> list[Data | Control]:
-    return [Data(render_hits([hit], first=number), cuttable=True) for number, hit in enumerate(hits, 1)] or [
-        Control(f"{EMPTY}\n")
-    ]
 
 
 @dataclass(frozen=True, slots=True)
