@@ -32,6 +32,7 @@ def below_one(name: str, stages: set[str], whole: Plan) -> bool:
 def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: str, tmp_path: Path) -> None:
     own, whole = plan(name, tmp_path), plan("compare.yaml", tmp_path)
     budgeted = {stage for stage, planned in whole.stages.items() if "budget" in planned.stage.callbacks}
+    budgeted |= {"reasonrag_search"}  # its trees sample, and no callback ends them
     differ = below(budgeted, whole)
     assert set(own.stages) - {"eval_teacher"} <= set(whole.stages), "all but the shared teacher, which some leave out"
     for stage, planned in own.stages.items():
@@ -41,13 +42,21 @@ def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: st
         assert same == (stage not in differ), stage
 
 
-def test_every_trained_system_but_prorag_has_a_budget_and_is_evaluated(tmp_path: Path) -> None:
+def test_every_trained_system_has_the_tokens_of_prorag_and_is_evaluated(tmp_path: Path) -> None:
     whole = plan("compare.yaml", tmp_path)
     learnt = {name for name, planned in whole.stages.items() if "rollout" in planned.stage.callbacks}
     budgets = {name: whole.stages[name].stage.callbacks.get("budget") for name in learnt}
     assert {name for name, budget in budgets.items() if budget is None} == {"prorag_rl"}
     assert {f"eval_{name}" for name in learnt} <= set(whole.stages)
-    assert {name for name, budget in budgets.items() if budget == "${parts.rl_budget}"} <= {"outcome_rl_share"}
+    smaller = {name for name, budget in budgets.items() if budget not in (None, "${parts.budget}")}
+    assert smaller == {"outcome_rl_share", "reasonrag_outcome_rl_half"}
+
+
+def test_trees_of_preferences_sample_the_budget_of_the_other_systems() -> None:
+    text = yaml.safe_load((CONFIGS / "compare.yaml").read_text())
+    budget = text["parts"]["budget"]["max_tokens"]
+    assert text["stages"]["reasonrag_search"]["data"]["max_tokens"] == budget
+    assert text["parts"]["half_budget"]["max_tokens"] == budget / 2
 
 
 def test_the_arms_of_hiprag_have_its_budget_and_share_all_else(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_generator_answers_by_rule_and_the_trained_one_learns_from_flawless_
     assert written["sirag_generator"]["data"]["path"] == "${stage:sirag_gold}"
     flawed = {name for name, agents in samplers.items() if any("flaws" in agents[agent] for agent in AGENTS)}
     assert flawed == {"sirag_teach"}
-    assert samplers["eval_sirag_gold"][GENERATOR]["policy"]["model"] == "${stage:sirag_generator}/model"
+    assert samplers["sirag_generator_on_gold"][GENERATOR]["policy"]["model"] == "${stage:sirag_generator}/model"
 
 
 def test_the_system_s_stages_bear_its_name(tmp_path: Path) -> None:
