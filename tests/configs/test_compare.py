@@ -52,10 +52,10 @@ def test_every_trained_system_has_the_tokens_of_prorag_and_is_evaluated(tmp_path
     assert smaller == {"outcome_rl_share", "reasonrag_outcome_rl_half"}
 
 
-def test_trees_of_preferences_sample_the_budget_of_the_other_systems() -> None:
+def test_trees_of_preferences_sample_what_other_systems_do() -> None:
     text = yaml.safe_load((CONFIGS / "compare.yaml").read_text())
     budget = text["parts"]["budget"]["max_tokens"]
-    assert text["stages"]["reasonrag_search"]["data"]["max_tokens"] == budget
+    assert 0.9 * budget < text["stages"]["reasonrag_search"]["data"]["max_tokens"] < budget, "whole groups of trees"
     assert text["parts"]["half_budget"]["max_tokens"] == budget / 2
 
 
