@@ -12,6 +12,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import TemplateError
@@ -21,6 +22,7 @@ from common.errors import ConfigError
 from envs.pieces import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
+_KEPT = 8192  # encoded texts: a context that is rendered anew has its passages and prompts in every turn
 _DATE = "26 Jul 2024"  # for templates that write a date: the default of Llama's template
 
 
@@ -52,6 +54,7 @@ class Codec:
         literal = "|".join(re.escape(text[1:]) for text in added if re.fullmatch(r"<\S+>", text))
         self._literal = re.compile(rf"<(?={literal})", re.IGNORECASE) if literal else None
         self._tag = tag_pattern(self.tags) if self.tags else None
+        self._ids = lru_cache(_KEPT)(self._encoded)
 
     def neutralise(self, text: str) -> str:
         """Escape the `<` of every control tag and special token in `text`, written in full-width letters or not."""
@@ -66,10 +69,15 @@ class Codec:
 
     def control(self, text: str) -> tuple[int, ...]:
         """Ids of trusted text: tags that are tokens become their tokens."""
-        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return self._ids(text, True)
 
     def data(self, text: str) -> tuple[int, ...]:
         """Ids of untrusted text: neutralised, special tokens split, no control id among them."""
+        return self._ids(text, False)
+
+    def _encoded(self, text: str, trusted: bool) -> tuple[int, ...]:
+        if trusted:
+            return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
         text = self.neutralise(text).encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
 
