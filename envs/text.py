@@ -22,7 +22,7 @@ from common.errors import ConfigError
 from envs.pieces import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
-_KEPT = 8192  # encoded texts: a context that is rendered anew has its passages and prompts in every turn
+_KEPT = 2048  # encoded texts: a context that is rendered anew has its passages and prompts in every turn
 _DATE = "26 Jul 2024"  # for templates that write a date: the default of Llama's template
 
 
