@@ -13,7 +13,6 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException
@@ -23,8 +22,8 @@ from starlette import exceptions as starlette
 
 from common.errors import ConfigError, UserError
 from common.progress import quiet_without_terminal
+from envs.retrievers.micro_batches import Busy, MicroBatches
 from envs.retrievers.wire import write_result
-from envs.types import Hit
 
 if TYPE_CHECKING:
     from envs.interfaces import Retriever  # imports torch, which a lexical server does not need
@@ -38,41 +37,35 @@ def create_app(
     max_topk: int = 100,
     max_query_chars: int = 4096,
     max_body_bytes: int = 2**24,
+    max_batch: int = 128,
     concurrency: int = 1,
-    queue: int = 64,
+    queue: int = 256,
+    cached_answers: int = 10_000,
 ) -> FastAPI:
     """The server of one retriever: `POST /retrieve` and `GET /health`; every error is `{"error": "one line"}`.
 
-    `topk` is used where a request has none. `concurrency` requests are searched at once, each in a thread: above 1 the
-    retriever must be thread-safe. `queue` more requests may wait; the next gets 503 and `Retry-After`.
+    `topk` is used where a request has none. Requests that arrive during a search wait and are then searched together,
+    at most `max_batch` queries (`MicroBatches`). `concurrency` searches run at once, each in a thread: above 1 the
+    retriever must be thread-safe. `queue` requests may wait; the next gets 503 and `Retry-After`. The last
+    `cached_answers` are kept in memory, but not those of a retriever without an `identity`, which may change.
 
     Raises:
         ConfigError: `topk` lies outside 1 to `max_topk`, or a limit leaves no room for any request.
     """
     if not 1 <= topk <= max_topk:
         raise ConfigError(f"retrieval server: topk {topk} must lie between 1 and max_topk, {max_topk}")
-    if min(max_queries, max_query_chars, max_body_bytes, concurrency) < 1 or queue < 0:
-        raise ConfigError("retrieval server: all limits must be at least 1, queue at least 0")
+    if min(max_queries, max_query_chars, max_body_bytes, max_batch, concurrency) < 1 or min(queue, cached_answers) < 0:
+        raise ConfigError("retrieval server: all limits must be at least 1, queue and cached_answers at least 0")
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     model = _request_model(max_queries, max_topk, max_query_chars)
     health = {"status": "ok", "topk": topk, **_facts(retriever)}
-    slots = anyio.CapacityLimiter(concurrency)
-    pending = 0
-
-    async def search(queries: list[str], k: int) -> list[list[Hit]]:
-        nonlocal pending
-        if pending == concurrency + queue:
-            raise HTTPException(503, f"busy: {pending} requests are waiting", {"Retry-After": "1"})
-        pending += 1
-        try:
-            return await anyio.to_thread.run_sync(retriever.search, queries, k, limiter=slots)
-        finally:
-            pending -= 1
+    cached = cached_answers if "backend" in health else 0
+    batches = MicroBatches(retriever, max_batch=max_batch, concurrency=concurrency, queue=queue, cached=cached)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
         wanted = _parse(model, await _body(request, max_body_bytes))
-        answers = await search(wanted.queries, wanted.topk or topk)
+        answers = await batches.search(wanted.queries, wanted.topk or topk)
         return JSONResponse(write_result(answers, scores=wanted.return_scores))
 
     @app.get("/health")
@@ -82,6 +75,10 @@ def create_app(
     @app.exception_handler(starlette.HTTPException)
     async def rejected(_: Request, error: starlette.HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(Busy)
+    async def full(_: Request, error: Busy) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
 
     @app.exception_handler(UserError)
     async def unavailable(_: Request, error: UserError) -> JSONResponse:
