@@ -176,9 +176,14 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument("--query-prefix", default="")
     dense.add_argument("--passage-prefix", default="")
     dense.add_argument("--max-tokens", type=int, default=256)
-    dense.add_argument("--device", default="auto")
-    dense.add_argument("--dtype", default="float32")
-    dense.add_argument("--index", default="Flat", help="FAISS index-factory string, such as Flat, SQfp16 or HNSW32")
+    dense.add_argument("--device", default="auto", help="of the encoder")
+    dense.add_argument("--dtype", default="float32", help="of the encoder")
+    dense.add_argument("--index", help="FAISS index-factory string, such as Flat (the default), SQfp16 or HNSW32")
+    dense.add_argument("--index-file", type=Path, help="a published FAISS index of the corpus, read as it is")
+    dense.add_argument(
+        "--index-device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: all GPUs, sharded"
+    )
+    dense.add_argument("--half", action="store_true", help="vectors in half precision on GPUs")
     dense.add_argument("--nprobe", type=int, help="lists of an IVF index that a query visits")
     dense.add_argument("--ef-search", type=int, help="search width in an HNSW index")
     dense.set_defaults(build=_dense)
@@ -194,14 +199,15 @@ def _bm25(**settings: Any) -> Retriever:
     return BM25(**settings)
 
 
-def _dense(
-    corpus: Path, index: str, cache: str, nprobe: int | None, ef_search: int | None, **encoder: Any
-) -> Retriever:
+_OF_THE_ENCODER = ("encoder", "pooling", "query_prefix", "passage_prefix", "max_tokens", "device", "dtype")
+
+
+def _dense(corpus: Path, **settings: Any) -> Retriever:
     from envs.retrievers.dense import Dense
     from envs.retrievers.encoder import Encoder
 
-    model = Encoder(encoder.pop("encoder"), **encoder)
-    return Dense(corpus, model, index=index, cache=cache, nprobe=nprobe, ef_search=ef_search)
+    encoder = {name: settings.pop(name) for name in _OF_THE_ENCODER}
+    return Dense(corpus, Encoder(encoder.pop("encoder"), **encoder), device=settings.pop("index_device"), **settings)
 
 
 def _component(spec: str) -> Retriever:
