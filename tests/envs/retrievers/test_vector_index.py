@@ -9,9 +9,13 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
+import uvicorn
+from fastapi import FastAPI
+from starlette.testclient import TestClient
 
 from common.errors import ConfigError, DataError
 from envs.retrievers.dense import Dense
+from envs.retrievers.server import main
 from tests.word_encoder import WordEncoder
 
 PASSAGES = 200
@@ -139,6 +143,31 @@ def test_an_index_is_either_built_or_read(corpus, vectors, tmp_path) -> None:
         opened(corpus, file, index="Flat")
     with pytest.raises(ConfigError, match=r"index x\.index takes no nprobe"):
         opened(corpus, file, nprobe=4)
+
+
+def test_the_server_s_command_reads_a_published_index(corpus, vectors, tmp_path, monkeypatch) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(
+        "envs.retrievers.encoder.Encoder",
+        lambda model, **settings: asked.update(settings, model=model) or WordEncoder(),
+    )
+    apps: list[FastAPI] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: apps.append(self.config.app))
+    file = publish(tmp_path / "e5_Flat.index", vectors)
+    options = f"dense --corpus {corpus} --index-file {file} --index-device cpu --cache {tmp_path / 'cache'} --port 0"
+    assert main([*options.split(), "--encoder", "e5", "--query-prefix", "query: ", "--device", "cuda:1"]) == 0
+    assert (asked["model"], asked["query_prefix"], asked["device"], asked["pooling"]) == (
+        "e5",
+        "query: ",
+        "cuda:1",
+        "mean",
+    )
+    client = TestClient(apps[0])
+    assert client.get("/health").json()["documents"] == PASSAGES
+    passage = json.loads(corpus.read_text().splitlines()[7])["contents"].splitlines()[1]
+    [hits] = client.post("/retrieve", json={"queries": [passage], "topk": 1}).json()["result"]
+    assert hits[0]["id"] == "7"
+    assert main([*options.split(), "--encoder", "e5", "--index", "Flat"]) == 2
 
 
 class ClonerOptions:
