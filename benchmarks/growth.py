@@ -191,7 +191,8 @@ def measure(size: Size, sampler: InProcessSampler, iterations: int) -> dict[str,
         )
         trainer.fit(learner, datamodule=data)
     medians = {name: statistics.median(row[name] for row in costs.rows[1:]) for name in costs.rows[0]}
-    parameters = sum(p.numel() for p in policy.model.parameters()) - policy.model.get_input_embeddings().weight.numel()
+    embeddings: Any = policy.model.get_input_embeddings()
+    parameters = sum(p.numel() for p in policy.model.parameters()) - embeddings.weight.numel()
     return {"parameters": float(parameters)} | medians
 
 

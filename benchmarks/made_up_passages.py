@@ -110,9 +110,8 @@ def served(folder: str, encoder: str | None = None) -> Dense:
 
     here = Path(folder)
     model = Encoder(encoder or random_encoder(here / "encoder"))
-    stored = faiss.read_index(str(here / "Flat.index"), faiss.IO_FLAG_MMAP_IFC)
-    vectors = faiss.rev_swig_ptr(stored.get_xb(), stored.ntotal * stored.d).reshape(stored.ntotal, stored.d)
-    both: Any = EncodesQueries(model, np.array(vectors))
+    stored: Any = faiss.read_index(str(here / "Flat.index"))
+    both: Any = EncodesQueries(model, stored.reconstruct_n(0, stored.ntotal))
     return Dense(here / "corpus.jsonl", both, index_file=here / "Flat.index", cache=str(here / "cache"))
 
 
@@ -130,7 +129,7 @@ def random_encoder(folder: Path) -> str:
         names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            shape = {"hidden_size": DIMENSION, "num_hidden_layers": 6, "num_attention_heads": 12}
+            shape: dict[str, Any] = {"hidden_size": DIMENSION, "num_hidden_layers": 6, "num_attention_heads": 12}
             BertModel(BertConfig(vocab_size=len(words), intermediate_size=1536, **shape)).save_pretrained(folder)
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
     return str(folder)
