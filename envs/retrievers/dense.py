@@ -1,10 +1,9 @@
-"""Dense retrieval: FAISS inner product over a corpus, for any encoder and any index-factory string."""
+"""Dense retrieval: FAISS inner product over a corpus, for any encoder and any index, built here or published."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError
 from common.files import build_once
 from common.progress import progress_bar
 from common.seeds import stable_hash
+from envs.retrievers import vector_index
 from envs.retrievers.corpus import DocumentFile
 from envs.retrievers.encoder import Encoder
+from envs.retrievers.vector_index import IndexDevice
 from envs.types import Document, Hit
 
 _BLOCK = 4096  # passages encoded and added at once
@@ -29,14 +30,25 @@ _FILE = "index.faiss"
 class Dense:
     """Dense retriever; a passage is encoded as its title, a line end and its text, after the encoder's prefix.
 
-    `index` is a FAISS factory string: `Flat` (exact), `SQfp16` (exact but for half precision), `IVF4096,Flat`
-    (clusters), `HNSW32` (graph), or any other. `nprobe` is the number of clusters that a query visits, by default the
-    square root of their number; `ef_search` is the search width in a graph, by default 64. The index is built once for
-    a corpus, an encoder and a factory string, stored in `cache` and memory-mapped. A build needs the memory of the
-    whole index, a search does not. `identity` is a hash of all settings that change an answer.
+    The index is memory-mapped. Either it is built once for a corpus, an encoder and a factory string and stored in
+    `cache`, which needs the memory of the whole index; or it is a published file, read as it is (`index_file`), whose
+    vectors must be those of the corpus, in its order, by the same encoder. `identity` is a hash of all that changes an
+    answer by more than the rounding of its scores.
+
+    Args:
+        corpus: JSONL file of all passages.
+        encoder: for queries, and for passages where the index is built here.
+        index: FAISS factory string, by default `Flat` (exact); `SQfp16` (exact but for half precision),
+            `IVF4096,Flat` (clusters), `HNSW32` (graph), or any other.
+        index_file: a FAISS index of inner products, in place of `index`.
+        cache: folder of indexes and of what is known of files.
+        nprobe: clusters that a query visits, by default the square root of their number.
+        ef_search: search width in a graph, by default 64.
+        device: `auto` puts the index on all GPUs that FAISS sees, a shard each, `cpu` on none, `cuda` insists on them.
+        half: on GPUs, keep the vectors in half precision.
 
     Raises:
-        DataError: the corpus cannot be read, or the cached index does not fit it.
+        DataError: the corpus or the index cannot be read, or they do not fit each other.
         ConfigError: FAISS is missing, or rejects the settings.
     """
 
@@ -45,24 +57,24 @@ class Dense:
         corpus: Path,
         encoder: Encoder,
         *,
-        index: str = "Flat",
+        index: str | None = None,
+        index_file: Path | None = None,
         cache: str = "runs/cache",
         nprobe: int | None = None,
         ef_search: int | None = None,
+        device: IndexDevice = "auto",
+        half: bool = False,
     ) -> None:
-        self._faiss = _faiss()
-        self._encoder, self._factory = encoder, index
-        self._nprobe, self._ef_search = nprobe, ef_search
-        untrained = self._empty()
-        self._tune(untrained)  # so that a setting that the index rejects fails before the build
-        self.documents = DocumentFile(corpus, cache=cache)
-        if self._clusters(untrained) > len(self.documents):
-            raise ConfigError(f"index {index} has more clusters than {self.documents.path} has passages")
-        name = f"dense-{_digest(self.documents.identity, encoder.passage_identity, index)}"
-        self.identity = f"dense-{_digest(name, encoder.identity, nprobe, ef_search)}"
-        folder = build_once(Path(cache) / name, self._build)
-        self._index = self._load(folder)
-        self._tune(self._index)
+        if index is not None and index_file is not None:
+            raise ConfigError(f"index {index} is how an index is built, but index_file names one: give either")
+        self._encoder, self._factory, self._nprobe, self._ef_search = encoder, index or "Flat", nprobe, ef_search
+        if index_file is None:
+            stored, name = self._built(Path(corpus), Path(cache))
+        else:
+            stored, name = self._published(Path(corpus), Path(index_file), Path(cache))
+        self._index = vector_index.on_device(stored, device, half=half)
+        rounded = half and self._index is not stored
+        self.identity = f"dense-{_digest(name, encoder.identity, nprobe, ef_search, *(['half'] if rounded else []))}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """At most `k` hits a query, best first; equal scores in the order of the corpus."""
@@ -74,78 +86,62 @@ class Dense:
             for scores, ids, ranks in zip(scores_NK, ids_NK, ranks_NK, strict=True)
         ]
 
-    def _empty(self) -> Any:
-        try:
-            return self._faiss.index_factory(self._encoder.dimension, self._factory, self._faiss.METRIC_INNER_PRODUCT)
-        except RuntimeError as error:
-            raise ConfigError(f"FAISS makes no index of {self._factory!r}: {_reason(error)}") from error
+    def _built(self, corpus: Path, cache: Path) -> tuple[Any, str]:
+        """The index made here, and its name: a hash of what it is made of."""
+        untrained = vector_index.empty_index(self._encoder.dimension, self._factory)
+        self._tune(untrained, self._factory)  # so that a setting that the index rejects fails before the build
+        self.documents = DocumentFile(corpus, cache=cache)
+        if vector_index.clusters(untrained) > len(self.documents):
+            raise ConfigError(f"index {self._factory} has more clusters than {self.documents.path} has passages")
+        name = f"dense-{_digest(self.documents.identity, self._encoder.passage_identity, self._factory)}"
+        folder = build_once(cache / name, self._build)
+        index = vector_index.open_index(folder / _FILE, self.documents, self._encoder.dimension, "remove the folder")
+        self._tune(index, self._factory)
+        return index, name
 
-    def _clusters(self, index: Any) -> int:
-        ivf = self._faiss.try_extract_index_ivf(index)
-        return 0 if ivf is None else ivf.nlist
+    def _published(self, corpus: Path, file: Path, cache: Path) -> tuple[Any, str]:
+        """The index of a file, and its name: a hash of its bytes and the corpus."""
+        identity = vector_index.file_identity(file, cache)
+        self.documents = DocumentFile(corpus, cache=cache)
+        advice = "give the file that belongs to this corpus and encoder"
+        index = vector_index.open_index(file, self.documents, self._encoder.dimension, advice)
+        self._tune(index, file.name)
+        vector_index.check_rows(index, file, self.documents, self._encode)
+        return index, _digest(self.documents.identity, identity)
 
-    def _tune(self, index: Any) -> None:
-        nprobe = self._nprobe or math.isqrt(self._clusters(index)) or None
-        ef_search = self._ef_search or (64 if self._factory.startswith("HNSW") else None)
-        for name, value in (("nprobe", nprobe), ("efSearch", ef_search)):
-            if value is not None:
-                try:
-                    self._faiss.ParameterSpace().set_index_parameter(index, name, value)
-                except RuntimeError as error:
-                    raise ConfigError(f"index {self._factory} takes no {name}: leave it out") from error
+    def _tune(self, index: Any, name: str) -> None:
+        vector_index.tune(index, name, nprobe=self._nprobe, ef_search=self._ef_search)
 
     def _build(self, folder: Path) -> None:
-        index = self._empty()
+        index = vector_index.empty_index(self._encoder.dimension, self._factory)
         if not index.is_trained:
             try:
-                index.train(self._encoder.encode_passages([passage_text(d) for d in self._sample(index)]))
+                index.train(self._encode(list(self._sample(index))))
             except RuntimeError as error:
-                raise ConfigError(f"index {self._factory} cannot be trained: {_reason(error)}") from error
+                reason = vector_index.reason_of(error)
+                raise ConfigError(f"index {self._factory} cannot be trained: {reason}") from error
         stream: Iterator[Document] = iter(self.documents)
         with progress_bar(len(self.documents), "encoding passages", "passage") as bar:
-            while block := [passage_text(document) for document in islice(stream, _BLOCK)]:
-                index.add(self._encoder.encode_passages(block))
+            while block := list(islice(stream, _BLOCK)):
+                index.add(self._encode(block))
                 bar.update(len(block))
-        self._faiss.write_index(index, str(folder / _FILE))
+        vector_index.import_faiss().write_index(index, str(folder / _FILE))
+
+    def _encode(self, documents: Sequence[Document]) -> np.ndarray:
+        """Vectors [N, D] of passages."""
+        return self._encoder.encode_passages([passage_text(document) for document in documents])
 
     def _sample(self, index: Any) -> Iterator[Document]:
         """Passages to train on, chosen by hash."""
-        size = min(len(self.documents), max(_TRAIN_PER_CLUSTER * self._clusters(index), _TRAIN_AT_LEAST))
+        size = min(len(self.documents), max(_TRAIN_PER_CLUSTER * vector_index.clusters(index), _TRAIN_AT_LEAST))
         random = np.random.default_rng(stable_hash(self.documents.identity, self._factory))
         chosen = random.choice(len(self.documents), size, replace=False, shuffle=False)
         return (self.documents[i] for i in np.sort(chosen))
-
-    def _load(self, folder: Path) -> Any:
-        try:
-            index = self._faiss.read_index(str(folder / _FILE), self._faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise DataError(f"{folder} holds no index that can be read: remove the folder; {_reason(error)}") from error
-        if (index.ntotal, index.d) != (len(self.documents), self._encoder.dimension):
-            raise DataError(
-                f"{folder} holds {index.ntotal} vectors of {index.d} numbers, but {self.documents.path} has "
-                f"{len(self.documents)} passages and the encoder gives {self._encoder.dimension}: remove the folder"
-            )
-        return index
 
 
 def passage_text(document: Document) -> str:
     """The text of a passage for an encoder, which adds its prefix."""
     return f"{document.title}\n{document.text}"
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise ConfigError(
-            "FAISS is not installed: install exactly one of the extras, pip install '.[cpu]' or '.[gpu]'"
-        ) from error
-    return faiss
-
-
-def _reason(error: RuntimeError) -> str:
-    """The message of a FAISS error without the place in FAISS's source."""
-    return str(error).strip().rsplit(": ", 1)[-1]
 
 
 def _digest(*parts: str | int | None) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException
@@ -23,8 +22,8 @@ from starlette import exceptions as starlette
 
 from common.errors import ConfigError, UserError
 from common.progress import quiet_without_terminal
+from envs.retrievers.micro_batches import Busy, MicroBatches
 from envs.retrievers.wire import write_result
-from envs.types import Hit
 
 if TYPE_CHECKING:
     from envs.interfaces import Retriever  # imports torch, which a lexical server does not need
@@ -38,41 +37,35 @@ def create_app(
     max_topk: int = 100,
     max_query_chars: int = 4096,
     max_body_bytes: int = 2**24,
+    max_batch: int = 128,
     concurrency: int = 1,
-    queue: int = 64,
+    queue: int = 256,
+    cached_answers: int = 10_000,
 ) -> FastAPI:
     """The server of one retriever: `POST /retrieve` and `GET /health`; every error is `{"error": "one line"}`.
 
-    `topk` is used where a request has none. `concurrency` requests are searched at once, each in a thread: above 1 the
-    retriever must be thread-safe. `queue` more requests may wait; the next gets 503 and `Retry-After`.
+    `topk` is used where a request has none. Requests that arrive during a search wait and are then searched together,
+    at most `max_batch` queries (`MicroBatches`). `concurrency` searches run at once, each in a thread: above 1 the
+    retriever must be thread-safe. `queue` requests may wait; the next gets 503 and `Retry-After`. The last
+    `cached_answers` are kept in memory, but not those of a retriever without an `identity`, which may change.
 
     Raises:
         ConfigError: `topk` lies outside 1 to `max_topk`, or a limit leaves no room for any request.
     """
     if not 1 <= topk <= max_topk:
         raise ConfigError(f"retrieval server: topk {topk} must lie between 1 and max_topk, {max_topk}")
-    if min(max_queries, max_query_chars, max_body_bytes, concurrency) < 1 or queue < 0:
-        raise ConfigError("retrieval server: all limits must be at least 1, queue at least 0")
+    if min(max_queries, max_query_chars, max_body_bytes, max_batch, concurrency) < 1 or min(queue, cached_answers) < 0:
+        raise ConfigError("retrieval server: all limits must be at least 1, queue and cached_answers at least 0")
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     model = _request_model(max_queries, max_topk, max_query_chars)
     health = {"status": "ok", "topk": topk, **_facts(retriever)}
-    slots = anyio.CapacityLimiter(concurrency)
-    pending = 0
-
-    async def search(queries: list[str], k: int) -> list[list[Hit]]:
-        nonlocal pending
-        if pending == concurrency + queue:
-            raise HTTPException(503, f"busy: {pending} requests are waiting", {"Retry-After": "1"})
-        pending += 1
-        try:
-            return await anyio.to_thread.run_sync(retriever.search, queries, k, limiter=slots)
-        finally:
-            pending -= 1
+    cached = cached_answers if "backend" in health else 0
+    batches = MicroBatches(retriever, max_batch=max_batch, concurrency=concurrency, queue=queue, cached=cached)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
         wanted = _parse(model, await _body(request, max_body_bytes))
-        answers = await search(wanted.queries, wanted.topk or topk)
+        answers = await batches.search(wanted.queries, wanted.topk or topk)
         return JSONResponse(write_result(answers, scores=wanted.return_scores))
 
     @app.get("/health")
@@ -82,6 +75,10 @@ def create_app(
     @app.exception_handler(starlette.HTTPException)
     async def rejected(_: Request, error: starlette.HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(Busy)
+    async def full(_: Request, error: Busy) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
 
     @app.exception_handler(UserError)
     async def unavailable(_: Request, error: UserError) -> JSONResponse:
@@ -179,9 +176,14 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument("--query-prefix", default="")
     dense.add_argument("--passage-prefix", default="")
     dense.add_argument("--max-tokens", type=int, default=256)
-    dense.add_argument("--device", default="auto")
-    dense.add_argument("--dtype", default="float32")
-    dense.add_argument("--index", default="Flat", help="FAISS index-factory string, such as Flat, SQfp16 or HNSW32")
+    dense.add_argument("--device", default="auto", help="of the encoder")
+    dense.add_argument("--dtype", default="float32", help="of the encoder")
+    dense.add_argument("--index", help="FAISS index-factory string, such as Flat (the default), SQfp16 or HNSW32")
+    dense.add_argument("--index-file", type=Path, help="a published FAISS index of the corpus, read as it is")
+    dense.add_argument(
+        "--index-device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: all GPUs, sharded"
+    )
+    dense.add_argument("--half", action="store_true", help="vectors in half precision on GPUs")
     dense.add_argument("--nprobe", type=int, help="lists of an IVF index that a query visits")
     dense.add_argument("--ef-search", type=int, help="search width in an HNSW index")
     dense.set_defaults(build=_dense)
@@ -197,14 +199,15 @@ def _bm25(**settings: Any) -> Retriever:
     return BM25(**settings)
 
 
-def _dense(
-    corpus: Path, index: str, cache: str, nprobe: int | None, ef_search: int | None, **encoder: Any
-) -> Retriever:
+_OF_THE_ENCODER = ("encoder", "pooling", "query_prefix", "passage_prefix", "max_tokens", "device", "dtype")
+
+
+def _dense(corpus: Path, **settings: Any) -> Retriever:
     from envs.retrievers.dense import Dense
     from envs.retrievers.encoder import Encoder
 
-    model = Encoder(encoder.pop("encoder"), **encoder)
-    return Dense(corpus, model, index=index, cache=cache, nprobe=nprobe, ef_search=ef_search)
+    encoder = {name: settings.pop(name) for name in _OF_THE_ENCODER}
+    return Dense(corpus, Encoder(encoder.pop("encoder"), **encoder), device=settings.pop("index_device"), **settings)
 
 
 def _component(spec: str) -> Retriever:

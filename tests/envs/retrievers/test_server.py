@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,9 @@ from starlette.testclient import TestClient
 
 from common.errors import ConfigError, RetrievalError
 from envs.retrievers.http import HTTPRetriever
+from envs.retrievers.micro_batches import MicroBatches
 from envs.retrievers.server import create_app, main
+from envs.retrievers.wire import write_result
 from envs.types import Document, Hit
 
 CORPUS = [
@@ -61,8 +64,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.go, self.together, self.most = threading.Event(), 0, 0
+        self.searches: list[list[str]] = []
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.searches.append(list(queries))
         self.together += 1
         self.most = max(self.most, self.together)
         assert self.go.wait(10)
@@ -106,6 +111,13 @@ def post(url: str, payload: object) -> tuple[int, dict]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_a_client_of_the_published_format_is_served(serve) -> None:
@@ -218,7 +230,7 @@ def test_requests_wait_in_a_bounded_queue_and_health_answers_meanwhile(serve) ->
     clients = [threading.Thread(target=lambda: answers.put(post(url, {"queries": ["a"]}))) for _ in range(4)]
     for client in clients:
         client.start()
-    busy = "busy: 3 requests are waiting"
+    busy = "busy: 1 requests are waiting"
     assert answers.get(timeout=10) == (503, {"error": busy})  # two of the four are in work, one waits
     impatient = HTTPRetriever(url, retries=0)
     with pytest.raises(RetrievalError, match=busy):
@@ -230,15 +242,56 @@ def test_requests_wait_in_a_bounded_queue_and_health_answers_meanwhile(serve) ->
     assert post(url, {"queries": ["a"]})[0] == 200
 
 
+def test_clients_that_wait_are_searched_together_and_each_gets_its_own_answer(serve, monkeypatch) -> None:
+    made: list[MicroBatches] = []
+    monkeypatch.setattr(
+        "envs.retrievers.server.MicroBatches", lambda *a, **k: made.append(MicroBatches(*a, **k)) or made[0]
+    )
+    held, overlap = Slow(), Overlap()
+    monkeypatch.setattr(held, "search", lambda *asked, hold=held.search: hold(*asked) and overlap.search(*asked))
+    url = serve(create_app(held, max_batch=8))
+    queries = ["first", "aaron prophet", "river", "heroes album", "passage", "xyzzy"]
+    answers: dict[str, tuple[int, dict]] = {}
+    clients = [
+        threading.Thread(target=lambda q=query: answers.update({q: post(url, {"queries": [q], "topk": 2})}))
+        for query in queries
+    ]
+    clients[0].start()
+    wait_until(lambda: held.searches)
+    for client in clients[1:]:
+        client.start()
+    wait_until(lambda: len(made[0]._waiting) == 5)
+    held.go.set()
+    for client in clients:
+        client.join(10)
+    assert held.searches[0] == ["first"]
+    assert [sorted(search) for search in held.searches[1:]] == [sorted(queries[1:])]
+    for query in queries:
+        assert answers[query] == (200, write_result(overlap.search([query], 2), scores=False))
+
+
+@pytest.mark.parametrize(("named", "searches"), [(True, 1), (False, 2)])
+def test_an_answer_is_given_again_unless_the_retriever_has_no_name(serve, named: bool, searches: int) -> None:
+    slow = Slow()
+    slow.go.set()
+    if named:
+        slow.identity = "slow-1"
+    url = serve(create_app(slow))
+    assert [post(url, {"queries": ["a"]}) for _ in range(2)] == [(200, {"result": [[]]})] * 2
+    assert len(slow.searches) == searches
+
+
 @pytest.mark.parametrize("topk", [0, 101])
 def test_a_default_out_of_range_is_refused_before_any_request(topk: int) -> None:
     with pytest.raises(ConfigError, match=f"topk {topk} must lie between 1 and max_topk, 100"):
         create_app(Overlap(), topk=topk)
 
 
-@pytest.mark.parametrize("limit", [{"max_queries": 0}, {"concurrency": 0}, {"queue": -1}])
+@pytest.mark.parametrize(
+    "limit", [{"max_queries": 0}, {"max_batch": 0}, {"concurrency": 0}, {"queue": -1}, {"cached_answers": -1}]
+)
 def test_a_limit_that_lets_nothing_through_is_refused(limit: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="all limits must be at least 1, queue at least 0"):
+    with pytest.raises(ConfigError, match="all limits must be at least 1, queue and cached_answers at least 0"):
         create_app(Overlap(), **limit)
 
 
