@@ -85,6 +85,7 @@ class VLLMEngine:
         if urls is not None and scratch is None:
             raise ConfigError("an engine at `urls` reads weights from files: give it `scratch`, a folder that it sees")
         self._scratch_root = scratch
+        self._url_version = "that was not asked"
         self._policy: Policy | None = None
         self._stale = True
         self._client: VLLMClient | None = None
@@ -101,7 +102,7 @@ class VLLMEngine:
     @property
     def manifest_facts(self) -> dict[str, str]:
         """What a manifest says of it."""
-        version = self._client.version() if self._url and self._client else installed_version(self._python)
+        version = installed_version(self._python) if self._url is None else self._url_version
         promise = "tokens depend on seeds and weights, but not to the bit: batches differ from run to run"
         return {"engine": f"vllm {version}", "engine_dtype": self.dtype, "engine_bits": promise}
 
@@ -177,6 +178,7 @@ class VLLMEngine:
             if self._url is not None:
                 client = VLLMClient(self._url, timeout=self.timeout)
                 self._wait(client, None)
+                self._url_version = client.version()
                 self._update(client)
             else:
                 self._update(self._launch(self._write()), restarted=True)
