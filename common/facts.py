@@ -1,4 +1,4 @@
-"""What a manifest says of a stage besides its settings and versions: which engine sampled, and what it does not promise."""
+"""What a manifest says of a stage besides settings and versions: which engine sampled, what it does not promise."""
 
 from __future__ import annotations
 

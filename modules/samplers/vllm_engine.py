@@ -190,7 +190,7 @@ class VLLMEngine:
         flags = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
         command = server_command(self._python, folder, port, **flags) + self._options
         log_file = folder.parent / "server.log"
-        process = self._process = WatchedProcess(command, log_file, environment(self._cache_gib))
+        process = self._process = WatchedProcess(command, folder.parent, log_file, environment(self._cache_gib))
         client = VLLMClient(f"http://127.0.0.1:{port}", timeout=self.timeout)
         self._wait(client, process)
         return client

@@ -1,8 +1,8 @@
-"""A server that ends with the process that started it, however that one ends: `python watched_process.py COMMAND …`.
+"""A server that ends with the process that started it, however that one ends: `python watched_process.py FOLDER COMMAND …`.
 
 This script stands between the two. Its standard input is a pipe that the starting process holds open and never writes
 to: when that process is gone, killed or not, the pipe closes, and the server and all processes that it has started are
-killed. It needs the standard library alone.
+killed and their folder is removed. It needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,21 +18,24 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+_STOP = b"."
+
 
 class WatchedProcess:
     """A command that runs as long as this object lives, and no longer than this process does.
 
     Args:
         command: the program and its arguments.
+        folder: holds its files; removed where this process is gone without having stopped it.
         log: a file for what it prints.
         environment: variables added to this process's own.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         with open(log, "wb") as output:
             self._watcher = subprocess.Popen(
-                [sys.executable, __file__, *command],
+                [sys.executable, __file__, str(folder), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -53,19 +57,24 @@ class WatchedProcess:
 
 def _stop(watcher: subprocess.Popen[bytes]) -> None:
     assert watcher.stdin is not None
-    watcher.stdin.close()
+    with contextlib.suppress(OSError):  # it has ended
+        watcher.stdin.write(_STOP)
+        watcher.stdin.close()
     watcher.wait()
 
 
-def main(command: Sequence[str]) -> int:
-    """Run the command in a group of its own until it ends or standard input closes; then kill what is left of it."""
+def main(folder: str, *command: str) -> int:
+    """Run the command in a group of its own until it ends, or standard input does; then kill what is left of it."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     while server.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
         pass
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
-    return server.wait()
+    code = server.wait()
+    if select.select([sys.stdin], [], [], 0)[0] and os.read(0, 1) != _STOP:
+        shutil.rmtree(folder, ignore_errors=True)
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))
