@@ -1,8 +1,8 @@
-"""A server that ends with the process that started it, however that one ends: `python watched_process.py FOLDER COMMAND …`.
+"""A server that ends with the process that started it, however that one ends.
 
-This script stands between the two. Its standard input is a pipe that the starting process holds open and never writes
-to: when that process is gone, killed or not, the pipe closes, and the server and all processes that it has started are
-killed and their folder is removed. It needs the standard library alone.
+`python watched_process.py FOLDER COMMAND …` stands between the two. Its standard input is a pipe that the starting
+process holds open: when that process is gone, killed or not, the pipe closes. The server and all processes that it has
+started are then killed, and its folder is removed. This file needs the standard library alone.
 """
 
 from __future__ import annotations

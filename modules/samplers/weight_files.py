@@ -21,6 +21,9 @@ from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMis
 from vllm.distributed.weight_transfer.factory import (  # pyright: ignore[reportMissingImports]
     WeightTransferEngineFactory,
 )
+from vllm.model_executor.layers.vocab_parallel_embedding import (  # pyright: ignore[reportMissingImports]
+    ParallelLMHead,
+)
 from vllm.model_executor.model_loader.reload import (  # pyright: ignore[reportMissingImports]
     finalize_layerwise_reload,
     initialize_layerwise_reload,
@@ -44,7 +47,7 @@ class FilesUpdate(WeightTransferUpdateInfo):
 
 
 class FilesEngine(WeightTransferEngine[FilesInit, FilesUpdate]):
-    """Loads all weights of a folder, through vLLM's layerwise reload: packed and tied weights are made anew."""
+    """Loads all weights of a folder, through vLLM's layerwise reload: packed weights are packed anew."""
 
     init_info_cls = FilesInit
     update_info_cls = FilesUpdate
@@ -60,6 +63,10 @@ class FilesEngine(WeightTransferEngine[FilesInit, FilesUpdate]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        # A tied head gets no weights of its own, so the reload leaves what a CPU has packed of the old ones.
+        for module in self.model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
 
     def shutdown(self) -> None:
         pass

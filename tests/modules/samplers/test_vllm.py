@@ -162,7 +162,7 @@ def test_other_weights_than_the_policys_end_the_run(made: Made, server: VLLMServ
         ({"weight_versions": None}, "sampled by weights without a version"),
         ({"token_ids": []}, "0 token ids with"),
         ({"logprobs": None}, "unusable answer"),
-        ({"logprobs": {"content": [{"logprob": -9999.0}] * 6}}, "a sampled token has log-prob -9999.0"),
+        ({"token_ids": [0], "logprobs": {"content": [{"logprob": -9999.0}]}}, "a sampled token has log-prob -9999.0"),
         ({"finish_reason": "abort"}, "for no known reason: abort"),
         (
             {"finish_reason": "length", "token_ids": [0], "logprobs": {"content": [{"logprob": -1.0}]}},
