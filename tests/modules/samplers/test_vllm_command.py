@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -86,7 +87,7 @@ def test_the_flags_that_training_needs(monkeypatch: pytest.MonkeyPatch, tmp_path
     settings = {"context": 8192, "rows": 16, "dtype": "bfloat16", "cache_gib": 3}
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     on_cpu = server_command(Path("/e/bin/python"), Path("/m"), 80, **settings)  # type: ignore[arg-type]
-    pairs = dict(zip(on_cpu, on_cpu[1:], strict=False))
+    pairs = dict(itertools.pairwise(on_cpu))
     assert on_cpu[:3] == ["/e/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
     assert (pairs["--logprobs-mode"], pairs["--generation-config"]) == ("processed_logprobs", "vllm")
     assert "--no-enable-chunked-prefill" in on_cpu, "with seeds it ends the CPU engine"
@@ -96,7 +97,7 @@ def test_the_flags_that_training_needs(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setenv("LOCAL_RANK", "1")
     on_gpu = server_command(Path("/e/bin/python"), Path("/m"), 80, **settings)  # type: ignore[arg-type]
-    assert dict(zip(on_gpu, on_gpu[1:], strict=False))["--kv-cache-memory-bytes"] == str(3 * 2**30)
+    assert dict(itertools.pairwise(on_gpu))["--kv-cache-memory-bytes"] == str(3 * 2**30)
     assert "--enforce-eager" not in on_gpu
     assert environment(3)["CUDA_VISIBLE_DEVICES"] == "6"
 
