@@ -157,9 +157,9 @@ class VLLMEngine:
             return
         if self.life > self.restarts:
             where = self._url or "the engine"
-            lines = f"; the end of {self._process.log}: {self._process.last_lines()}" if self._process else ""
+            said = f"; it said: {_last_words(self._process)}" if self._process else ""
             self.close()
-            raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{lines}")
+            raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{said}")
         log.warning("vLLM gave no answer and is started again (%d of %d): %s", self.life, self.restarts, reason)
         self.close()
         self._start()
@@ -181,7 +181,7 @@ class VLLMEngine:
                 self._url_version = client.version()
                 self._update(client)
             else:
-                self._update(self._launch(self._write()), restarted=True)
+                self._update(self._launch(self._write()), loaded=True)
         except NoAnswer as error:
             self.recover(self.life, str(error))
 
@@ -205,15 +205,15 @@ class VLLMEngine:
         deadline = time.monotonic() + self.start_timeout
         while not client.healthy():
             if process is not None and process.ended:
-                raise EngineError(f"vLLM did not start: {process.last_lines()} (all of it: {process.log})")
+                raise EngineError(f"vLLM did not start: {_last_words(process)}")
             if time.monotonic() > deadline:
                 raise NoAnswer(f"{client.url} is not up after {self.start_timeout:g} s")
             time.sleep(0.2)
 
-    def _update(self, client: VLLMClient, *, restarted: bool = False) -> None:
+    def _update(self, client: VLLMClient, *, loaded: bool = False) -> None:
         """Have the server load the policy's weights, or name those it has loaded at its start, and prove them."""
         assert self._policy is not None
-        if restarted:
+        if loaded:
             client.name_weights(self.version)
         else:
             client.update(str(self._write()), self.version)
@@ -242,6 +242,12 @@ class VLLMEngine:
 def _greedy(client: VLLMClient, version: str, ids: Sequence[int], tokens: int) -> Generated:
     sampling = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True}
     return client.generate(ids, sampling, weights=version)
+
+
+def _last_words(process: WatchedProcess) -> str:
+    """The end of what a server has printed, and where all of it is kept."""
+    kept = shutil.copy(process.log, Path(tempfile.gettempdir()) / f"vllm-{os.getpid()}.log")
+    return f"{process.last_lines()} (all of it: {kept})"
 
 
 def _own_url(urls: Sequence[str]) -> str:

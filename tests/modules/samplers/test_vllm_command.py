@@ -49,17 +49,13 @@ def asked() -> list[Request]:
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, stand_in: Path) -> None:
     stand_in.write_text("print('starting'); raise SystemExit('no memory is left')")
-    with pytest.raises(
-        EngineError, match=r"vLLM did not start: starting \| no memory is left \(all of it: .*server.log\)"
-    ):
+    with pytest.raises(EngineError, match=r"vLLM did not start: starting \| no memory is left \(all of it: .*\.log\)"):
         sampler(tmp_path).submit(asked())
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path, stand_in: Path) -> None:
     stand_in.write_text("import time; print('busy', flush=True); time.sleep(60)")
-    with pytest.raises(
-        EngineError, match=r"gave no answer after 1 restarts: .* is not up after 0.5 s; the end of .*busy"
-    ):
+    with pytest.raises(EngineError, match=r"gave no answer after 1 restarts: .* is not up after 0.5 s; it said: busy"):
         sampler(tmp_path, start_timeout=0.5, restarts=1).submit(asked())
     assert not running(tmp_path)
 
