@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.accounts import split
-from common.facts import facts_of
+from common.manifest_facts import facts_of
 from common.files import write_json
 from common.seeds import stable_hash
 from pipeline.components import build, with_default
