@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from common.accounts import split
-from common.manifest_facts import facts_of
 from common.files import write_json
+from common.manifest_facts import facts_of
 from common.seeds import stable_hash
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
