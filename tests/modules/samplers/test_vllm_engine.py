@@ -16,14 +16,10 @@ from envs.types import Episode, Question, Turn
 from modules.functional.logprobs import token_logprobs
 from modules.policy import Policy, random_policy
 from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_engine import ENGINE_PYTHON, VLLMEngine
+from modules.samplers.vllm_engine import VLLMEngine
 from tests.tiny import byte_tokenizer
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.engine,
-    pytest.mark.skipif(not ENGINE_PYTHON.exists(), reason="no vLLM: make engine"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 STOP = ("</step>", "ab")
 
 
