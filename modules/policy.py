@@ -159,6 +159,13 @@ def separate(policies: Mapping[str, Policy], *, shared: bool = False) -> dict[st
     return made
 
 
+def end_of_message(policy: Policy) -> frozenset[int]:
+    """The token ids that end a message: the tokenizer's and those of the model's generation settings."""
+    eos = policy.model.generation_config.eos_token_id if policy.model.generation_config else None
+    ids = [policy.tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])]
+    return frozenset(token for token in ids if token is not None)
+
+
 def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
     """Require a policy that can read the protocol's ids, and as many as the limits allow.
 

@@ -21,7 +21,7 @@ _STAGE = re.compile(r"\$\{stage:([\w.-]+)\}")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_KEYS = {"model": "model", "policy": "model", "encoder": "model", "tokenizer": "model", "hub": "dataset"}
 _SUFFIX = re.compile(r"\.\w+")
-_NO_INPUT = "cache"  # a run fills it, which would change the hash of the next run
+_NO_INPUT = ("cache", "scratch")  # a run fills them, which would change the hash of the next run
 
 
 def stage_names(value: object) -> list[str]:
@@ -74,7 +74,7 @@ class Inputs:
     """Replaces inputs in settings: files and folders by a hash of their content, hub ids by their revision.
 
     A text is an input if it is written as a path, or stands where a model's name may, and the file or folder
-    exists; not under the key `cache` and not inside `output`. No target is imported to find out.
+    exists; not under the keys `cache` and `scratch`, and not inside `output`. No target is imported to find out.
     Content hashes are cached by path, size and modification time in `<output>/inputs.json`.
     """
 
@@ -116,7 +116,7 @@ class Inputs:
             self._changed = False
 
     def _is_input(self, text: str, name: str | int | None) -> bool:
-        if name == _NO_INPUT or not any(character.isalnum() for character in text):
+        if name in _NO_INPUT or not any(character.isalnum() for character in text):
             return False
         if not (is_path(text) or name in _HUB_KEYS) or not os.path.exists(text):
             return False

@@ -14,6 +14,7 @@ from typing import Any
 
 from common.accounts import split
 from common.files import write_json
+from common.manifest_facts import facts_of
 from common.seeds import stable_hash
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
@@ -38,14 +39,17 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
             return
         start, computed = time.monotonic(), time.process_time()
         run = _make if planned.stage.module is None else _fit
-        metrics, accounts = split(run(planned, plan, ranks, settings))
+        built: dict[str, Any] = {}
+        metrics, accounts = split(run(planned, plan, ranks, settings, built))
+        facts = facts_of(built.values())
+        built.clear()
         _free_memory()
         accounts["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
         if ranks.rank == 0:
             if planned.stage.module is not None:
                 pack_events(planned, plan)
             seconds = round(time.monotonic() - start, 3)
-            result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics)}
+            result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
             artifact.close(_manifest(planned, plan, origin, result))
             print(f"{name}: finished in {seconds:.1f} s{_headline(result['metrics'])}", flush=True)
     ranks.broadcast_from_rank0(lambda: None)  # no rank reads the artifact before it is complete
@@ -92,23 +96,34 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
     return origin
 
 
-def build_data(name: str, plan: Plan) -> Any:
+def build_data(name: str, plan: Plan, built: dict[str, Any] | None = None) -> Any:
     """Build a stage's `data`; the artifacts that it references must be complete.
+
+    `built` takes all components that it is made of.
 
     Raises:
         UserError: a constructor raised it about its arguments.
     """
-    return build(_settings(plan.stages[name], plan)["data"], ("stages", name, "data"), plan.origins, {})
+    return build(
+        _settings(plan.stages[name], plan)["data"],
+        ("stages", name, "data"),
+        plan.origins,
+        {} if built is None else built,
+    )
 
 
-def _make(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, float]:
+def _make(
+    planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], built: dict[str, Any]
+) -> Mapping[str, float]:
     folder, seed = planned.artifact.folder, plan.experiment.seed
-    maker = ranks.run_on_all(lambda: build_data(planned.name, plan))
+    maker = ranks.run_on_all(lambda: build_data(planned.name, plan, built))
     ranks.run_on_all(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
     return ranks.broadcast_from_rank0(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
 
 
-def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _fit(
+    planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], built: dict[str, Any]
+) -> Mapping[str, Any]:
     from lightning.pytorch import seed_everything
 
     from pipeline.fitting import fit
@@ -118,9 +133,8 @@ def _fit(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str,
     key = ("stages", planned.name, "data")
     data = with_default(settings["data"], "seed", plan.experiment.seed, key, plan.origins)
     settings = {**settings, "data": data}
-    memo: dict[str, Any] = {}
     pieces = {
-        piece: build(settings[piece], ("stages", planned.name, piece), plan.origins, memo)
+        piece: build(settings[piece], ("stages", planned.name, piece), plan.origins, built)
         for piece in ("module", "data", "callbacks", "trainer")
     }
     return fit(

@@ -17,6 +17,8 @@ from tests.lives import moments
 from tests.micro import Quickstart
 
 NO_DATA = "RAG_DATA is not set"
+NO_ENGINE = "no vLLM: make engine"
+ENGINE = Path(__file__).parents[1] / ".engine/bin/python"
 
 # The same examples every time, however slow the machine.
 settings.register_profile("suite", derandomize=True, deadline=None)
@@ -44,9 +46,10 @@ def data_root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `data` when there is no data, and `gpu` where there is no CUDA device."""
+    """Skip what is marked `data` without data, `gpu` without a CUDA device, and `engine` without vLLM."""
     missing = {
         "data": None if os.environ.get("RAG_DATA") else NO_DATA,
+        "engine": None if ENGINE.exists() else NO_ENGINE,
         "gpu": None if torch.cuda.is_available() else "no CUDA device",
     }
     for item in items:
@@ -56,7 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how much was not tested, so that a green run without data does not look like one with it."""
-    skipped = sum(NO_DATA in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
-    if skipped:
-        terminalreporter.write_line(f"{skipped} tests of real data skipped: {NO_DATA}", yellow=True)
+    """Say how much was not tested, so that a green run without data or engine does not look like one with it."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for what, missing in (("real data", NO_DATA), ("the real engine", NO_ENGINE)):
+        if skipped := sum(missing in reason for reason in reasons):
+            terminalreporter.write_line(f"{skipped} tests of {what} skipped: {missing}", yellow=True)

@@ -119,6 +119,21 @@ class Numbers:
         return {"numbers": float("".join(lines).count("\n"))}
 
 
+class Noted:
+    """A component of which the manifest says something."""
+
+    def __init__(self, text: str) -> None:
+        self.manifest_facts = {"engine": text}
+
+
+class NumbersOf(Numbers):
+    """A maker that is made with other components."""
+
+    def __init__(self, count: int, parts: Sequence[Any]) -> None:
+        super().__init__(count)
+        self.parts = parts
+
+
 class Sleeper:
     """A maker that says it began, and then takes its time, in a thread, as one that waits for a server does."""
 

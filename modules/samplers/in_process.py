@@ -20,7 +20,7 @@ from envs.interfaces import Protocol
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
 from modules.functional.token_choice import choose_tokens
-from modules.policy import Policy, check_policy
+from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.kv_cache import BatchCache, empty_row
 from modules.samplers.stop_tags import Decode, StopTags
 
@@ -110,9 +110,7 @@ class InProcessSampler:
             return
         require_full_attention(policy.model.config.get_text_config())
         self._policy, tokenizer = policy, policy.tokenizer
-        eos = policy.model.generation_config.eos_token_id if policy.model.generation_config else None
-        ids = [tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])]
-        self._eos = frozenset(token for token in ids if token is not None)
+        self._eos = end_of_message(policy)
         self._texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
         # Without a reference to the sampler: a cycle would keep the model alive after its stage.
         self._decode: Decode = lambda ids: str(

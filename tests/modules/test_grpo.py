@@ -206,6 +206,7 @@ def test_clip_ratios_count_the_tokens_without_gradient_at_either_end(batch: Sequ
     assert logged["clip_ratio/high_mean"] == pytest.approx(0.2)
     assert logged["clip_ratio/region_mean"] == pytest.approx(0.5)
     assert logged["logp_gap/max"] == pytest.approx(float(torch.tensor(2.0).log()))
+    assert logged["logp_gap/kl"] == pytest.approx(0.1056193), "(4 (0.5 - 1 - ln 0.5) + 3 (1.5 - 1 - ln 1.5)) / 10"
     assert logged["kl_k1"] == pytest.approx(float(ratios[0, :10].log().mean()))
 
 

@@ -87,13 +87,15 @@ def test_a_path_counts_by_content_and_so_does_a_models_folder(key: str, text: An
     assert len({before, first, of(data(**{key: text}))}) == 3
 
 
-def test_what_a_run_fills_itself_is_no_input(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["cache", "scratch"])
+def test_what_a_run_fills_itself_is_no_input(tmp_path: Path, key: str) -> None:
     output = tmp_path / "runs"
-    before = [of(data(cache=str(tmp_path / "cache"), index=str(output / "cache")), output) for _ in range(1)]
-    for folder in (tmp_path / "cache", output / "cache"):
+    filled = data(**{key: str(tmp_path / "filled"), "index": str(output / "filled")})
+    before = of(filled, output)
+    for folder in (tmp_path / "filled", output / "filled"):
         folder.mkdir(parents=True)
         (folder / "index").write_text("x")
-    assert before == [of(data(cache=str(tmp_path / "cache"), index=str(output / "cache")), output)]
+    assert before == of(filled, output)
 
 
 @pytest.mark.parametrize("text", [".", "/", "..", "", "~", "x" * 5000, "a\0b"])

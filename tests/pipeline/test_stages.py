@@ -38,6 +38,16 @@ def test_the_data_of_a_fit_has_the_seed_of_the_experiment_unless_it_is_given_its
     assert seeds == [seed]
 
 
+def test_a_manifest_says_what_its_components_say(tmp_path: Path) -> None:
+    parts = [{"target": "tests.toys:Noted", "text": text} for text in ("toy 1", "toy 2", "toy 1")]
+    stages = {"make": {"data": {"target": "tests.toys:NumbersOf", "count": 1, "parts": parts}}}
+    config = {"experiment": "toy", "output": str(tmp_path / "runs"), "stages": stages}
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    plan = Plan.of(load(tmp_path / "toy.yaml"))
+    run_stage("make", plan, Ranks())
+    assert plan.stages["make"].artifact.manifest()["engine"] == "toy 1; toy 2"
+
+
 def models() -> list[torch.nn.Module]:
     """Every module with weights that is alive, in a cycle or not."""
     modules = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]

@@ -1,0 +1,193 @@
+"""A sampler that asks a vLLM server for every turn, so that each episode goes on as soon as its own turn is done."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from common.accounts import tokens_of
+from common.errors import ConfigError
+from envs.interfaces import Protocol
+from envs.requests import Request
+from envs.types import Episode, Finish, Limits, Turn
+from modules.policy import Policy, check_policy, end_of_message
+from modules.samplers.vllm_client import EngineError, Generated, NoAnswer
+from modules.samplers.vllm_engine import VLLMEngine
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a request, and in which life of the server it was asked."""
+
+    ticket: int
+    life: int
+    result: Generated | NoAnswer | Exception
+
+
+class VLLMSampler:
+    """A `Sampler` of one policy behind a vLLM server; see `modules.samplers.vllm_engine:VLLMEngine`.
+
+    `collect` returns all turns that are done by now, at least one: while an environment searches for their queries, in
+    one call, the server goes on with the others. A turn depends on its context, its seed and the weights, to rounding:
+    which requests share a batch is a matter of time, so tokens are not promised to the bit. Log-probs are at the
+    temperature (at 1 when greedy) and, unlike those of `InProcessSampler`, after top-p, whose tokens are renormalised.
+    `counts` has the tokens that were sampled, by agent, and how often a turn was asked again.
+
+    Args:
+        engine: the server; samplers of the same policy may share it.
+        policy: what is sampled from; None where it comes by `load`, as in training.
+        temperature: 0 is greedy.
+        top_p: nucleus sampling mass; reinforcement learning needs 1.
+
+    Raises:
+        ConfigError: a setting is out of range; on submitting, a turn is given and not sampled.
+        EngineError: on submitting or collecting, the server cannot be made to work.
+    """
+
+    def __init__(
+        self, engine: VLLMEngine, policy: Policy | None = None, *, temperature: float = 0.0, top_p: float = 1.0
+    ) -> None:
+        if temperature < 0 or not 0 < top_p <= 1:
+            raise ConfigError(f"temperature {temperature}, top_p {top_p}: temperature must be >= 0, top_p in (0, 1]")
+        self.engine, self.temperature, self.top_p = engine, temperature, top_p
+        self.counts: Counter[str] = Counter()
+        self._open: dict[int, Request] = {}
+        self._answers: SimpleQueue[_Answer] = SimpleQueue()
+        self._tickets = 0
+        self._policy: Policy | None = None
+        if policy is not None:
+            self.load(policy)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VLLMSampler:
+        """Another sampler with a server of its own."""
+        return VLLMSampler(copy.deepcopy(self.engine, memo), temperature=self.temperature, top_p=self.top_p)
+
+    def load(self, policy: Policy) -> None:
+        """Sample from this policy's weights of now on; the server gets them before the next turn."""
+        self.engine.load(policy)
+        self._policy = policy
+        self._eos = end_of_message(policy)
+
+    @property
+    def policy(self) -> Policy:
+        """What is sampled from.
+
+        Raises:
+            ConfigError: no policy was given or loaded.
+        """
+        if self._policy is None:
+            raise ConfigError("the sampler has no policy: give VLLMSampler one, as `policy`")
+        return self._policy
+
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Require a protocol and limits that the policy can read, and the engine too.
+
+        Raises:
+            ConfigError: says what does not fit.
+        """
+        check_policy(self.policy, protocol, limits)
+        if limits.total_tokens > self.engine.context:
+            raise ConfigError(
+                f"limits.total_tokens is {limits.total_tokens}, but the engine's context is {self.engine.context}: "
+                "raise it"
+            )
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if given := [request.agent for request in requests if request.forced_ids is not None or request.first_ids]:
+            raise ConfigError(f"vLLM cannot score the given tokens of agent '{given[0]}': use InProcessSampler")
+        if requests:
+            self.engine.make_ready()
+        for request in requests:
+            self._tickets += 1
+            self._open[self._tickets] = request
+            self._ask(self._tickets)
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        """All turns that are done by now, in the order of submission: at least one, where any is open."""
+        done: dict[int, tuple[Request, Turn]] = {}
+        while self._open and not done:
+            for answer in self._arrived():
+                if answer.ticket not in self._open:
+                    continue  # released
+                if isinstance(answer.result, NoAnswer):
+                    self.engine.recover(answer.life, str(answer.result))
+                    self.counts["turns_asked_again"] += 1
+                    self._ask(answer.ticket)
+                elif isinstance(answer.result, Exception):
+                    raise answer.result
+                else:
+                    request = self._open.pop(answer.ticket)
+                    done[answer.ticket] = request, self._turn(request, answer.result)
+        return [done[ticket] for ticket in sorted(done)]
+
+    def release(self, episodes: Sequence[Episode]) -> None:
+        """Drop the open requests of these episodes; the server keeps prefixes by itself, as long as it has room."""
+        released = {id(episode) for episode in episodes}
+        self._open = {t: request for t, request in self._open.items() if id(request.episode) not in released}
+
+    def _ask(self, ticket: int) -> None:
+        """Ask for a turn, in a thread that ends with its answer."""
+        arguments = (self.engine, self._answers, ticket, self.engine.life, self._open[ticket].prefix())
+        Thread(target=_asked, args=(*arguments, self._sampling(self._open[ticket])), daemon=True).start()
+
+    def _sampling(self, request: Request) -> dict[str, Any]:
+        """vLLM's `SamplingParams` of a request."""
+        if not request.max_tokens:
+            raise ValueError("a request needs max_tokens >= 1, which the environment sets")
+        greedy = request.greedy or self.temperature == 0
+        return {
+            "temperature": 0.0 if greedy else self.temperature,
+            "top_p": 1.0 if greedy else self.top_p,
+            "seed": request.seed,
+            "max_tokens": request.max_tokens,
+            "stop": list(request.stop),
+            "stop_token_ids": sorted(self._eos),
+            "skip_special_tokens": False,  # else tags that are special tokens never stop
+            "spaces_between_special_tokens": False,
+        }
+
+    def _arrived(self) -> Iterator[_Answer]:
+        """Wait for one answer; then all that are there."""
+        yield self._answers.get()
+        while True:
+            try:
+                yield self._answers.get_nowait()
+            except Empty:
+                return
+
+    def _turn(self, request: Request, said: Generated) -> Turn:
+        self.counts[tokens_of(request.agent)] += len(said.ids)
+        decoded = self.policy.tokenizer.decode(
+            list(said.ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return request.turn(said.ids, said.logps, self._finish(request, said), str(decoded))
+
+    def _finish(self, request: Request, said: Generated) -> Finish:
+        if said.finish == "stop" and said.stop in request.stop:
+            return "stop"
+        if said.finish == "stop" and said.stop is None and said.ids[-1] in self._eos:
+            return "eos"
+        if said.finish == "length" and len(said.ids) == request.max_tokens:
+            return "length"
+        raise EngineError(f"vLLM ended a turn of {len(said.ids)} tokens for no known reason: {said.finish} {said.stop}")
+
+
+def _asked(
+    engine: VLLMEngine,
+    answers: SimpleQueue[_Answer],
+    ticket: int,
+    life: int,
+    prefix: Sequence[int],
+    sampling: dict[str, Any],
+) -> None:
+    """Ask once, and put what comes of it where the sampler collects."""
+    try:
+        result: Generated | Exception = engine.generate(prefix, sampling)
+    except Exception as error:  # raised where it is collected
+        result = error
+    answers.put(_Answer(ticket, life, result))

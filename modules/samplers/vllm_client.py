@@ -1,0 +1,142 @@
+"""What is said to a vLLM server over HTTP: token ids in and out, and new weights."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from common.errors import UserError
+
+_BUSY = (429, 503)
+
+
+class EngineError(UserError):
+    """The engine rejects a request, gives what cannot be used, or is gone for good."""
+
+
+class NoAnswer(Exception):
+    """No answer came: the server is dead, too slow or busy. The same request may be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Sampled token ids with their log-probs; `stop` is the string that ended them, `finish` vLLM's own word."""
+
+    ids: tuple[int, ...]
+    logps: tuple[float, ...]
+    finish: str
+    stop: str | None
+
+
+class VLLMClient:
+    """One vLLM server.
+
+    Args:
+        url: its root.
+        timeout: seconds for an answer.
+    """
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        self.url, self.timeout = url.rstrip("/"), timeout
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self._http = httpx.Client(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=False)
+
+    def healthy(self) -> bool:
+        """Whether the server answers and is well."""
+        try:
+            return self._http.get(f"{self.url}/health", timeout=5.0).is_success
+        except httpx.HTTPError:
+            return False
+
+    def version(self) -> str:
+        """vLLM's own version."""
+        return str(self._json("GET", "/version").get("version"))
+
+    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str) -> Generated:
+        """Continue token ids.
+
+        Args:
+            ids: the prompt.
+            sampling: fields of vLLM's `SamplingParams`.
+            weights: the version of the weights that every token must have been sampled by.
+
+        Raises:
+            NoAnswer: it may be sent again.
+            EngineError: the answer says that the request is wrong, or is not what was asked for.
+        """
+        body = {"token_ids": list(ids), "sampling_params": {"logprobs": 0, **sampling}}
+        answer = self._json("POST", "/inference/v1/generate", body)
+        try:
+            return _generated(answer["choices"][0], weights)
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"vLLM at {self.url}: unusable answer: {error}") from error
+
+    def update(self, folder: str, version: str) -> None:
+        """Load the weights of a folder, under a new version, and forget all that is cached of earlier ones.
+
+        Raises:
+            NoAnswer: the server may have half of the weights: update again.
+            EngineError: it rejects them.
+        """
+        self._json("POST", "/pause?mode=wait")  # clears the prefix cache too
+        self._json("POST", "/start_weight_update")
+        self._json("POST", "/update_weights", {"update_info": {"folder": folder}})
+        self._json("POST", "/finish_weight_update", {"weight_version": version})
+        self._json("POST", "/resume")
+
+    def name_weights(self, version: str) -> None:
+        """Give the weights that the server has loaded at its start a version."""
+        self._json("POST", "/update_weight_version", {"new_version": version})
+
+    def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        response = self._request(method, path, body)
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise NoAnswer(f"{path} answered {response.status_code} without JSON") from error
+        if not isinstance(answer, dict):
+            raise NoAnswer(f"{path} answered {response.status_code} with {type(answer).__name__}, not an object")
+        return answer
+
+    def _request(self, method: str, path: str, body: object) -> httpx.Response:
+        """One answer. A busy server is asked again until the time is up."""
+        deadline, pause = time.monotonic() + self.timeout, 0.1
+        while True:
+            try:
+                response = self._http.request(method, self.url + path, json=body)
+            except httpx.HTTPError as error:
+                raise NoAnswer(f"{path}: {str(error) or type(error).__name__}") from error
+            if response.is_success:
+                return response
+            said = f"{path} answered {response.status_code}: {' '.join(response.text.split())[:200]}"
+            if response.status_code in _BUSY and time.monotonic() + pause < deadline:
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+            elif response.status_code in _BUSY or response.status_code >= 500:
+                raise NoAnswer(said)
+            else:
+                raise EngineError(f"vLLM at {self.url}{said}")
+
+
+def _generated(choice: Mapping[str, Any], weights: str) -> Generated:
+    """Read a choice.
+
+    Raises:
+        LookupError, TypeError, ValueError: it lacks something, or other weights have sampled a part of it.
+    """
+    ids = tuple(int(token) for token in choice["token_ids"])
+    logps = tuple(float(entry["logprob"]) for entry in choice["logprobs"]["content"])
+    if not ids or len(ids) != len(logps):
+        raise ValueError(f"{len(ids)} token ids with {len(logps)} log-probs")
+    if wrong := [logp for logp in logps if not math.isfinite(logp) or logp < -9998.0]:  # vLLM writes -inf as -9999
+        raise ValueError(f"a sampled token has log-prob {wrong[0]}")
+    versions = {str(span["version"]) for span in choice["weight_versions"] or ()}
+    if versions != {weights}:
+        raise ValueError(f"sampled by weights {', '.join(sorted(versions)) or 'without a version'}, not {weights}")
+    stop = choice["stop_reason"]
+    return Generated(ids, logps, str(choice["finish_reason"]), stop if isinstance(stop, str) else None)

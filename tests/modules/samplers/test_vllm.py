@@ -1,0 +1,278 @@
+"""The sampler behind a server: exact ids and log-probs, free-running episodes, weights that are proved, failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.accounts import tokens_of
+from common.errors import ConfigError
+from envs.requests import Request
+from envs.sampling import Greedy, take_turns
+from envs.types import Episode, Limits, Question
+from modules.functional.logprobs import token_logprobs
+from modules.lora import LoRA
+from modules.policy import Policy
+from modules.samplers.served_weights import fixed_prompt
+from modules.samplers.vllm import VLLMSampler
+from modules.samplers.vllm_client import EngineError
+from modules.samplers.vllm_engine import VLLMEngine
+from tests.tiny import byte_tokenizer, tiny_policy
+from tests.toy_rl import environment, learn, small_policy
+from tests.vllm_server import VLLMServer, vllm_server
+
+STOP = ("</step>",)
+Made = Callable[..., VLLMSampler]
+
+
+@pytest.fixture
+def server() -> Iterator[VLLMServer]:
+    with vllm_server() as running:
+        yield running
+
+
+@pytest.fixture
+def made(server: VLLMServer, tmp_path: Path) -> Made:
+    def make(policy: Policy | None = None, *, engine: dict[str, Any] | None = None, **settings: Any) -> VLLMSampler:
+        own = {"dtype": "float32", "urls": [server.url], "scratch": str(tmp_path), "timeout": 5.0} | (engine or {})
+        return VLLMSampler(VLLMEngine(256, **own), policy or small_policy(), **settings)
+
+    return make
+
+
+def asked(count: int, *, tokens: int = 6, stop: tuple[str, ...] = STOP) -> list[Request]:
+    """Requests after prompts of different lengths, the same for the same number."""
+    episodes = [Episode(Question(f"q{n}", "?", ("a",)), tuple((n + i) % 5 for i in range(3 + n))) for n in range(count)]
+    return [Request(e, (1,), stop, max_tokens=tokens, seed=2**62 + n) for n, e in enumerate(episodes)]
+
+
+def forward(policy: Policy, request: Request, ids: tuple[int, ...], temperature: float) -> torch.Tensor:
+    """Log-probs of sampled ids by one forward pass of the policy."""
+    prefix = request.prefix()
+    both = torch.tensor([[*prefix, *ids]])
+    with torch.no_grad():
+        logits = policy.model(both).logits[:, len(prefix) - 1 : -1]
+    return token_logprobs(logits, both[:, len(prefix) :], temperature)[0]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 0.0])
+def test_ids_and_logprobs_are_those_of_one_training_pass(made: Made, server: VLLMServer, temperature: float) -> None:
+    policy = small_policy()
+    sampler, requests = made(policy, temperature=temperature), asked(5)
+    for request, turn in zip(requests, take_turns(sampler, requests), strict=True):
+        fresh = forward(policy, request, turn.action_ids, temperature or 1.0)
+        assert torch.tensor(turn.action_logps) == pytest.approx(fresh, abs=1e-5)
+        assert turn.text == policy.tokenizer.decode(turn.action_ids)
+    sent = [tuple(body["token_ids"]) for path, body in server.calls if path.endswith("/generate")]
+    assert set(sent[1:]) == {request.prefix() for request in requests}, "after the fixed prompt, the very ids"
+    assert sorted(params["seed"] for params in server.turns()) == [2**62 + n for n in range(5)]
+    assert sampler.counts[tokens_of("policy")] > 5
+
+
+def test_a_turn_ends_at_a_tag_at_the_end_of_the_message_or_at_its_limit(made: Made) -> None:
+    requests = asked(24, tokens=12)
+    turns = take_turns(made(temperature=1.0), requests)
+    eos = small_policy().tokenizer.eos_token_id
+    assert {turn.finish for turn in turns} == {"stop", "eos", "length"}
+    for turn in turns:
+        ends = {"stop": turn.text.endswith("</step>"), "eos": turn.action_ids[-1] == eos}
+        assert ends.get(turn.finish, len(turn.action_ids) == 12)
+
+
+def test_a_turn_is_the_same_in_other_company_and_greedy_where_asked(made: Made) -> None:
+    together = take_turns(made(temperature=1.0), asked(6))
+    alone = [take_turns(made(temperature=1.0), [request])[0] for request in asked(6)]
+    assert [turn.action_ids for turn in alone] == [turn.action_ids for turn in together]
+    greedy = take_turns(Greedy(made(temperature=1.0)), asked(6))
+    assert [t.action_ids for t in greedy] == [t.action_ids for t in take_turns(made(temperature=0.0), asked(6))]
+
+
+def test_a_slow_turn_keeps_no_other_waiting(made: Made, server: VLLMServer) -> None:
+    server.delay = lambda sampling: 1.5 if sampling.get("seed") == 2**62 else 0.0
+    sampler, requests = made(temperature=1.0), asked(4)
+    sampler.submit(requests)
+    start, first = time.monotonic(), []
+    while len(first) < 3:
+        first += sampler.collect()
+    assert time.monotonic() - start < 1.4
+    assert requests[0] not in [request for request, _ in first]
+    assert [request for request, _ in sampler.collect()] == [requests[0]]
+
+
+def test_weights_are_updated_in_order_and_sampled_from(made: Made, server: VLLMServer) -> None:
+    policy = small_policy()
+    sampler = made(policy, temperature=1.0)
+    [before] = take_turns(sampler, asked(1))
+    with torch.no_grad():
+        policy.model.lm_head.weight.mul_(-1.0)
+    sampler.load(policy)
+    [after] = take_turns(sampler, asked(1))
+    routes = ["/pause?mode=wait", "/start_weight_update", "/update_weights", "/finish_weight_update", "/resume"]
+    assert server.control() == routes * 2
+    assert after.action_ids != before.action_ids
+    assert torch.tensor(after.action_logps) == pytest.approx(
+        forward(policy, asked(1)[0], after.action_ids, 1.0), abs=1e-5
+    )
+    take_turns(sampler, asked(1))
+    assert server.control() == routes * 2, "nothing to update"
+    assert len(list(Path(server.calls[2][1]["update_info"]["folder"]).parent.glob("weights-*"))) == 1
+
+
+def test_adapters_are_merged_on_the_way(made: Made) -> None:
+    policy = small_policy()
+    LoRA(r=2, alpha=4).apply(policy)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name or "delta" in name:
+                parameter.add_(0.3)
+    request = asked(1)[0]
+    [turn] = take_turns(made(policy, temperature=1.0), [request])
+    assert torch.tensor(turn.action_logps) == pytest.approx(forward(policy, request, turn.action_ids, 1.0), abs=1e-4)
+    plain = forward(small_policy(), request, turn.action_ids, 1.0)
+    assert (torch.tensor(turn.action_logps) - plain).abs().max() > 0.01, "the adapters count"
+    assert all(parameter.dtype == torch.float32 for parameter in policy.model.parameters())
+
+
+def test_other_weights_than_the_policys_end_the_run(made: Made, server: VLLMServer) -> None:
+    policy = small_policy()
+    sampler = made(policy, temperature=1.0)
+    take_turns(sampler, asked(1))
+    server.ignores_updates = True
+    with torch.no_grad():
+        policy.model.lm_head.weight.mul_(1.5)
+    sampler.load(policy)
+    with pytest.raises(EngineError, match="does not sample from the policy's weights: on the fixed prompt"):
+        sampler.submit(asked(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"weight_versions": [{"version": "weights-000000", "start": 0, "end": 6}]},
+            "sampled by weights weights-000000",
+        ),
+        ({"weight_versions": None}, "sampled by weights without a version"),
+        ({"token_ids": []}, "0 token ids with"),
+        ({"logprobs": None}, "unusable answer"),
+        ({"token_ids": [0], "logprobs": {"content": [{"logprob": -9999.0}]}}, "a sampled token has log-prob -9999.0"),
+        ({"finish_reason": "abort"}, "for no known reason: abort"),
+        (
+            {"finish_reason": "length", "token_ids": [0], "logprobs": {"content": [{"logprob": -1.0}]}},
+            "turn of 1 tokens",
+        ),
+    ],
+)
+def test_an_answer_that_cannot_be_trained_on_ends_the_run(
+    made: Made, server: VLLMServer, change: dict[str, Any], reason: str
+) -> None:
+    server.faults = [lambda choice: choice.update(change)]
+    sampler = made(temperature=1.0)
+    sampler.submit(asked(1, stop=()))
+    with pytest.raises(EngineError, match=reason):
+        sampler.collect()
+
+
+@pytest.mark.parametrize("fault", ["hangs up", 500, "late"])
+def test_a_lost_turn_is_asked_again_with_its_seed(made: Made, server: VLLMServer, fault: int | str) -> None:
+    expected = take_turns(made(temperature=1.0), asked(3))
+    server.calls.clear()
+    server.faults = [None, fault]
+    sampler = made(temperature=1.0, engine={"timeout": 2.0})
+    assert [t.action_ids for t in take_turns(sampler, asked(3))] == [t.action_ids for t in expected]
+    assert sampler.counts["turns_asked_again"] == 1
+    assert len(server.turns()) == 4
+    assert server.control().count("/update_weights") == 2, "a server that came back has its weights sent again"
+
+
+def test_a_busy_server_is_waited_for(made: Made, server: VLLMServer) -> None:
+    server.faults = [503, 429]
+    sampler = made(temperature=1.0)
+    assert len(take_turns(sampler, asked(1))) == 1
+    assert sampler.engine.life == 1
+    assert sampler.counts["turns_asked_again"] == 0
+
+
+def test_a_server_that_stays_down_ends_the_run_with_one_line(made: Made, server: VLLMServer) -> None:
+    server.faults = [500] * 9
+    sampler = made(temperature=1.0, engine={"restarts": 2})
+    sampler.submit(asked(1))
+    with pytest.raises(
+        EngineError, match=r"gave no answer after 2 restarts: /inference/v1/generate answered 500"
+    ) as it:
+        sampler.collect()
+    assert "\n" not in str(it.value)
+    assert len(server.turns()) == 3
+
+
+def test_a_request_that_is_wrong_is_not_asked_again(made: Made, server: VLLMServer) -> None:
+    server.faults = [400]
+    sampler = made(temperature=1.0)
+    sampler.submit(asked(1))
+    with pytest.raises(EngineError, match="answered 400"):
+        sampler.collect()
+
+
+def test_released_episodes_are_not_collected(made: Made) -> None:
+    sampler, requests = made(temperature=1.0), asked(3)
+    sampler.submit(requests)
+    sampler.release([requests[0].episode, requests[2].episode])
+    assert [request for request, _ in sampler.collect()] == [requests[1]]
+    assert sampler.collect() == []
+
+
+def test_reinforcement_learning_through_the_server(made: Made, server: VLLMServer, tmp_path: Path) -> None:
+    sampler = made(temperature=1.0)
+    _, watch, metrics = learn(tmp_path, iterations=3, lr=1e-2, rollout={"sampler": sampler}, policy=sampler.policy)
+    assert metrics["logp_gap/max"] <= 1e-4, "the weights that sample are those that train, in every iteration"
+    assert server.control().count("/update_weights") == 3
+    assert any(not torch.equal(watch.before[0][name], watch.before[2][name]) for name in watch.before[0])
+
+
+def test_what_does_not_fit_is_said_before_any_work(made: Made, tmp_path: Path) -> None:
+    sampler = made()
+    with pytest.raises(ConfigError, match=r"limits.total_tokens is 300, but the engine's context is 256"):
+        sampler.check(environment(sampler.policy).protocol, Limits(total_tokens=300))
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        sampler.check(environment(tiny_policy(byte_tokenizer())).protocol, Limits(total_tokens=100))
+    with pytest.raises(ConfigError, match="cannot score the given tokens of agent 'policy'"):
+        sampler.submit([Request(asked(1)[0].episode, (), STOP, forced_ids=(1,), max_tokens=1)])
+    with pytest.raises(ConfigError, match="one vLLM engine serves one policy"):
+        sampler.load(small_policy())
+    with pytest.raises(ConfigError, match="no policy"):
+        VLLMSampler(sampler.engine).policy  # noqa: B018
+    with pytest.raises(ConfigError, match="temperature -1"):
+        made(temperature=-1.0)
+    with pytest.raises(ConfigError, match=r"no vLLM at .*: run `make engine`"):
+        VLLMEngine(64, python=str(tmp_path / "python"))
+    with pytest.raises(ConfigError, match="give it `scratch`"):
+        VLLMEngine(64, urls=["http://x"])
+    with pytest.raises(ConfigError, match="context 0"):
+        VLLMEngine(0, urls=["http://x"], scratch=".")
+
+
+def test_each_rank_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="1 urls: each rank updates"):
+        VLLMEngine(64, urls=["http://x"], scratch=".")
+
+
+@given(st.integers(1, 200_000))
+def test_the_fixed_prompt_lies_in_the_vocabulary(vocabulary: int) -> None:
+    assert fixed_prompt(vocabulary) == fixed_prompt(vocabulary)
+    assert all(0 <= token < vocabulary for token in fixed_prompt(vocabulary))
+
+
+def test_the_manifest_says_what_is_not_promised(made: Made) -> None:
+    sampler = made(temperature=1.0)
+    take_turns(sampler, asked(1))
+    facts = sampler.engine.manifest_facts
+    assert (facts["engine"], facts["engine_dtype"]) == ("vllm 0.0.0", "float32")
+    assert "not to the bit" in facts["engine_bits"]

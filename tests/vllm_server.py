@@ -1,0 +1,151 @@
+"""A small server with vLLM's routes over a real tiny model, well or in all the ways a server can fail.
+
+It holds the weights that it was given in files, samples with the seeds of the requests and tells the log-probs of its
+own forward passes: what a sampler gets from it can be held against the policy that is trained.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+import torch
+
+from modules.functional.logprobs import token_logprobs
+from modules.policy import Policy, load_policy
+
+Fault = int | str | Callable[[dict[str, Any]], None]
+
+
+class VLLMServer(ThreadingHTTPServer):
+    """Answers on any port. Before that, each turn takes a fault from `faults`, while there are any.
+
+    A fault is a status, "hangs up", "late" (longer than a test waits), None for no fault, or a change of the answer's
+    choice. `calls` holds the paths and bodies of all requests in order.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, port: int = 0, folder: Path | None = None) -> None:
+        super().__init__(("127.0.0.1", port), _Reply)
+        self.faults: list[Fault | None] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.policy: Policy | None = None if folder is None else load_policy(str(folder), device="cpu")
+        self.weights, self.stage = "default", "ready"
+        self.delay: Callable[[dict[str, Any]], float] = lambda sampling: 0.0
+        self.ignores_updates = False
+        self.lock = Lock()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The sampling parameters of all turns that were asked for, the fixed prompts left out."""
+        asked = [body for path, body in self.calls if path == "/inference/v1/generate"]
+        return [body["sampling_params"] for body in asked if not body["sampling_params"].get("ignore_eos")]
+
+    def control(self) -> list[str]:
+        """The routes of weight updates that were called."""
+        return [path for path, _ in self.calls if path != "/inference/v1/generate"]
+
+    def change(self, path: str, body: dict[str, Any]) -> None:
+        """Move through a weight update, in vLLM's order alone."""
+        before = {"/pause?mode=wait": "ready", "/start_weight_update": "paused", "/update_weights": "started"}
+        before |= {"/finish_weight_update": "loaded", "/resume": "finished", "/update_weight_version": "ready"}
+        after = {"/pause?mode=wait": "paused", "/start_weight_update": "started", "/update_weights": "loaded"}
+        after |= {"/finish_weight_update": "finished"}
+        assert self.stage == before[path], f"{path} while {self.stage}"
+        self.stage = after.get(path, "ready")
+        if path == "/update_weights" and not self.ignores_updates:
+            self.policy = load_policy(body["update_info"]["folder"], device="cpu")
+        self.weights = body.get("weight_version") or body.get("new_version") or self.weights
+
+    def sample(self, body: dict[str, Any]) -> dict[str, Any]:
+        """vLLM's answer: sampled ids and their log-probs at the temperature."""
+        assert self.policy is not None
+        assert self.stage == "ready"
+        wanted, ids = body["sampling_params"], list(body["token_ids"])
+        temperature, eos = wanted["temperature"], set(wanted.get("stop_token_ids", ()))
+        generator = torch.Generator().manual_seed(wanted.get("seed", 0) % 2**63)
+        logps: list[float] = []
+        finish, stop = "length", None
+        while len(logps) < wanted["max_tokens"]:
+            with torch.no_grad():
+                logits = self.policy.model(torch.tensor([ids])).logits[:, -1:].float()
+            own = (logits[0, 0] / (temperature or 1.0)).softmax(-1)
+            token = int(own.argmax()) if not temperature else int(torch.multinomial(own, 1, generator=generator))
+            logps.append(float(token_logprobs(logits, torch.tensor([[token]]), temperature or 1.0)))
+            ids.append(token)
+            said = self.policy.tokenizer.decode(ids[-len(logps) :], skip_special_tokens=False)
+            stop = next((tag for tag in wanted.get("stop", ()) if tag in str(said)), None)
+            if token in eos or stop is not None:
+                finish, stop = "stop", token if stop is None else stop
+                break
+        spans = [{"version": self.weights, "start": 0, "end": len(logps)}]
+        content = [{"token_id": token, "logprob": logp} for token, logp in zip(ids[-len(logps) :], logps, strict=True)]
+        return {
+            "token_ids": ids[-len(logps) :],
+            "logprobs": {"content": content},
+            "finish_reason": finish,
+            "stop_reason": stop,
+            "weight_versions": spans,
+        }
+
+
+class _Reply(BaseHTTPRequestHandler):
+    server: VLLMServer
+
+    def do_GET(self) -> None:
+        self.send(200, {"version": "0.0.0"} if self.path == "/version" else {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        with self.server.lock:
+            self.server.calls.append((self.path, body))
+            is_turn = self.path == "/inference/v1/generate" and not body["sampling_params"].get("ignore_eos")
+            fault = self.server.faults.pop(0) if is_turn and self.server.faults else None
+        if self.path != "/inference/v1/generate":
+            with self.server.lock:
+                self.server.change(self.path, body)
+            self.send(200, {})
+        elif fault == "hangs up":
+            self.close_connection = True
+            self.connection.close()
+        elif isinstance(fault, int):
+            self.send(fault, {"error": {"message": f"fault {fault}"}})
+        else:
+            time.sleep(30 if fault == "late" else self.server.delay(body["sampling_params"]))
+            with self.server.lock:
+                choice = self.server.sample(body)
+            if callable(fault):
+                fault(choice)
+            self.send(200, {"choices": [choice]})
+
+    def send(self, status: int, payload: object) -> None:
+        raw = json.dumps(payload).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        with suppress(OSError):  # the client may have gone
+            self.wfile.write(raw)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def vllm_server() -> Iterator[VLLMServer]:
+    """A running server without weights, as one at `urls` that others have started."""
+    server = VLLMServer()
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
