@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.measures import peak_bytes
 from modules.functional import linear_logprobs as unit
 from modules.functional.linear_logprobs import linear_logprobs
 from modules.functional.logprobs import token_entropy, token_logprobs
-from tests.allocations import peak_bytes
 
 # Hidden states that are the logits themselves: the weight is the identity.
 LOGITS = torch.tensor([[math.log(1.0), math.log(3.0)], [math.log(2.0), math.log(2.0)]])
