@@ -57,8 +57,8 @@ def update(model: PreTrainedModel, batches: Sequence[SequenceBatch], ask: Ask) -
         clips = {"clip_low": 0.2, "clip_high": 0.2, "denominator": count}
         loss = clipped_policy_loss(logps_BT, batch.logps_BT, advantages_BT, mask_BT, **clips)
         loss.backward()
-        losses += float(loss)
-        entropies += float(entropy_BT[mask_BT].sum()) / count
+        losses += float(loss.detach())
+        entropies += float(entropy_BT.detach()[mask_BT].sum()) / count
     return losses, entropies
 
 
