@@ -17,7 +17,8 @@ WORLD_BASE = Path(__file__).parents[1] / "assets" / "world_base"
 def load_model(folder: str, dtype: str, device: str) -> PreTrainedModel:
     """A causal language model with dropout off."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
-    return model.to(torch.device(device)).eval()
+    torch.nn.Module.to(model, torch.device(device))
+    return model.eval()
 
 
 def made_up_episodes(

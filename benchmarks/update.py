@@ -54,7 +54,7 @@ def update(model: PreTrainedModel, batches: Sequence[SequenceBatch], ask: Ask) -
     for batch in batches:
         logps_BT, entropy_BT = ask(model, batch)
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.channels["advantages"]
-        clips = {"clip_low": 0.2, "clip_high": 0.2, "denominator": count}
+        clips: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.2, "denominator": count}
         loss = clipped_policy_loss(logps_BT, batch.logps_BT, advantages_BT, mask_BT, **clips)
         loss.backward()
         losses += float(loss.detach())
