@@ -47,7 +47,8 @@ def peak_bytes(run: Callable[[], object], device: str = "cpu") -> int:
     assert profile.profiler is not None
     results = profile.profiler.kineto_results
     assert results is not None
-    changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
+    events: Any = results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     now = peak = 0
     for _, change in changes:
         now += change

@@ -63,6 +63,6 @@ def logprobs_of_states(
     head = cast(Any, model.get_output_embeddings())
     if isinstance(head, (nn.Linear, TrainableTokensWrapper)) and getattr(head, "bias", None) is None:
         return linear_logprobs(hidden_ND, cast(Any, head).weight, ids_N, temperature)
-    logits_1NV = type(head).forward(head, hidden_ND)[None]
+    logits_1NV = cast(Any, type(head)).forward(head, hidden_ND)[None]
     logps_1N = token_logprobs(logits_1NV, ids_N[None], temperature)
     return logps_1N[0], token_entropy(logits_1NV, temperature)[0]
