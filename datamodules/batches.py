@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 
 from common.errors import ConfigError
 from common.seeds import stable_hash
+from envs.packing import by_length
 
 Item = TypeVar("Item")
 Batch = TypeVar("Batch")
@@ -32,6 +33,27 @@ def accumulate(trainer: Trainer | None, batch_size: int, micro_batch: int) -> No
     trainer.accumulate_grad_batches = batch_size // micro_batch
 
 
+def check_micro(micro_batch: int | None, micro_tokens: int | None) -> None:
+    """Refuse both sizes of a forward pass together.
+
+    Raises:
+        ConfigError: both are given, or the tokens are too few.
+    """
+    if micro_tokens is not None and (micro_batch is not None or micro_tokens < 1):
+        raise ConfigError(
+            f"micro_batch {micro_batch}, micro_tokens {micro_tokens}: give one of them, and micro_tokens at least 1"
+        )
+
+
+def passes_needed(lengths: Sequence[int], *, batch_size: int, tokens: int, ranks: int = 1) -> int:
+    """How many forward passes of at most `tokens` padded tokens a rank needs for any step of `batch_size` items.
+
+    No step takes more than one of the longest items, for a shorter item never needs more room than a longer one.
+    """
+    longest = sorted(lengths, reverse=True)[:batch_size]
+    return sum(1 for _ in by_length(longest[::ranks], length=int, tokens=tokens))
+
+
 class Batches(Generic[Item, Batch]):
     """A loader for the Trainer: it has a length, reads in-process, and rewinds when it is iterated again.
 
@@ -47,6 +69,9 @@ class Batches(Generic[Item, Batch]):
         step: batches of an optimiser step, if every step is to have its share of long and of short items: they are
             drawn together and sorted among themselves alone. None sorts many batches together, and then mixes them.
         shuffle: False keeps the order of `items`.
+        tokens: cut every batch into forward passes of at most so many padded tokens on each rank (or of one item), of
+            similar length each. All batches have the same number of passes, `passes`; some may have no items. The last
+            batch is then not filled up. Needs `lengths`.
     """
 
     def __init__(
@@ -62,12 +87,15 @@ class Batches(Generic[Item, Batch]):
         lengths: Sequence[int] | None = None,
         shuffle: bool = True,
         step: int | None = None,
+        tokens: int | None = None,
     ) -> None:
         if not items or batch_size % world_size:
             raise ValueError(f"{len(items)} items in batches of {batch_size} for {world_size} ranks")
         self.items, self.collate, self.batch_size, self.seed, self.epoch = items, collate, batch_size, seed, epoch
         self.rank, self.world_size, self.lengths, self.shuffle = rank, world_size, lengths, shuffle
-        self.step = step
+        self.step, self.tokens, self.passes = step, tokens, 1
+        if tokens is not None:
+            self.passes = passes_needed(lengths or (), batch_size=batch_size, tokens=tokens, ranks=world_size)
         self._position = self._resumed = 0
 
     @classmethod
@@ -82,6 +110,7 @@ class Batches(Generic[Item, Batch]):
         lengths: Sequence[int] | None = None,
         shuffle: bool = True,
         step: int | None = None,
+        tokens: int | None = None,
     ) -> Batches[Item, Batch]:
         """The batches of this rank of a trainer.
 
@@ -102,16 +131,18 @@ class Batches(Generic[Item, Batch]):
             lengths=lengths,
             shuffle=shuffle,
             step=step,
+            tokens=tokens,
         )
 
     def __len__(self) -> int:
-        return -(-len(self.items) // self.batch_size)
+        return -(-len(self.items) // self.batch_size) * self.passes
 
     def __iter__(self) -> Iterator[Batch]:
         self._position, self._resumed = self._resumed, 0
-        for batch in self._order(self.epoch())[self._position :]:
+        shares = self._shares if self.tokens is None else self._shares_within_budget
+        for batch in shares(self.epoch())[self._position :]:
             self._position += 1
-            yield self.collate([self.items[i] for i in batch[self.rank :: self.world_size]])
+            yield self.collate([self.items[i] for i in batch])
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self._position % len(self)}
@@ -119,11 +150,16 @@ class Batches(Generic[Item, Batch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._resumed = state["position"]
 
-    def _order(self, epoch: int) -> list[list[int]]:
-        """Indices of every batch of an epoch."""
+    def _order(self, epoch: int) -> list[int]:
+        """The items of an epoch, all once."""
         order = list(range(len(self.items)))
         if self.shuffle:
             order.sort(key=lambda index: stable_hash(self.seed, "order", epoch, index))
+        return order
+
+    def _shares(self, epoch: int) -> list[list[int]]:
+        """This rank's indices of every batch of an epoch."""
+        order = self._order(epoch)
         order += [order[i % len(order)] for i in range(len(self) * self.batch_size - len(order))]
         if self.lengths is not None and self.shuffle:
             window = (self.step or _WINDOW) * self.batch_size
@@ -133,4 +169,16 @@ class Batches(Generic[Item, Batch]):
         if self.lengths is not None and self.shuffle and self.step is None:
             places = sorted(range(len(batches)), key=lambda place: stable_hash(self.seed, "batches", epoch, place))
             batches = [batches[place] for place in places]
-        return batches
+        return [batch[self.rank :: self.world_size] for batch in batches]
+
+    def _shares_within_budget(self, epoch: int) -> list[list[int]]:
+        """This rank's indices of every forward pass of an epoch, none where its batch needs fewer passes."""
+        assert self.lengths is not None
+        assert self.tokens is not None
+        order, length = self._order(epoch), self.lengths.__getitem__
+        shares: list[list[int]] = []
+        for start in range(0, len(order), self.batch_size):
+            batch = sorted(order[start : start + self.batch_size], key=length, reverse=True)
+            parts = list(by_length(batch[self.rank :: self.world_size], length=length, tokens=self.tokens))
+            shares += parts + [[] for _ in range(self.passes - len(parts))]
+        return shares

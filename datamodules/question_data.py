@@ -8,9 +8,9 @@ from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import accumulate
+from datamodules.batches import accumulate, check_micro
 from datamodules.sources import Source
-from envs.packing import PackedSequence, SequenceBatch, collate
+from envs.packing import PackedSequence, SequenceBatch, by_length, collate
 from envs.types import Question
 
 
@@ -28,6 +28,9 @@ class QuestionData(LightningDataModule):
         updates: optimiser steps an iteration, each on an equal share of the questions.
         micro_batch: episodes of one forward pass, of all ranks together; None takes all of an update at once. The
             Trainer's `accumulate_grad_batches` follows from it.
+        micro_tokens: in place of `micro_batch`, padded tokens of one forward pass on each rank: an update is sorted by
+            length and cut into passes of at most so many, or of one episode. Lengths are not known before the rollout,
+            so the Trainer counts a pass an episode; those that are not needed hold two tokens that train nothing.
         seed: of the order, and of the rollouts.
 
     Raises:
@@ -45,6 +48,7 @@ class QuestionData(LightningDataModule):
         group_size: int = 8,
         updates: int = 1,
         micro_batch: int | None = None,
+        micro_tokens: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -54,10 +58,11 @@ class QuestionData(LightningDataModule):
                 f"questions_per_iteration {questions_per_iteration}, group_size {group_size}, updates {updates}, "
                 f"micro_batch {micro_batch}: each must be at least 1, and the updates must divide the questions evenly"
             )
+        check_micro(micro_batch, micro_tokens)
         self.questions, self.questions_per_iteration, self.updates = questions, questions_per_iteration, updates
         self.group_size, self.seed = group_size, seed
         self.batch_size = questions_per_iteration // updates * group_size  # episodes of an update
-        self.micro_batch = micro_batch or self.batch_size
+        self.micro_batch, self.micro_tokens = micro_batch or self.batch_size, micro_tokens
         self._pool: list[Question] = []
         self._orders: list[list[Question]] = []
         self._buffer: IterationBuffer | None = None
@@ -69,6 +74,8 @@ class QuestionData(LightningDataModule):
             raise ConfigError(
                 f"{questions} questions an update do not divide among {ranks} ranks, which own whole groups"
             )
+        if self.micro_tokens is not None:
+            self.micro_batch = ranks  # an episode on each
         accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self._pool:
             return
@@ -142,7 +149,10 @@ class QuestionData(LightningDataModule):
     def train_dataloader(self) -> IterationBuffer:
         assert self.trainer is not None
         self._buffer = IterationBuffer(
-            self.updates, self.batch_size // self.micro_batch, self.micro_batch // self.trainer.world_size
+            self.updates,
+            self.batch_size // self.micro_batch,
+            self.micro_batch // self.trainer.world_size,
+            self.micro_tokens,
         )
         return self._buffer
 
@@ -154,10 +164,11 @@ class IterationBuffer:
         updates: optimiser steps an iteration.
         batches: micro-batches an update.
         size: episodes a micro-batch, of this rank.
+        tokens: padded tokens a micro-batch, in place of a size; the last ones of an update may be empty.
     """
 
-    def __init__(self, updates: int, batches: int, size: int) -> None:
-        self.updates, self.batches, self.size = updates, batches, size
+    def __init__(self, updates: int, batches: int, size: int, tokens: int | None = None) -> None:
+        self.updates, self.batches, self.size, self.tokens = updates, batches, size, tokens
         self.served = 0
         self._episodes: list[Sequence[PackedSequence]] = []
 
@@ -175,8 +186,20 @@ class IterationBuffer:
             raise RuntimeError("the buffer is empty: QuestionData needs a callbacks.rollout:RolloutCallback")
         share = self.batches * self.size
         for start in range(0, len(self._episodes), share):
-            update = sorted(self._episodes[start : start + share], key=lambda rows: sum(map(len, rows)), reverse=True)
-            for first in range(0, share, self.size):
-                rows = [row for episode in update[first : first + self.size] for row in episode]
+            for episodes in self._cut(self._episodes[start : start + share]):
+                rows = [row for episode in episodes for row in episode]
                 self.served += 1
                 yield collate(rows or [PackedSequence.untrained()])
+
+    def _cut(self, update: list[Sequence[PackedSequence]]) -> list[list[Sequence[PackedSequence]]]:
+        """The micro-batches of an update, episodes of similar length together."""
+        if self.tokens is None:
+            update = sorted(update, key=lambda rows: sum(map(len, rows)), reverse=True)
+            return [update[first : first + self.size] for first in range(0, len(update), self.size)]
+        parts = list(by_length(update, length=_longest, rows=len, tokens=self.tokens))
+        return parts + [[] for _ in range(self.batches - len(parts))]
+
+
+def _longest(rows: Sequence[PackedSequence]) -> int:
+    """Tokens of the longest of an episode's sequences."""
+    return max(map(len, rows), default=0)

@@ -123,10 +123,24 @@ def collate(sequences: Sequence[PackedSequence], pad_id: int = 0) -> SequenceBat
     )
 
 
-def by_length(items: Sequence[_Item], *, length: Callable[[_Item], int], tokens: int) -> Iterator[list[_Item]]:
-    """Batches of at most `tokens` padded tokens, or of one item; longest first, which pads least."""
-    order = sorted(items, key=length, reverse=True)
-    while order:
-        rows = max(1, tokens // max(1, length(order[0])))
-        yield order[:rows]
-        order = order[rows:]
+def by_length(
+    items: Sequence[_Item], *, length: Callable[[_Item], int], tokens: int, rows: Callable[[_Item], int] = lambda _: 1
+) -> Iterator[list[_Item]]:
+    """Batches of at most `tokens` padded tokens, or of one item; longest first, which pads least.
+
+    Args:
+        length: tokens of an item's longest row.
+        rows: how many rows an item has, all in one batch.
+    """
+    batch: list[_Item] = []
+    used = longest = 0
+    for item in sorted(items, key=length, reverse=True):
+        if batch and (used + rows(item)) * longest > tokens:
+            yield batch
+            batch, used = [], 0
+        if not batch:
+            longest = length(item)
+        batch.append(item)
+        used += rows(item)
+    if batch:
+        yield batch

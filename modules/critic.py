@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
+from modules.hidden_states import read_states
 from modules.policy import Policy
 from modules.reward_model import RewardModel, freeze_unused_output, untrained_reward_model
-from modules.sequence_logprobs import scatter_to_tokens, trained_positions
+from modules.sequence_logprobs import before, to_tokens, trained_places
 
 
 def new_critic(start: Policy | RewardModel, policy: Policy) -> RewardModel:
@@ -43,9 +43,10 @@ def token_values(critic: RewardModel, batch: SequenceBatch) -> Tensor:
 
     That state is read at the token before, where the policy chose.
     """
-    positions_K = trained_positions(batch)
-    # The whole model is called, not its backbone: a sharded model gathers its parameters when it is called.
-    output = critic.policy.model(input_ids=batch.ids_BT, logits_to_keep=positions_K[:1] - 1, output_hidden_states=True)
-    hidden_BKD = output.hidden_states[-1][:, positions_K - 1]
-    nothing_BK = torch.zeros(hidden_BKD.shape[:2], device=hidden_BKD.device)
-    return scatter_to_tokens(critic.head(hidden_BKD, nothing_BK), positions_K, batch)
+    places = trained_places(batch)
+
+    def read(hidden_BTD: Tensor) -> Tensor:
+        hidden_ND = before(hidden_BTD, places)
+        return critic.head(hidden_ND, hidden_ND.new_zeros(len(hidden_ND)))
+
+    return to_tokens(read_states(critic.policy.model, batch.ids_BT, read), places, batch)

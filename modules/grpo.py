@@ -19,7 +19,6 @@ from envs.packing import PackedSequence, SequenceBatch
 from envs.types import Episode
 from modules.estimates import token_estimates
 from modules.functional.credit import Credit, CreditInputs, Estimates
-from modules.functional.logprobs import token_entropy, token_logprobs
 from modules.functional.losses import (
     Aggregate,
     clipped_policy_loss,
@@ -33,7 +32,7 @@ from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
 from modules.reference import frozen_reference, reference_logprobs
-from modules.sequence_logprobs import scatter_to_tokens, sequence_logprobs, trained_logits
+from modules.sequence_logprobs import logprobs_and_entropy, sequence_logprobs
 from modules.training import Training
 from modules.training_rows import flat_groups, training_rows
 
@@ -166,9 +165,7 @@ class GRPO(Training):
             advantages_BT = advantages_BT * weights_BT
             self._log_token_mean("importance/weight", weights_BT, mask_BT)
             self._log_token_mean("importance/truncated", weights_BT >= self.importance_cap, mask_BT)
-        logits_BKV, positions_K = trained_logits(self.model, batch)
-        ids_BK = batch.ids_BT[:, positions_K]
-        logps_BT = scatter_to_tokens(token_logprobs(logits_BKV, ids_BK, self.temperature), positions_K, batch)
+        logps_BT, entropy_BT = logprobs_and_entropy(self.model, batch, self.temperature)
         compared_BT = with_sequence_ratio(logps_BT, old_BT, mask_BT) if self.ratio == "sequence" else logps_BT
         total = clipped_policy_loss(
             compared_BT,
@@ -183,8 +180,6 @@ class GRPO(Training):
         anchor_BT = batch.channels.get("reference_logps", old_BT)  # without a reference the policy that sampled
         if self.kl_weight:
             total = total + self.kl_weight * masked_total(k3_divergence(logps_BT, anchor_BT), mask_BT, self.aggregate)
-        with torch.set_grad_enabled(self.entropy_weight != 0):
-            entropy_BT = scatter_to_tokens(token_entropy(logits_BKV, self.temperature), positions_K, batch)
         if self.entropy_weight:
             total = total - self.entropy_weight * masked_total(entropy_BT, mask_BT, self.aggregate)
         with torch.no_grad():

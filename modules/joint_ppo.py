@@ -25,7 +25,6 @@ from modules.estimates import token_estimates
 from modules.functional.advantages import batch_normalize
 from modules.functional.credit import Credit, CreditInputs, Estimates, tree_gae
 from modules.functional.gae import explained_variance, value_sums
-from modules.functional.logprobs import token_entropy, token_logprobs
 from modules.functional.losses import (
     clipped_policy_loss,
     clipped_tokens,
@@ -38,7 +37,7 @@ from modules.optimizer import Optimizer
 from modules.policy import Policy, separate
 from modules.reference import frozen_reference, reference_logprobs
 from modules.reward_model import RewardModel
-from modules.sequence_logprobs import scatter_to_tokens, trained_logits
+from modules.sequence_logprobs import logprobs_and_entropy
 from modules.sharding import full_state, whole
 from modules.training import BaseTraining, Loss, TrainingError, export_policy
 from modules.training_rows import training_rows
@@ -198,9 +197,7 @@ class JointPPO(BaseTraining):
         """The sum of an agent's losses over the tokens of its rows, and their count."""
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.channels["advantages"]
         old_BT, low, high = batch.logps_BT, self.clip_low, self.clip_high
-        logits_BKV, positions_K = trained_logits(self.policy[agent].model, batch)
-        ids_BK = batch.ids_BT[:, positions_K]
-        logps_BT = scatter_to_tokens(token_logprobs(logits_BKV, ids_BK, self.temperature), positions_K, batch)
+        logps_BT, entropy_BT = logprobs_and_entropy(self.policy[agent].model, batch, self.temperature)
         total = clipped_policy_loss(
             logps_BT, old_BT, advantages_BT, mask_BT, clip_low=low, clip_high=high, denominator=1.0
         )
@@ -208,7 +205,6 @@ class JointPPO(BaseTraining):
         if self.kl_weight:
             total = total + self.kl_weight * masked_total(divergence_BT, mask_BT, "token_mean")
         with torch.no_grad():
-            entropy_BT = scatter_to_tokens(token_entropy(logits_BKV, self.temperature), positions_K, batch)
             low_BT, high_BT = clipped_tokens(logps_BT, old_BT, advantages_BT, clip_low=low, clip_high=high)
             means = {"entropy": entropy_BT, "kl": divergence_BT, "clip_ratio/region_mean": low_BT | high_BT}
             if index < self.trainer.accumulate_grad_batches:  # in later updates the weights are not those that sampled

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Literal, Self
 
 import torch
 from safetensors import SafetensorError
@@ -20,7 +20,7 @@ from common.files import write_json
 from envs.packing import by_length
 from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
 from envs.types import Episode
-from modules.functional.logprobs import token_logprobs
+from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
 
 ReadAt = Literal["observation", "action"]
@@ -161,26 +161,19 @@ def position_states(policy: Policy, batch: ScoreBatch, read_at: ReadAt, *, logps
     places_P = batch.observed_P if read_at == "observation" else batch.action_P
     until = int(places_P.max()) + 1  # no token after the last score position is run
     ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
-    written_T = (position_index_BT >= 0).any(dim=0)
-    written_T[0] = False
-    # Without log-probabilities one column is kept: an empty selection would keep all.
-    columns_K = written_T.nonzero().squeeze(-1) if logps else places_P[:1] + 1
-    # The whole model is called, not its backbone: a sharded model gathers its parameters when it is called.
-    output = policy.model(
-        input_ids=ids_BT,
-        logits_to_keep=columns_K - 1,
-        output_hidden_states=True,
-    )
-    hidden_PD = cast(Tensor, output.hidden_states[-1][batch.row_P, places_P])
-    logp_P = torch.zeros(len(places_P), dtype=torch.float32, device=hidden_PD.device)
-    if not logps:
-        return hidden_PD, logp_P
-    logps_BK = token_logprobs(output.logits, ids_BT[:, columns_K])
-    position_index_BK = position_index_BT[:, columns_K]
-    mine = position_index_BK >= 0
-    total_P = logp_P.index_add(0, position_index_BK[mine], logps_BK[mine])
-    count_P = torch.zeros_like(logp_P).index_add(0, position_index_BK[mine], torch.ones_like(logps_BK[mine]))
-    return hidden_PD, total_P / count_P.clamp(min=1)
+
+    def read(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        hidden_PD = hidden_BTD[batch.row_P, places_P]
+        total_P = torch.zeros(len(places_P), dtype=torch.float32, device=hidden_PD.device)
+        if not logps:
+            return hidden_PD, total_P
+        row_N, column_N = (position_index_BT[:, 1:] >= 0).nonzero(as_tuple=True)  # of the token before each
+        step_N = position_index_BT[row_N, column_N + 1]
+        logps_N, _ = logprobs_of_states(policy.model, hidden_BTD[row_N, column_N], ids_BT[row_N, column_N + 1])
+        count_P = total_P.index_add(0, step_N, torch.ones_like(logps_N))
+        return hidden_PD, total_P.index_add(0, step_N, logps_N) / count_P.clamp(min=1)
+
+    return read_states(policy.model, ids_BT, read)
 
 
 def to_device(batch: ScoreBatch, device: torch.device) -> ScoreBatch:

@@ -7,35 +7,45 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from envs.packing import SequenceBatch
-from modules.functional.logprobs import token_logprobs
-
-
-def trained_positions(batch: SequenceBatch) -> Tensor:
-    """The K positions that are trained in any row, `[K]`."""
-    trained_T = batch.loss_mask_BT.any(dim=0)
-    trained_T[0] = False  # nothing predicts the first token
-    return trained_T.nonzero().squeeze(-1)
-
-
-def trained_logits(model: PreTrainedModel, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-    """Logits `[B, K, V]` that predict the K positions trained in any row, and those positions `[K]`.
-
-    The vocabulary is large and most of an agent's context is not trained: no logits are computed for the rest. Padding
-    is on the right, where a causal model never reads it, so no mask is needed and attention may use its causal kernel.
-    """
-    positions_K = trained_positions(batch)
-    output = model(input_ids=batch.ids_BT, logits_to_keep=positions_K - 1)
-    return output.logits, positions_K
+from modules.hidden_states import logprobs_of_states, read_states
 
 
 def sequence_logprobs(model: PreTrainedModel, batch: SequenceBatch, temperature: float = 1.0) -> Tensor:
     """Log-probability of every trained token, `[B, T]` float32 with 0 elsewhere."""
-    logits_BKV, positions_K = trained_logits(model, batch)
-    logps_BK = token_logprobs(logits_BKV, batch.ids_BT[:, positions_K], temperature)
-    return scatter_to_tokens(logps_BK, positions_K, batch)
+    return logprobs_and_entropy(model, batch, temperature)[0]
 
 
-def scatter_to_tokens(values_BK: Tensor, positions_K: Tensor, batch: SequenceBatch) -> Tensor:
-    """Put the values of K positions at their places: `[B, K]` -> `[B, T]`, 0 where nothing is trained."""
-    values_BT = torch.zeros(batch.ids_BT.shape, dtype=values_BK.dtype, device=values_BK.device)
-    return values_BT.index_copy(1, positions_K, values_BK).masked_fill(~batch.loss_mask_BT, 0.0)
+def logprobs_and_entropy(
+    model: PreTrainedModel, batch: SequenceBatch, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of every trained token, and the entropy in nats of the distribution that it comes from.
+
+    `[B, T]` float32 each, with 0 elsewhere. Logits are computed for the trained tokens alone, a few at a time.
+    """
+    places = trained_places(batch)
+
+    def read(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        return logprobs_of_states(model, before(hidden_BTD, places), batch.ids_BT[places], temperature)
+
+    logps_N, entropy_N = read_states(model, batch.ids_BT, read)
+    return to_tokens(logps_N, places, batch), to_tokens(entropy_N, places, batch)
+
+
+def trained_places(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+    """Row and column of each of the N trained tokens, `[N]` each; nothing predicts the first of a row."""
+    mask_BT = batch.loss_mask_BT.clone()
+    mask_BT[:, 0] = False
+    row_N, column_N = mask_BT.nonzero(as_tuple=True)
+    return row_N, column_N
+
+
+def before(hidden_BTD: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:
+    """`[N, D]`: the hidden states that the tokens at these places were chosen in, one token earlier."""
+    row_N, column_N = places
+    return hidden_BTD[row_N, column_N - 1]
+
+
+def to_tokens(values_N: Tensor, places: tuple[Tensor, Tensor], batch: SequenceBatch) -> Tensor:
+    """Put the values of N tokens at their places: `[N]` -> `[B, T]`, 0 elsewhere."""
+    values_BT = torch.zeros(batch.ids_BT.shape, dtype=values_N.dtype, device=values_N.device)
+    return values_BT.index_put(places, values_N)

@@ -145,3 +145,54 @@ def test_a_trainer_broken_off_within_an_epoch_sees_the_rest_of_it(tmp_path: Path
     first = trained(tmp_path / "cut", stop).seen
     rest = trained(tmp_path / "cut", 12, resume=tmp_path / "cut" / f"step={stop}.ckpt").seen
     assert first + rest == whole
+
+
+LENGTHS = [3, 9, 4, 4, 10, 2, 5, 5, 30, 1, 6, 2, 7]
+
+
+def budgeted(rank: int = 0, world_size: int = 1, **settings: Any) -> Batches[int, list[int]]:
+    share = {"rank": rank, "world_size": world_size}
+    return batches(len(LENGTHS), batch_size=4, lengths=LENGTHS, tokens=12, **share, **settings)
+
+
+def test_a_literal_budget_of_tokens() -> None:
+    """Steps of the plain order are cut, longest first; one item may exceed the budget alone."""
+    plain = list(batches(len(LENGTHS), batch_size=4))
+    assert plain[0] == [8, 2, 0, 12]  # of 30, 4, 3 and 7 tokens
+    loader = budgeted()
+    assert loader.passes == 4  # the longest four, of 30, 10, 9 and 7 tokens, share no pass of 12
+    assert list(loader)[:4] == [[8], [12], [2, 0], []]
+    assert len(list(loader)) == len(loader) == 4 * 4
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_step_has_the_items_that_it_has_without_a_budget(world_size: int) -> None:
+    *plain, filled_up = batches(len(LENGTHS), batch_size=4)
+    plain.append(filled_up[:1])
+    loaders = [budgeted(rank, world_size) for rank in range(world_size)]
+    found = [list(loader) for loader in loaders]
+    passes = loaders[0].passes
+    assert len({len(of_rank) for of_rank in found}) == 1, "every rank takes as many passes"
+    for step, expected in enumerate(plain):
+        parts = [part for of_rank in found for part in of_rank[step * passes : (step + 1) * passes]]
+        assert sorted(item for part in parts for item in part) == sorted(expected)
+        for part in parts:
+            assert len(part) <= 1 or len(part) * max(LENGTHS[item] for item in part) <= 12
+
+
+def test_a_resumed_epoch_of_a_budget_goes_on_at_its_next_pass() -> None:
+    whole = list(budgeted())
+    first, second = budgeted(), budgeted()
+    served = iter(first)
+    assert [next(served) for _ in range(5)] == whole[:5]
+    second.load_state_dict(first.state_dict())
+    assert list(second) == whole[5:]
+    assert list(second) == whole, "and the next epoch begins at its first"
+
+
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=40), tokens=st.integers(1, 60), seed=st.integers(0, 3))
+def test_no_step_needs_more_passes_than_its_longest_items_could(lengths: list[int], tokens: int, seed: int) -> None:
+    settings: dict[str, Any] = {"lengths": lengths, "tokens": tokens, "seed": seed, "batch_size": 6}
+    for rank in range(2):
+        loader = batches(len(lengths), rank=rank, world_size=2, **settings)
+        assert len(list(loader)) == len(loader)

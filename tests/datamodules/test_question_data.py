@@ -100,6 +100,30 @@ def test_every_episode_is_served_once_an_iteration_in_its_update() -> None:
         assert batches[0].ids_BT.shape[1] > batches[1].ids_BT.shape[1], "like lengths together"
 
 
+def test_a_budget_of_tokens_cuts_every_update_by_length() -> None:
+    """Rows of 6, 3, 2 and 7, 5, 4 tokens in two updates, twelve padded tokens a pass."""
+    buffer = IterationBuffer(updates=2, batches=3, size=1, tokens=12)
+    buffer.fill([[row(3)], [row(6)], [row(2)], [row(4)], [row(7)], [row(5)]])
+    found = [sorted(batch.ids_BT.amax(dim=1).tolist()) for batch in buffer]
+    assert found == [[3, 6], [2], [0], [7], [4, 5], [0]], "what is left over trains nothing"
+    assert len(found) == len(buffer)
+
+
+def test_the_sequences_of_an_episode_stay_together_within_a_budget() -> None:
+    buffer = IterationBuffer(updates=1, batches=3, size=1, tokens=12)
+    buffer.fill([[row(2)], [row(4), row(3), row(4)], []])
+    found = [sorted(batch.ids_BT.amax(dim=1).tolist()) for batch in buffer]
+    assert found == [[3, 4, 4], [2], [0]]
+
+
+def test_a_budget_counts_a_pass_an_episode_of_each_rank() -> None:
+    made = data(questions_per_iteration=4, updates=2, micro_tokens=512, world_size=2)
+    assert made.trainer is not None
+    assert made.trainer.accumulate_grad_batches == 4
+    loader = made.train_dataloader()
+    assert (len(loader), loader.batches, loader.size, loader.tokens) == (8, 4, 1, 512)
+
+
 def test_it_rewinds_though_the_trainer_stops_asking_at_its_length() -> None:
     buffer = IterationBuffer(updates=1, batches=2, size=1)
     buffer.fill([[row(3)], [row(2)]])
@@ -131,6 +155,8 @@ def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
         ({"questions_per_iteration": 0}, {}, "each must be at least 1"),
         ({"questions_per_iteration": 4, "updates": 3}, {}, "divide the questions evenly"),
         ({"group_size": 0}, {}, "group_size 0"),
+        ({"micro_batch": 4, "micro_tokens": 512}, {}, "micro_batch 4, micro_tokens 512: give one of them"),
+        ({"micro_tokens": 0}, {}, "micro_tokens at least 1"),
         ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
         ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
         ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the micro-batches must"),

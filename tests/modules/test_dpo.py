@@ -176,7 +176,7 @@ def test_micro_batches_change_neither_weights_nor_measures(pairs: Path, tmp_path
     for one, other in zip(*runs, strict=True):
         assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
     weights = [load_file(tmp_path / str(size) / "model" / "model.safetensors") for size in sizes]
-    assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-5
+    assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 3e-5  # 1 % of a step
 
 
 def test_with_adapters_the_reference_is_the_model_without_them(pairs: Path, tmp_path: Path) -> None:

@@ -88,30 +88,30 @@ def test_stored_log_probs_are_those_of_the_training_forward(batch: SequenceBatch
 
 
 def test_the_policy_s_tokens_train_and_nothing_else_does(batch: SequenceBatch) -> None:
-    """The gradient of the loss by every logit of whole episodes, worked out by hand."""
+    """The gradient of the loss by every last hidden state of whole episodes, worked out by hand."""
     policy = small_policy()
     captured: list[Tensor] = []
 
     def keep(_: Any, __: Any, output: Any) -> None:
-        output.logits.retain_grad()
-        captured.append(output.logits)
+        output.last_hidden_state.retain_grad()
+        captured.append(output.last_hidden_state)
 
-    hook = policy.model.register_forward_hook(keep)
+    hook = policy.model.model.register_forward_hook(keep)
     made = module(policy)
     made.training_step(batch, 0).backward()
     hook.remove()
-    (logits_BKV,) = captured
-    positions = batch.loss_mask_BT.any(dim=0).nonzero().squeeze(-1)
-    assert logits_BKV.grad is not None
-    given = torch.zeros(*batch.ids_BT.shape, logits_BKV.shape[-1]).index_copy(1, positions, logits_BKV.grad)
+    (given,) = (state.grad for state in captured)
+    assert given is not None
     with torch.no_grad():
         full = policy.model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT).logits[:, :-1]
         chances = torch.softmax(full / TEMPERATURE, dim=-1)
         target = torch.nn.functional.one_hot(batch.ids_BT[:, 1:], chances.shape[-1])
         weight = batch.channels["advantages"][:, 1:] * batch.loss_mask_BT[:, 1:]
-        expected = -(weight[..., None] * (target - chances)) / TEMPERATURE
-    assert torch.allclose(given[:, 1:], expected, atol=1e-4)
-    untrained = given[~batch.loss_mask_BT]
+        by_logits = -(weight[..., None] * (target - chances)) / TEMPERATURE
+        expected = by_logits @ policy.model.lm_head.weight
+    assert torch.allclose(given[:, :-1], expected, atol=1e-4)
+    assert expected.abs().max() > 1e-2
+    untrained = given[:, :-1][~batch.loss_mask_BT[:, 1:]]
     assert len(untrained) > batch.loss_mask_BT.sum(), "prompts, scaffold, passages and padding"
     assert not untrained.any()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,24 +66,23 @@ def test_the_loss_and_its_gradients_are_those_of_eq_1(settings: dict[str, Any], 
     captured: list[Tensor] = []
 
     def keep(_: Any, __: Any, output: Any) -> None:
-        output.logits.retain_grad()
-        captured.append(output.logits)
+        output.last_hidden_state.retain_grad()
+        captured.append(output.last_hidden_state)
 
-    hook = policy.model.register_forward_hook(keep)
+    hook = policy.model.model.register_forward_hook(keep)
     made = SFT(policy, AdamW(1e-3), **settings)
     made.log = made.mean_loss = lambda *given, **_: given  # pyright: ignore
     total, count = made.training_step(batch, 0)  # pyright: ignore
     total.backward()
     hook.remove()
-    (logits_BKV,) = captured
-    positions = batch.loss_mask_BT.any(dim=0).nonzero().squeeze(-1)
-    assert logits_BKV.grad is not None
-    given = torch.zeros(*batch.ids_BT.shape, logits_BKV.shape[-1]).index_copy(1, positions, logits_BKV.grad)[:, 1:]
+    (given,) = (state.grad for state in captured)
+    assert given is not None
+    given = given[:, :-1]  # by the hidden state before each token
     with torch.no_grad():
         logits = policy.model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT).logits[:, :-1]
         target = torch.nn.functional.one_hot(batch.ids_BT[:, 1:], logits.shape[-1])
         logps_BT = (logits.log_softmax(dim=-1) * target).sum(dim=-1)
-        expected = weight_BT[..., None] * (logits.softmax(dim=-1) - target)
+        expected = weight_BT[..., None] * (logits.softmax(dim=-1) - target) @ policy.model.lm_head.weight
     assert count == weight_BT.sum()
     assert total.item() == pytest.approx(-float((weight_BT * logps_BT).sum()), rel=1e-5)
     assert torch.allclose(given, expected, atol=1e-4)
@@ -111,6 +111,28 @@ def trainer() -> Trainer:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+
+
+def test_a_budget_of_tokens_changes_neither_the_loss_of_a_step_nor_its_gradient(tmp_path: Path) -> None:
+    """One step of all sequences: as one batch, and cut by length into passes, some of which may be empty."""
+    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
+    module = SFT(tiny_policy(TOKENIZER), AdamW(1e-3), control_weight=3.0)
+    steps: list[tuple[int, float, float, Tensor]] = []
+    for settings in ({}, {"micro_tokens": 300}):
+        data = EpisodeData(tmp_path, batch_size=len(said()), **settings)
+        data.trainer = SimpleNamespace(current_epoch=0, global_rank=0, world_size=1, accumulate_grad_batches=0)  # pyright: ignore
+        data.setup("fit")
+        passes = list(data.train_dataloader())
+        assert len(passes) == data.trainer.accumulate_grad_batches  # pyright: ignore
+        module.zero_grad()
+        sums = [module._loss(batch) for batch in passes]
+        torch.stack([total for total, _ in sums]).sum().backward()
+        total, count = (float(torch.stack(list(values)).sum()) for values in zip(*sums, strict=True))
+        steps.append((len(passes), total, count, module.model.lm_head.weight.grad.clone()))
+    (one, total, count, gradient), (many, cut_total, cut_count, cut_gradient) = steps
+    assert (one, many > 1) == (1, True)
+    assert (cut_total, cut_count) == (pytest.approx(total, rel=1e-5), count)
+    assert torch.allclose(cut_gradient, gradient, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [2, 4, 5])

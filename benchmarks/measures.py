@@ -1,0 +1,62 @@
+"""Ways of doing one thing, measured side by side: alternating runs in one process, and the memory that tensors take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+def alternating(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+    """Median seconds of each way, by the clock (`seconds`) and of this process's cores added up (`cpu_seconds`).
+
+    Every way runs once unmeasured, then all of them take turns, so that a machine that slows down slows all.
+    """
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for repeat in range(repeats + 1):
+        for name, run in ways.items():
+            start, cpu = time.perf_counter(), time.process_time()
+            run()
+            _wait()
+            if repeat:
+                taken[name].append((time.perf_counter() - start, time.process_time() - cpu))
+    medians = {name: map(statistics.median, zip(*times, strict=True)) for name, times in taken.items()}
+    return {name: dict(zip(("seconds", "cpu_seconds"), both, strict=True)) for name, both in medians.items()}
+
+
+def ratios(ours: Mapping[str, Any], peer: Mapping[str, Any]) -> dict[str, float]:
+    """How many times faster ours is than a peer, by either clock."""
+    return {f"{name}_ratio": round(peer[name] / ours[name], 2) for name in ("seconds", "cpu_seconds")}
+
+
+def peak_bytes(run: Callable[[], object], device: str = "cpu") -> int:
+    """The most bytes of tensors that were allocated at once by `run`, beyond those before it.
+
+    PyTorch's own allocator counts them.
+    """
+    if device != "cpu":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    assert profile.profiler is not None
+    results = profile.profiler.kineto_results
+    assert results is not None
+    events: Any = results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    now = peak = 0
+    for _, change in changes:
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
+def _wait() -> None:
+    """Let a GPU finish what it was asked."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

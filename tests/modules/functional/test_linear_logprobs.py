@@ -1,0 +1,143 @@
+"""Log-probabilities straight from hidden states: literal numbers, gradients, chunks, and the memory that they save."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.measures import peak_bytes
+from modules.functional import linear_logprobs as unit
+from modules.functional.linear_logprobs import linear_logprobs
+from modules.functional.logprobs import token_entropy, token_logprobs
+
+# Hidden states that are the logits themselves: the weight is the identity.
+LOGITS = torch.tensor([[math.log(1.0), math.log(3.0)], [math.log(2.0), math.log(2.0)]])
+IDENTITY = torch.eye(2)
+
+
+def drawn(
+    tokens: int, width: int, entries: int, dtype: torch.dtype = torch.float32, scale: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn((tokens, width), generator=generator).to(dtype)
+    weight = (torch.randn((entries, width), generator=generator) * scale).to(dtype)
+    ids = torch.randint(entries, (tokens,), generator=generator)
+    return hidden.requires_grad_(), weight.requires_grad_(), ids
+
+
+def whole(hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The same from whole logits."""
+    logits = (hidden @ weight.T)[None]
+    return token_logprobs(logits, ids[None], temperature)[0], token_entropy(logits, temperature)[0]
+
+
+def test_literal_probabilities_and_entropies() -> None:
+    logps, entropy = linear_logprobs(LOGITS, IDENTITY, torch.tensor([1, 0]))
+    assert logps.tolist() == [pytest.approx(math.log(0.75)), pytest.approx(math.log(0.5))]
+    expected = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    assert entropy.tolist() == [pytest.approx(expected), pytest.approx(math.log(2))]
+
+
+def test_temperature_divides_the_logits() -> None:
+    logps, _ = linear_logprobs(LOGITS, IDENTITY, torch.tensor([1, 0]), temperature=0.5)
+    assert logps[0].item() == pytest.approx(math.log(9 / 10))
+
+
+def test_a_literal_gradient() -> None:
+    hidden = LOGITS[:1].clone().requires_grad_()
+    linear_logprobs(hidden, IDENTITY, torch.tensor([1]))[0].sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad[0].tolist() == [pytest.approx(-0.25), pytest.approx(0.25)]  # onehot − p
+
+
+@pytest.mark.parametrize("least", [1, 1000])  # chunks of one token, or a single chunk
+@pytest.mark.parametrize("parts", [(1.0, 0.0), (0.0, 1.0), (0.7, -1.3)])  # of the loss: log-probs, entropies
+def test_values_and_gradients_are_those_of_whole_logits(
+    monkeypatch: pytest.MonkeyPatch, least: int, parts: tuple[float, float]
+) -> None:
+    monkeypatch.setattr(unit, "_LEAST", least)
+    hidden, weight, ids = drawn(13, 5, 40)
+    weigh = torch.randn(13, generator=torch.Generator().manual_seed(1))
+    found = []
+    for ask in (linear_logprobs, whole):
+        hidden.grad = weight.grad = None
+        logps, entropy = ask(hidden, weight, ids, 0.8)
+        used = [share * (value * weigh).sum() for share, value in zip(parts, (logps, entropy), strict=True) if share]
+        torch.stack(used).sum().backward()
+        found.append((logps.detach(), entropy.detach(), hidden.grad, weight.grad))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+        assert theirs.abs().max() > 0.1
+
+
+def test_a_sure_distribution_has_no_entropy_and_no_nan() -> None:
+    hidden = torch.tensor([[1e4, 0.0]]).requires_grad_()
+    logps, entropy = linear_logprobs(hidden, IDENTITY, torch.tensor([0]))
+    (logps + entropy).sum().backward()
+    assert (logps.item(), entropy.item()) == (0.0, 0.0)
+    assert hidden.grad is not None
+    assert hidden.grad.abs().max() == 0
+
+
+def test_bfloat16_is_multiplied_as_it_is_and_summed_in_float32() -> None:
+    hidden, weight, ids = drawn(40, 16, 5000, torch.bfloat16)
+    logps, entropy = linear_logprobs(hidden, weight, ids)
+    expected = whole(hidden, weight, ids)
+    assert logps.dtype == entropy.dtype == torch.float32
+    assert torch.allclose(logps, expected[0], atol=1e-5)
+    assert torch.allclose(entropy, expected[1], atol=1e-4)
+    logps.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.dtype == torch.bfloat16
+
+
+def test_autocast_multiplies_in_its_own_type_and_gradients_keep_the_parameters() -> None:
+    hidden, weight, ids = drawn(40, 16, 500)
+    with torch.autocast("cpu", torch.bfloat16):
+        logps, _ = linear_logprobs(hidden, weight, ids)
+    logps.sum().backward()
+    assert torch.equal(logps, linear_logprobs(hidden.bfloat16(), weight.bfloat16(), ids)[0])
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.float32
+
+
+def test_no_token_gives_nothing_and_gradients_of_0() -> None:
+    hidden, weight, ids = drawn(0, 4, 10)
+    logps, entropy = linear_logprobs(hidden, weight, ids)
+    (logps.sum() + entropy.sum()).backward()
+    assert len(logps) == len(entropy) == 0
+    assert weight.grad is not None
+    assert weight.grad.abs().max() == 0
+
+
+def test_a_frozen_weight_gets_no_gradient() -> None:
+    hidden, weight, ids = drawn(3, 4, 10)
+    weight.requires_grad_(False)
+    linear_logprobs(hidden, weight, ids)[0].sum().backward()
+    assert weight.grad is None
+    assert hidden.grad is not None
+
+
+def test_other_ids_than_hidden_states_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not predict"):
+        linear_logprobs(LOGITS, IDENTITY, torch.tensor([1]))
+
+
+VOCABULARY = 151_936  # of Qwen3
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.1])
+def test_the_peak_is_a_quarter_of_the_whole_logits_at_the_vocabulary_of_qwen3(entropy_weight: float) -> None:
+    tokens = 256
+    hidden, weight, ids = drawn(tokens, 8, VOCABULARY, scale=0.1)
+
+    def step(ask) -> None:
+        logps, entropy = ask(hidden, weight, ids)
+        (logps.sum() + entropy_weight * entropy.sum() if entropy_weight else logps.sum()).backward()
+
+    logits = tokens * VOCABULARY * 4
+    assert peak_bytes(lambda: step(linear_logprobs)) <= logits / 4
+    assert peak_bytes(lambda: step(whole)) >= logits * 2, "which whole logits and their gradient exceed"
