@@ -21,11 +21,10 @@ class Decoding:
         model: a causal language model.
         store: prefixes that were read, and where those of these rows are kept.
         ends: the tokens that end any turn.
-        slots: rows at most.
     """
 
-    def __init__(self, model: PreTrainedModel, store: PrefixStore, ends: frozenset[int], slots: int) -> None:
-        self.model, self.store, self.ends, self.slots = model, store, ends, slots
+    def __init__(self, model: PreTrainedModel, store: PrefixStore, ends: frozenset[int]) -> None:
+        self.model, self.store, self.ends = model, store, ends
         self.live: list[OpenTurn] = []
         self.stop()
 
@@ -46,9 +45,10 @@ class Decoding:
     def admit(self, turns: Sequence[OpenTurn]) -> None:
         """Read what is new of every prefix, once for all turns that share it; they take the next free slots."""
         if self._rows is None:
-            self._rows = Rows(self.model.config.get_text_config(), self.slots, next(self.model.parameters()))
+            self._rows = Rows(self.model.config.get_text_config(), next(self.model.parameters()))
         rows, first = self._rows, len(self.live)
-        rows.reserve(max(len(turn.prefix) + turn.limit - 1 for turn in turns))  # the last token is never fed
+        longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
+        rows.reserve(first + len(turns), longest)
         groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]] = {}
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)

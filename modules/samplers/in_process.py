@@ -84,7 +84,7 @@ class InProcessSampler:
         eos = policy.model.generation_config.eos_token_id if policy.model.generation_config else None
         ids = [tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])]
         ends = frozenset(token for token in ids if token is not None)
-        self._decoding = Decoding(policy.model, self._store, ends, self.batch_size)
+        self._decoding = Decoding(policy.model, self._store, ends)
         self._texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
         # Without a reference to the sampler: a cycle would keep the model alive after its stage.
         self._decode: Decode = lambda ids: str(

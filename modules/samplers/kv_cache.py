@@ -43,27 +43,26 @@ class Rows:
 
     Args:
         config: of the text model.
-        slots: rows at most.
         like: a tensor of the device and type to use.
     """
 
-    def __init__(self, config: PretrainedConfig, slots: int, like: Tensor) -> None:
+    def __init__(self, config: PretrainedConfig, like: Tensor) -> None:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.buffer = like.new_zeros((2 * config.num_hidden_layers, slots, heads, 0, head_dim))
+        self.buffer = like.new_zeros((2 * config.num_hidden_layers, 0, heads, 0, head_dim))
         self.first = self.width = 0
 
     def cache(self) -> Cache:
         """What a model takes for `past_key_values`."""
         return Cache(layers=[RowLayer(self, number) for number in range(len(self.buffer) // 2)])
 
-    def reserve(self, columns: int) -> None:
-        """Make room for rows of so many tokens; what the rows hold stays."""
-        held = self.buffer.shape[3]
-        if columns > held:
-            grown = self.buffer.new_zeros((*self.buffer.shape[:3], columns, self.buffer.shape[4]))
-            grown[:, :, :, :held] = self.buffer
-            self.buffer = grown
+    def reserve(self, slots: int, columns: int) -> None:
+        """Make room for so many rows, and for so many tokens in each; what the rows hold stays."""
+        held = self.buffer
+        if slots > held.shape[1] or columns > held.shape[3]:
+            layers, rows, heads, width, head_dim = held.shape
+            self.buffer = held.new_zeros((layers, max(slots, rows), heads, max(columns, width), head_dim))
+            self.buffer[:, :rows, :, :width] = held
 
     def put(self, slot: int, parts: Sequence[Tensor], length: int) -> None:
         """Let a row begin with the first `length` tokens of these parts, each `[2 * layers, heads, T, head_dim]`."""

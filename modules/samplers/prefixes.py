@@ -106,9 +106,11 @@ class PrefixStore:
         self.bytes -= leaf.cache.nbytes
 
     def _forget(self, root: Segment | None) -> None:
-        waiting = list(root.children) if root else []
+        waiting = [root] if root else []
         while waiting:
             segment = waiting.pop()
             waiting += segment.children
-            del self._recent[id(segment)]
-            self.bytes -= segment.cache.nbytes if segment.cache is not None else 0
+            segment.children = []  # a cycle would keep the tensors until the garbage collector comes
+            if segment.cache is not None:
+                del self._recent[id(segment)]
+                self.bytes -= segment.cache.nbytes

@@ -32,9 +32,9 @@ def lengths_and_limits() -> list[Request]:
 def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, widths, reserve, aim = [], [], Rows.reserve, Rows.aim
 
-    def reserved(self: Rows, count: int) -> None:
-        reserve(self, count)
-        columns.append(self.buffer.shape[3])
+    def reserved(self: Rows, slots: int, count: int) -> None:
+        reserve(self, slots, count)
+        columns.append(self.buffer.shape[1::2])
 
     def aimed(self: Rows, first: int, starts: Any, counts: Any, width: int) -> torch.Tensor:
         widths.append((width, int(starts.max()) + counts[int(starts.argmax())]))
@@ -44,7 +44,7 @@ def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.Monke
     monkeypatch.setattr(Rows, "reserve", reserved)
     monkeypatch.setattr(Rows, "aim", aimed)
     together = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
-    assert columns == [79], "80 tokens, the last of which is never fed"
+    assert columns == [(6, 79)], "80 tokens, the last of which is never fed"
     decoding = widths[1:]
     assert decoding
     assert all(width == longest for width, longest in decoding), "no column is read beyond the longest row"
