@@ -24,15 +24,29 @@ class Counting(typing.Protocol):
     counts: Counter[str]
 
 
+@typing.runtime_checkable
+class PassesOn(typing.Protocol):
+    """A component that hands its work to another one, behind it, which counts it."""
+
+    behind: Any
+
+
 def tokens_of(agent: str) -> str:
     """The name under which the tokens sampled for an agent are counted."""
     return _TOKENS + agent
 
 
 def counted(*parts: object) -> Counter[str]:
-    """All that these components have counted so far; one that is given twice counts once."""
-    different = {id(part): part for part in parts if isinstance(part, Counting)}
+    """All that these components have counted so far; one that is given twice, or stands behind another, counts once."""
+    different = {id(source): source for part in parts if isinstance(source := _source(part), Counting)}
     return sum((part.counts for part in different.values()), Counter())
+
+
+def _source(part: object) -> object:
+    """Who counts what this component does."""
+    while isinstance(part, PassesOn):
+        part = part.behind
+    return part
 
 
 def accounts_in(counts: Mapping[str, int]) -> Counter[str]:

@@ -123,6 +123,15 @@ class ChecksCompatibility(typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class KeepsPrefixes(typing.Protocol):
+    """A sampler that keeps what it has read of a question while an episode of it is held."""
+
+    def hold(self, episodes: Sequence[Episode]) -> None:
+        """Keep what is read for the questions of these episodes until they are released; nothing need be sampled."""
+        ...
+
+
 class Retriever(typing.Protocol):
     """Finds passages."""
 

@@ -25,7 +25,9 @@ class Request:
         max_tokens: None means the environment's limit of a turn.
         context_ids: the encoded `context`, set by the environment.
         seed: of the turn's random numbers, set by the environment.
-        greedy: take the most probable token each time, whatever the sampler's temperature.
+        greedy: take the most probable token each time, whatever the temperature.
+        temperature: of sampling, in place of the sampler's.
+        top_p: nucleus sampling mass, in place of the sampler's.
     """
 
     episode: Episode
@@ -40,6 +42,8 @@ class Request:
     context_ids: tuple[int, ...] | None = None
     seed: int = 0
     greedy: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
 
     def prefix(self) -> tuple[int, ...]:
         """All token ids before the first sampled one."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import ChecksCompatibility, Protocol, Sampler
+from envs.interfaces import ChecksCompatibility, KeepsPrefixes, Protocol, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
@@ -89,6 +89,12 @@ class ByAgent:
         for sampler in self.samplers.values():
             sampler.release(episodes)
 
+    def hold(self, episodes: Sequence[Episode]) -> None:
+        """Let every agent's sampler that keeps prefixes keep those of these episodes; see `KeepsPrefixes`."""
+        for sampler in self.samplers.values():
+            if isinstance(sampler, KeepsPrefixes):
+                sampler.hold(episodes)
+
     def load(self, policy: Mapping[str, Any]) -> None:
         if unknown := policy.keys() - self.samplers.keys():
             known = ", ".join(self.samplers)
@@ -105,32 +111,68 @@ class ByAgent:
             self.temperature, self.top_p = settings[agent]
 
 
-class Greedy:
-    """Passes requests on to another sampler, to be answered with the most probable tokens at its temperature or any.
+class AtTemperature:
+    """Passes requests on to another sampler, to be answered at a temperature and top-p that are not the sampler's.
 
-    The sampler behind must have no other open requests.
+    So two uses of one model share what it has read: a search's expander and its simulator, say. The sampler behind must
+    have no other open requests, and must heed those of a request, as one in this process does.
+
+    Args:
+        sampler: samples.
+        temperature: 0 is greedy.
+        top_p: nucleus sampling mass.
+
+    Raises:
+        ConfigError: a setting is out of range.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: Sampler, *, temperature: float = 0.0, top_p: float = 1.0) -> None:
+        if temperature < 0 or not 0 < top_p <= 1:
+            raise ConfigError(f"temperature {temperature}, top_p {top_p}: must be >= 0, and in (0, 1]")
+        self.behind, self.temperature, self.top_p = sampler, temperature, top_p
         self._asked: dict[int, Request] = {}
 
+    @property
+    def counts(self) -> Counter[str]:
+        """What the sampler behind has counted, for any of its uses."""
+        return counted(self.behind)
+
+    def check(self, protocol: Protocol, limits: Limits) -> None:
+        """Check the sampler behind; see `ChecksCompatibility`."""
+        if isinstance(self.behind, ChecksCompatibility):
+            self.behind.check(protocol, limits)
+
+    def hold(self, episodes: Sequence[Episode]) -> None:
+        """Let the sampler behind keep prefixes, if it does; see `KeepsPrefixes`."""
+        if isinstance(self.behind, KeepsPrefixes):
+            self.behind.hold(episodes)
+
     def submit(self, requests: Sequence[Request]) -> None:
-        passed = [replace(request, greedy=True) for request in requests]
+        passed = [self._changed(request) for request in requests]
         self._asked |= {id(one): request for one, request in zip(passed, requests, strict=True)}
-        self._sampler.submit(passed)
+        self.behind.submit(passed)
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        return [(self._asked.pop(id(request)), turn) for request, turn in self._sampler.collect()]
+        return [(self._asked.pop(id(request)), turn) for request, turn in self.behind.collect()]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        self._sampler.release(episodes)
+        self.behind.release(episodes)
 
     def load(self, policy: Any) -> None:
-        self._sampler.load(policy)
+        self.behind.load(policy)
+
+    def _changed(self, request: Request) -> Request:
+        return replace(request, temperature=self.temperature, top_p=self.top_p)
+
+
+class Greedy(AtTemperature):
+    """Passes requests on to be answered with the most probable tokens, with log-probs at the temperature behind."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__(sampler)
+
+    def _changed(self, request: Request) -> Request:
+        return replace(request, greedy=True)
 
 
 def take_turns(sampler: Sampler, requests: Sequence[Request]) -> list[Turn]:

@@ -9,7 +9,8 @@ is backed up. After ProRAG (arXiv 2601.21912, section on PRM data), with the pol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from common.errors import ConfigError
@@ -18,7 +19,7 @@ from datamodules.tree.node import Node, Tree
 from datamodules.tree.puct import Prior, priors
 from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
 from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, Leaf, LeafValue
-from envs.interfaces import Sampler
+from envs.interfaces import KeepsPrefixes, Sampler
 from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
@@ -128,11 +129,23 @@ class TreeSearcher:
         ]
         for growth in growths:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)
-        while visits := [visit for growth in growths for visit in self._select(growth)]:
-            self._expand(visits)
-            self._simulate([visit for visit in visits if not visit.failed and not visit.path[-1].dead])
-            tick(len(visits))
+        with self._prefixes_kept([growth.tree.episode([growth.tree.root]) for growth in growths]):
+            while visits := [visit for growth in growths for visit in self._select(growth)]:
+                self._expand(visits)
+                self._simulate([visit for visit in visits if not visit.failed and not visit.path[-1].dead])
+                tick(len(visits))
         return [growth.tree for growth in growths]
+
+    @contextmanager
+    def _prefixes_kept(self, roots: Sequence[Episode]) -> Iterator[None]:
+        """Have the samplers keep what they read of these trees, for a node's path begins those of all below it."""
+        samplers = [self.expander] if self.simulator is self.expander else [self.expander, self.simulator]
+        with ExitStack() as leaving:
+            for sampler in samplers:
+                if isinstance(sampler, KeepsPrefixes):
+                    sampler.hold(roots)
+                    leaving.callback(sampler.release, roots)
+            yield
 
     def _select(self, growth: _Growth) -> list[_Visit]:
         """The tree's nodes of this round. One that ended its episode has its value already, which is backed up."""
@@ -169,8 +182,7 @@ class TreeSearcher:
             if distinct:
                 ended += self._add_children(visit, distinct)
         self._end(ended)
-        continued = {id(episode) for visit in visits for episode in visit.rollouts if self.simulator is self.expander}
-        self.expander.release([request.episode for request in flat if id(request.episode) not in continued])
+        self.expander.release([request.episode for request in flat])
 
     def _requests(self, visit: _Visit) -> list[Request]:
         """A request for every child that is to be sampled; none where the prompt leaves no room for a turn."""

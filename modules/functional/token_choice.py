@@ -1,8 +1,8 @@
 """Sampling whose random numbers belong to the token, not to the batch row or a global generator.
 
-A token is drawn by the Gumbel-max rule: argmax of log-probability plus Gumbel noise, where the noise is a hash of
-(the request's seed, the token's position in its turn, the vocabulary entry). So an episode samples the same tokens
-alone, in any batch, on any rank and on any device.
+A token is drawn by inverting the cumulative distribution at one random number, which is a hash of the request's seed
+and the token's position in its turn. So an episode samples the same tokens alone, in any batch, on any rank and on any
+device, except where rounding moves a border between two tokens across the number.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
+_BLOCK = 256  # entries of the vocabulary that are added up together: only one block's are looked at one by one
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -20,34 +21,68 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def gumbel_noise(seeds_B: Tensor, positions_B: Tensor, vocabulary: int) -> Tensor:
-    """Standard Gumbel noise `[B, V]` float32, a pure function of (seed, position, entry).
+def uniforms(seeds_B: Tensor, positions_B: Tensor, attempt: int = 0) -> Tensor:
+    """Random numbers `[B]` float64 in (0, 1), a pure function of (seed, position, attempt).
 
     Args:
         seeds_B: `[B]` int64, up to 63 bits each.
         positions_B: `[B]` int64, the index of the token within its turn.
-        vocabulary: V.
+        attempt: counts the draws that top-p refused for this token.
     """
     high, low = seeds_B >> 32, seeds_B & _MASK
-    row_B = _mix(_mix(_mix(low) ^ (high & _MASK)) ^ ((positions_B * 0x9E3779B9) & _MASK))
-    entry_V = _mix(torch.arange(1, vocabulary + 1, device=seeds_B.device))
-    bits_BV = _mix(row_B[:, None] ^ entry_V[None, :])
-    # 23 bits and a half fit a float32 exactly: more would round up to 1, whose noise is infinite.
-    uniform_BV = ((bits_BV >> 9).float() + 0.5) / 2**23
-    return -torch.log(-torch.log(uniform_BV))
+    bits_B = _mix(_mix(_mix(low) ^ (high & _MASK)) ^ ((positions_B * 0x9E3779B9) & _MASK))
+    bits_B = _mix((bits_B + (attempt + 1) * 0x9E3779B9) & _MASK)
+    return (bits_B.double() + 0.5) / 2**32
 
 
-def keep_top_p(logps_BV: Tensor, top_p: float) -> Tensor:
-    """Log-probabilities with everything outside the smallest set of mass >= `top_p` set to -inf; not renormalised.
+def draw(weights_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The entry `[B]` int64 at which the cumulative sum of a row's weights first exceeds the number's share of it all.
 
-    The most probable entry is always kept. Source: Holtzman et al. 2020 (arXiv 1904.09751), nucleus sampling.
+    Sums of blocks find the block, and the entries of that block alone are then added up one by one.
+
+    Args:
+        weights_BV: `[B, V]`, not negative; V a multiple of the block's 256.
+        uniforms_B: `[B]` float64 in (0, 1).
     """
-    if top_p >= 1.0:
-        return logps_BV
-    ordered_BV, order_BV = logps_BV.sort(dim=-1, descending=True)
-    before_BV = ordered_BV.exp().cumsum(dim=-1) - ordered_BV.exp()
-    dropped_BV = torch.zeros_like(logps_BV, dtype=torch.bool).scatter(-1, order_BV, before_BV >= top_p)
-    return logps_BV.masked_fill(dropped_BV, float("-inf"))
+    blocks = weights_BV.unflatten(-1, (-1, _BLOCK))
+    sums = blocks.sum(dim=-1).double()
+    ends = sums.cumsum(dim=-1)
+    target = uniforms_B[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, target, right=True).clamp(max=ends.shape[-1] - 1)
+    inside = blocks[torch.arange(len(blocks), device=blocks.device), block[:, 0]].double().cumsum(dim=-1)
+    rest = (target - ends.gather(-1, block) + sums.gather(-1, block)).clamp(min=0)
+    rest = torch.minimum(rest, inside[:, -1:] * (1 - 1e-12))  # the two sums of a block round differently
+    return (block * _BLOCK + torch.searchsorted(inside, rest, right=True).clamp(max=_BLOCK - 1))[:, 0]
+
+
+def more_probable(weights_BV: Tensor, ids_B: Tensor) -> Tensor:
+    """Which entries come before the given ones by weight, the first among equals: `[B, V]` bool."""
+    own_B1 = weights_BV.gather(-1, ids_B[:, None])
+    earlier = torch.arange(weights_BV.shape[-1], device=ids_B.device) < ids_B[:, None]
+    return (weights_BV > own_B1) | ((weights_BV == own_B1) & earlier)
+
+
+def draw_top_p(weights_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, top_p_B: Tensor) -> Tensor:
+    """Draw from the smallest set of entries whose share of the weight is >= `top_p`, without sorting: `[B]` int64.
+
+    An entry is in that set where those before it weigh less than `top_p`. One that is not is refused together with all
+    that come after it, and another is drawn from the rest, which follows the same distribution within the set. So a
+    draw costs one comparison with all entries, and about `1 / top_p` attempts or fewer.
+
+    Source: Holtzman et al. 2020 (arXiv 1904.09751), nucleus sampling.
+    """
+    ids_B = torch.zeros_like(seeds_B)
+    limits_B = top_p_B.to(weights_BV.device, torch.float64) * weights_BV.sum(dim=-1).double()
+    rows = torch.arange(len(ids_B), device=ids_B.device)
+    attempt = 0
+    while len(rows):
+        drawn = draw(weights_BV, uniforms(seeds_B[rows], positions_B[rows], attempt))
+        ids_B[rows] = drawn
+        before = more_probable(weights_BV, drawn)
+        weights_BV = weights_BV * before
+        refused = weights_BV.sum(dim=-1).double() >= limits_B[rows]
+        rows, weights_BV, attempt = rows[refused], weights_BV[refused], attempt + 1
+    return ids_B
 
 
 def choose_tokens(
@@ -55,35 +90,44 @@ def choose_tokens(
     seeds_B: Tensor,
     positions_B: Tensor,
     *,
-    temperature: float,
-    top_p: float = 1.0,
+    temperature: float | Tensor,
+    top_p: float | Tensor = 1.0,
     forced_B: Tensor | None = None,
     greedy_B: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One token a row and its log-probability at the sampling temperature, before top-p.
+    """One token a row and its log-probability at the row's temperature, before top-p.
 
-    `temperature` 0 is greedy for all rows, with log-probabilities at temperature 1.
+    A row of temperature 0 takes the most probable token, with its log-probability at temperature 1. What is given on
+    the CPU for a model elsewhere decides without waiting for the other device what there is to do.
 
     Args:
         logits_BV: `[B, V]`.
         seeds_B: `[B]` int64.
         positions_B: `[B]` int64.
-        temperature: >= 0.
-        top_p: in (0, 1].
+        temperature: >= 0, of all rows or `[B]` on the CPU.
+        top_p: in (0, 1], of all rows or `[B]` on the CPU.
         forced_B: `[B]` int64, the token that a row takes in any case, -1 where it is sampled; None where all are.
-        greedy_B: `[B]` bool, rows that take the most probable token at any temperature; None where none does.
+        greedy_B: `[B]` bool on the CPU, rows that take the most probable token at any temperature; None: none.
 
     Returns:
         ids `[B]` int64, log-probabilities `[B]` float32.
     """
-    logps_BV = torch.log_softmax(logits_BV.float() / (temperature or 1.0), dim=-1)
-    scores_BV = logps_BV
-    if temperature > 0:
-        noise_BV = gumbel_noise(seeds_B, positions_B, logits_BV.shape[-1])
-        scores_BV = keep_top_p(logps_BV, top_p) + noise_BV
-        if greedy_B is not None:
-            scores_BV = torch.where(greedy_B[:, None], logps_BV, scores_BV)
-    ids_B = scores_BV.argmax(dim=-1)
+    (B, V), device = logits_BV.shape, logits_BV.device
+    temperature_B = torch.as_tensor(temperature, dtype=torch.float32).expand(B)
+    top_p_B = torch.as_tensor(top_p, dtype=torch.float64).expand(B)
+    best_B = temperature_B == 0 if greedy_B is None else (temperature_B == 0) | greedy_B
+    scaled_BV = logits_BV.float() / torch.where(temperature_B == 0, 1.0, temperature_B).to(device)[:, None]
+    highest_B1 = scaled_BV.amax(dim=-1, keepdim=True)
+    weights_BV = scaled_BV.new_zeros((B, -(-V // _BLOCK) * _BLOCK))
+    torch.exp(scaled_BV - highest_B1, out=weights_BV[:, :V])
+    ids_B = scaled_BV.argmax(dim=-1) if best_B.any() else torch.zeros_like(seeds_B)
+    if not best_B.all():
+        if (top_p_B < 1).any():
+            drawn_B = draw_top_p(weights_BV, seeds_B, positions_B, top_p_B)
+        else:
+            drawn_B = draw(weights_BV, uniforms(seeds_B, positions_B))
+        ids_B = torch.where(best_B.to(device), ids_B, drawn_B.clamp(max=V - 1))
     if forced_B is not None:
         ids_B = torch.where(forced_B >= 0, forced_B, ids_B)
-    return ids_B, logps_BV.gather(-1, ids_B[:, None]).squeeze(-1)
+    logps_B1 = scaled_BV.gather(-1, ids_B[:, None]) - highest_B1 - weights_BV.sum(dim=-1, keepdim=True).log()
+    return ids_B, logps_B1[:, 0]

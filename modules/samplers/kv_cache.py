@@ -1,7 +1,7 @@
-"""Key-value caches of single sequences, put together into a batch for one turn and taken apart after it.
+"""The keys and values of the rows that are being sampled, in one buffer: each row from column 0 to its own length.
 
-Between turns each episode owns exactly its own keys and values, without padding. For a turn they lie in one buffer with
-as many columns as the longest sequence can need, so a decoded token costs a write and not a copy of the cache.
+A row is written at its own end, so rows of any length share a forward pass, and one that has finished can be replaced
+while the others go on. Nothing lies before a row's first token: no column is spent on padding at the left.
 """
 
 from __future__ import annotations
@@ -14,101 +14,92 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
 
-class BufferLayer(DynamicLayer):
-    """One layer's cache in buffers allocated in advance; `keys` and `values` are views of the filled part."""
+class RowLayer(DynamicLayer):
+    """One layer of some `Rows`, which say where the next forward pass writes and how far it reads."""
 
-    def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
+    def __init__(self, rows: Rows, number: int) -> None:
         super().__init__()
-        self.written_BN: Tensor | None = None  # which of the next columns each row really writes; None: all of them
-        self.key_buffer, self.value_buffer, self.filled = keys, values, filled
-        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
-        self._view()
-
-    def _view(self) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = self.key_buffer[:, :, : self.filled], self.value_buffer[:, :, : self.filled]
-        return self.keys, self.values
+        self.rows, self.number = rows, number
+        self.dtype, self.device, self.is_initialized = rows.buffer.dtype, rows.buffer.device, True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        end = self.filled + key_states.shape[-2]
-        for buffer, states in ((self.key_buffer, key_states), (self.value_buffer, value_states)):
-            columns = buffer[:, :, self.filled : end]
-            if self.written_BN is not None:  # elsewhere lies what the row has kept
-                states = torch.where(self.written_BN[:, None, :, None], states, columns)
-            columns.copy_(states)
-        self.filled = end
-        return self._view()
+        rows = self.rows
+        read = []
+        for index, states in ((2 * self.number, key_states), (2 * self.number + 1, value_states)):
+            buffer = rows.buffer[index, rows.first : rows.first + len(states)]
+            # both sides are [K, heads, head_dim], for indices around a slice move to the front
+            buffer[rows.rows_K, :, rows.columns_K] = states[rows.rows_K, :, rows.tokens_K]
+            read.append(buffer[:, :, : rows.width])
+        return read[0], read[1]
 
     def get_seq_length(self) -> int:
-        return self.filled
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only these batch rows."""
-        self.key_buffer, self.value_buffer = self.key_buffer[rows], self.value_buffer[rows]
-        self._view()
-
-    def shift(self, columns: int) -> None:
-        """Drop the first columns."""
-        for buffer in (self.key_buffer, self.value_buffer):
-            buffer[:, :, : self.filled - columns] = buffer[:, :, columns : self.filled].clone()
-        self.filled -= columns
-        self._view()
+        return self.rows.width
 
 
-class BatchCache(Cache):
-    """The caches of B sequences in one buffer, in which all of them end at the same column.
+class Rows:
+    """Keys and values `[2 * layers, slots, heads, columns, head_dim]`; a row is in one slot.
 
     Args:
-        kept: for each row its keys and values `[2 * layers, heads, length, head_dim]`; length may be 0.
-        ends: for each row the column before which its kept part ends.
-        filled: the first column that the next forward pass writes; kept parts may lie beyond it (`write_only`).
-        columns: of the buffer.
+        config: of the text model.
+        like: a tensor of the device and type to use.
     """
 
-    layers: list[BufferLayer]
+    def __init__(self, config: PretrainedConfig, like: Tensor) -> None:
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.buffer = like.new_zeros((2 * config.num_hidden_layers, 0, heads, 0, head_dim))
+        self.first = self.width = 0
 
-    def __init__(self, kept: Sequence[Tensor], ends: Sequence[int], filled: int, columns: int) -> None:
-        double_layers, heads, _, head_dim = kept[0].shape
-        self.columns = columns
-        buffer = kept[0].new_zeros((double_layers, len(kept), heads, columns, head_dim))
-        for index, (row, end) in enumerate(zip(kept, ends, strict=True)):
-            buffer[:, index, :, end - row.shape[2] : end] = row
-        super().__init__(layers=[BufferLayer(buffer[i], buffer[i + 1], filled) for i in range(0, double_layers, 2)])
+    def cache(self) -> Cache:
+        """What a model takes for `past_key_values`."""
+        return Cache(layers=[RowLayer(self, number) for number in range(len(self.buffer) // 2)])
 
-    @property
-    def full(self) -> bool:
-        """Whether no column is left."""
-        return self.layers[0].filled == self.columns
+    def reserve(self, slots: int, columns: int) -> None:
+        """Make room for so many rows, and for so many tokens in each; what the rows hold stays."""
+        held = self.buffer
+        if slots > held.shape[1] or columns > held.shape[3]:
+            layers, rows, heads, width, head_dim = held.shape
+            self.buffer = held.new_zeros((layers, max(slots, rows), heads, max(columns, width), head_dim))
+            self.buffer[:, :rows, :, :width] = held
 
-    def write_only(self, written_BN: Tensor | None) -> None:
-        """The next forward pass has N tokens a row, of which only these are real; None: all of them."""
-        for layer in self.layers:
-            layer.written_BN = written_BN
+    def put(self, slot: int, parts: Sequence[Tensor], length: int) -> None:
+        """Let a row begin with the first `length` tokens of these parts, each `[2 * layers, heads, T, head_dim]`."""
+        start = 0
+        for part in parts:
+            end = min(start + part.shape[2], length)
+            self.buffer[:, slot, :, start:end] = part[:, :, : end - start]
+            start = end
 
-    def shift(self, columns: int) -> None:
-        """Drop the first columns, which no row uses."""
-        for layer in self.layers:
-            layer.shift(columns)
+    def get(self, slot: int, start: int, end: int) -> Tensor:
+        """A copy of a row's tokens from `start` up to `end`: `[2 * layers, heads, T, head_dim]`."""
+        return self.buffer[:, slot, :, start:end].clone()
 
-    def row(self, index: int, columns_T: Tensor) -> Tensor:
-        """Keys and values of one row at these columns: `[2 * layers, heads, T, head_dim]`."""
-        return torch.stack(
-            [
-                buffer[index].index_select(1, columns_T)
-                for layer in self.layers
-                for buffer in (layer.key_buffer, layer.value_buffer)
-            ]
-        )
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Put the first `length` tokens of one slot's row into another slot."""
+        self.buffer[:, target, :, :length] = self.buffer[:, source, :, :length]
 
-    def select(self, rows: Tensor) -> None:
-        """Keep only these batch rows."""
-        for layer in self.layers:
-            layer.select(rows)
+    def aim(self, first: int, starts_B: Tensor, counts: Sequence[int], width: int) -> Tensor:
+        """Prepare a forward pass of the rows from slot `first` on; returns the mask `[B, 1, N, width]` of what is read.
 
-
-def empty_row(config: PretrainedConfig, like: Tensor) -> Tensor:
-    """The cache of a sequence of length 0, `[2 * layers, heads, 0, head_dim]`, with the device and type of `like`."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return like.new_zeros((2 * config.num_hidden_layers, heads, 0, head_dim))
+        Args:
+            first: the slot of the first row.
+            starts_B: how many tokens each row holds already, `[B]` int64 on the device.
+            counts: how many each is fed now; they end at the last of the N = max(counts) tokens of the input.
+            width: the greatest length of a row after the pass.
+        """
+        device, N = starts_B.device, max(counts)
+        self.first, self.width = first, width
+        if N == 1:
+            self.rows_K, self.columns_K = torch.arange(len(counts), device=device), starts_B
+            self.tokens_K = torch.zeros_like(starts_B)
+            ends_BN = starts_B[:, None]
+        else:
+            rows = [row for row, count in enumerate(counts) for _ in range(count)]
+            tokens = [token for count in counts for token in range(N - count, N)]
+            self.rows_K, self.tokens_K = torch.tensor(rows, device=device), torch.tensor(tokens, device=device)
+            offsets_B = starts_B - N + torch.tensor(counts, device=device)
+            self.columns_K = offsets_B[self.rows_K] + self.tokens_K
+            ends_BN = (offsets_B[:, None] + torch.arange(N, device=device)).clamp(min=0)
+        return (torch.arange(width, device=device) <= ends_BN[:, :, None])[:, None]

@@ -139,10 +139,12 @@ class VLLMSampler:
         """vLLM's `SamplingParams` of a request."""
         if not request.max_tokens:
             raise ValueError("a request needs max_tokens >= 1, which the environment sets")
-        greedy = request.greedy or self.temperature == 0
+        temperature = self.temperature if request.temperature is None else request.temperature
+        greedy = request.greedy or temperature == 0
+        top_p = self.top_p if request.top_p is None else request.top_p
         return {
-            "temperature": 0.0 if greedy else self.temperature,
-            "top_p": 1.0 if greedy else self.top_p,
+            "temperature": 0.0 if greedy else temperature,
+            "top_p": 1.0 if greedy else top_p,
             "seed": request.seed,
             "max_tokens": request.max_tokens,
             "stop": list(request.stop),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from common.accounts import counted
 from common.errors import ConfigError
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import ByAgent, take_turns
+from envs.sampling import AtTemperature, ByAgent, take_turns
 from envs.types import Document, Episode, Limits, Turn
 from tests.tiny import FixedRetriever, Scripted, question
 from tests.toy_protocols import TwoAgents
@@ -127,3 +129,40 @@ def test_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() 
     assert routed.temperature == 0
     routed.load({"reader": "one"})
     assert routed.temperature == 0.5, "those that are frozen may sample otherwise"
+
+
+class Remembers(Loads):
+    """Remembers the requests that it took and the episodes that it holds; counts turns."""
+
+    def __init__(self) -> None:
+        super().__init__(PROTOCOL.codec.control, lambda _: "So.<say>Ada</say>")
+        self.taken: list[Request] = []
+        self.held: list[Episode] = []
+        self.counts: Counter[str] = Counter()
+
+    def take(self, request: Request) -> Turn:
+        self.taken.append(request)
+        self.counts["turns"] += 1
+        return super().take(request)
+
+    def hold(self, episodes: Sequence[Episode]) -> None:
+        self.held += episodes
+
+
+def test_one_sampler_at_two_temperatures_gives_back_what_was_asked_and_counts_once() -> None:
+    one = Remembers()
+    other = AtTemperature(one, temperature=0.5, top_p=0.9)
+    request = Request(Episode(question(), (1, 2)), (), (), max_tokens=9)
+    for sampler in (one, other):
+        sampler.submit([request])
+        assert [asked for asked, _ in sampler.collect()] == [request]
+    assert [(taken.temperature, taken.top_p) for taken in one.taken] == [(None, None), (0.5, 0.9)]
+    assert counted(one, other) == counted(other) == {"turns": 2}
+    ByAgent({"policy": other}).hold([request.episode])
+    assert one.held == [request.episode]
+
+
+@pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])
+def test_a_temperature_or_top_p_out_of_range_is_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="must be >= 0"):
+        AtTemperature(Remembers(), **settings)

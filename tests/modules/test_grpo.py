@@ -30,7 +30,7 @@ def sampled() -> list[Episode]:
     """Eight episodes, of one to three turns; three with passages."""
     policy = small_policy()
     sampler = InProcessSampler(policy, temperature=TEMPERATURE)
-    episodes = rollout(environment(policy), sampler, list(Asked(8)), seed=3, samples=16)
+    episodes = rollout(environment(policy), sampler, list(Asked(8)), seed=4, samples=16)
     searching = [one for one in episodes if any(turn.observation_ids for turn in one.turns)]
     chosen = searching[:3] + [one for one in episodes if one not in searching][:5]
     assert len(chosen) == 8

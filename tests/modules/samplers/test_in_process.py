@@ -16,8 +16,9 @@ from envs.requests import Request
 from envs.sampling import Greedy, take_turns
 from envs.types import Episode, Question
 from modules.functional.logprobs import token_logprobs
-from modules.functional.token_choice import gumbel_noise
+from modules.functional.token_choice import uniforms
 from modules.policy import Policy
+from modules.samplers.decoding import Decoding
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.stop_tags import StopTags
 from tests.tiny import byte_tokenizer, tiny_policy
@@ -56,7 +57,7 @@ def training_logps(policy: Policy, e: Episode, temperature: float = 1.0) -> tupl
 
 
 def ties(policy: Policy, e: Episode, temperature: float) -> int:
-    """Sampled tokens whose noised score lies within 1e-4 of the runner-up: there the batch may choose either."""
+    """Sampled tokens whose random number lies within 1e-6 of a border: there rounding may choose the neighbour."""
     count, context = 0, list(e.prompt_ids)
     for number, turn in enumerate(e.turns):
         context += turn.opening_ids
@@ -65,9 +66,8 @@ def ties(policy: Policy, e: Episode, temperature: float) -> int:
             logits = policy.model(ids).logits[0, len(context) - 1 : -1]
         steps = torch.arange(len(turn.action_ids))
         seeds = torch.full_like(steps, 1000 * int(e.question.id[1:]) + number)
-        scores = torch.log_softmax(logits / temperature, -1) + gumbel_noise(seeds, steps, logits.shape[-1])
-        best = scores.topk(2).values
-        count += int((best[:, 0] - best[:, 1] < 1e-4).sum())
+        borders = torch.softmax(logits.double() / temperature, -1).cumsum(-1)
+        count += int(((borders - uniforms(seeds, steps)[:, None]).abs().amin(-1) < 1e-6).sum())
         context += [*turn.action_ids, *turn.observation_ids]
     return count
 
@@ -117,13 +117,13 @@ def test_the_kept_cache_equals_a_fresh_forward() -> None:
 
 def test_a_later_turn_feeds_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[int] = []
-    forward = InProcessSampler._forward
+    forward = Decoding._forward
 
-    def counting(self, ids, mask, positions, cache):
+    def counting(self: Decoding, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         fed.append(ids.shape[1])
-        return forward(self, ids, mask, positions, cache)
+        return forward(self, ids, *rest)
 
-    monkeypatch.setattr(InProcessSampler, "_forward", counting)
+    monkeypatch.setattr(Decoding, "_forward", counting)
     sampler, e = InProcessSampler(POLICY, temperature=1.0), episode(6)
     run_turns(sampler, [e], turns=1)
     assert fed[0] == len(e.prompt_ids) + 2
@@ -260,7 +260,9 @@ def test_a_model_with_a_sliding_window_and_no_layer_types_is_refused() -> None:
         InProcessSampler(Policy(MistralForCausalLM(config), TOKENIZER))
 
 
-@pytest.mark.parametrize("settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"batch_size": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"batch_size": 0}, {"kept_gb": -1.0}]
+)
 def test_settings_out_of_range_are_refused(settings: dict) -> None:
     with pytest.raises(ConfigError, match="must be"):
         InProcessSampler(POLICY, **settings)
@@ -271,9 +273,9 @@ def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone
 ) -> None:
     """Four samples each of two prompts."""
     read: list[int] = []
-    forward = InProcessSampler._forward
+    forward = Decoding._forward
 
-    def counted(self: InProcessSampler, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def counted(self: Decoding, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         read.append(ids.numel())
         return forward(self, ids, *rest)
 
@@ -286,7 +288,7 @@ def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone
         ]
 
     alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in requests()]
-    monkeypatch.setattr(InProcessSampler, "_forward", counted)
+    monkeypatch.setattr(Decoding, "_forward", counted)
     together = take_turns(InProcessSampler(POLICY, temperature=1.0), requests())
     assert read[0] == 2 * (5 + 11 * 2 + 2)  # two rows as wide as the longer prompt and its opening
     assert [turn.action_ids for turn in together] == [turn.action_ids for turn in alone]

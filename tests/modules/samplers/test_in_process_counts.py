@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envs.requests import Request
-from envs.sampling import ByAgent
+from envs.sampling import ByAgent, take_turns
 from envs.types import Episode
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import question
@@ -24,11 +24,11 @@ def test_the_given_beginning_of_a_turn_does_not_count() -> None:
 
 def test_sampled_tokens_count_by_agent_and_forced_ones_do_not() -> None:
     sampler = InProcessSampler(small_policy(), temperature=1.0)
-    sampler.submit([request(0), request(1, "reader"), request(2, "reader"), request(3, forced_ids=(3, 4))])
-    lengths = [len(turn.action_ids) for _, turn in sampler.collect()]
+    asked = [request(0), request(1, "reader"), request(2, "reader"), request(3, forced_ids=(3, 4))]
+    lengths = [len(turn.action_ids) for turn in take_turns(sampler, asked)]
     assert sampler.counts == {"account/tokens/policy": lengths[0], "account/tokens/reader": lengths[1] + lengths[2]}
     sampler.submit([request(4)])
-    sampler.release([one.request.episode for one in sampler._open])
+    sampler.release([one.request.episode for one in sampler._waiting])
     assert sampler.collect() == []
     assert sampler.counts["account/tokens/policy"] == lengths[0], "what is given up before it is sampled costs nothing"
 
@@ -37,6 +37,7 @@ def test_agents_may_share_a_sampler() -> None:
     one, other = InProcessSampler(small_policy(), temperature=1.0), InProcessSampler(small_policy(), temperature=1.0)
     routed = ByAgent({"policy": one, "reader": one, "judge": other})
     routed.submit([request(0), request(1, "reader"), request(2, "judge")])
-    tokens = {request.agent: len(turn.action_ids) for request, turn in routed.collect()}
+    tokens: dict[str, int] = {}
+    while len(tokens) < 3:
+        tokens |= {request.agent: len(turn.action_ids) for request, turn in routed.collect()}
     assert routed.counts == {f"account/tokens/{agent}": count for agent, count in tokens.items()}
-    assert len(tokens) == 3

@@ -11,9 +11,9 @@ import torch
 from common.errors import ConfigError
 from envs.requests import Request
 from envs.sampling import take_turns
-from envs.types import Episode
+from envs.types import Episode, Turn
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.kv_cache import BatchCache
+from modules.samplers.kv_cache import Rows
 from tests.tiny import byte_tokenizer, question, tiny_policy
 
 TOKENIZER = byte_tokenizer()
@@ -30,23 +30,24 @@ def lengths_and_limits() -> list[Request]:
 
 
 def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, shifts = [], []
-    made, shift = BatchCache.__init__, BatchCache.shift
+    columns, widths, reserve, aim = [], [], Rows.reserve, Rows.aim
 
-    def watched(self: BatchCache, kept: Any, ends: Any, filled: int, columns: int) -> None:
-        sizes.append(columns)
-        made(self, kept, ends, filled, columns)
+    def reserved(self: Rows, slots: int, count: int) -> None:
+        reserve(self, slots, count)
+        columns.append(self.buffer.shape[1::2])
 
-    def shifted(self: BatchCache, columns: int) -> None:
-        shifts.append(columns)
-        shift(self, columns)
+    def aimed(self: Rows, first: int, starts: Any, counts: Any, width: int) -> torch.Tensor:
+        widths.append((width, int(starts.max()) + counts[int(starts.argmax())]))
+        return aim(self, first, starts, counts, width)
 
     alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in lengths_and_limits()]
-    monkeypatch.setattr(BatchCache, "__init__", watched)
-    monkeypatch.setattr(BatchCache, "shift", shifted)
+    monkeypatch.setattr(Rows, "reserve", reserved)
+    monkeypatch.setattr(Rows, "aim", aimed)
     together = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
-    assert sizes == [80], "the longest prompt and the longest limit make 145 columns"
-    assert shifts, "what remains of the batch moves to the front of the buffer"
+    assert columns == [(6, 79)], "80 tokens, the last of which is never fed"
+    decoding = widths[1:]
+    assert decoding
+    assert all(width == longest for width, longest in decoding), "no column is read beyond the longest row"
     for one, other in zip(alone, together, strict=True):
         assert one.action_ids == other.action_ids
         assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
@@ -92,14 +93,73 @@ def test_a_given_beginning_may_end_the_turn_and_cannot_be_cut() -> None:
     assert (whole.action_ids, whole.finish) == ((40, 41, 42), "length")
 
 
-def test_the_longest_prefixes_are_sampled_first_and_come_back_in_the_order_of_submission() -> None:
-    sampler, requests = InProcessSampler(POLICY, batch_size=2), lengths_and_limits()[::-1]
+def test_the_longest_prefixes_are_sampled_first_and_what_finished_is_replaced() -> None:
+    sampler, requests = InProcessSampler(POLICY, temperature=1.0, batch_size=2), lengths_and_limits()
     sampler.submit(requests)
-    order = []
+    seen, order = [], []
     while done := sampler.collect():
-        order.append([requests.index(request) for request, _ in done])
+        order += [requests.index(request) for request, _ in done]
+        assert sampler._decoding is not None
+        seen.append([requests.index(turn.request) for turn in sampler._decoding.live])
         assert all(turn.uid == request.episode.next_uid() for request, turn in done)
-    assert order == [[0, 5], [1, 2], [3, 4]]
+    assert sorted(order) == list(range(6))
+    assert (order[0], seen[0]) == (0, [5, 3]), "the row of 70 tokens ends first, and that of 30 takes its place"
+    assert [len(live) for live in seen] == [2, 2, 2, 2, 1, 0]
+
+
+def test_a_row_that_joins_others_under_way_samples_what_it_would_alone() -> None:
+    sampler, requests = InProcessSampler(POLICY, temperature=1.0, batch_size=8), lengths_and_limits()
+    sampler.submit(requests[:3])
+    done = sampler.collect()
+    sampler.submit(requests[3:])
+    while len(done) < len(requests):
+        done += sampler.collect()
+    for request, turn in done:
+        [alone] = take_turns(InProcessSampler(POLICY, temperature=1.0), [request])
+        assert turn.action_ids == alone.action_ids
+        assert turn.action_logps == pytest.approx(alone.action_logps, abs=1e-4)
+
+
+def test_episodes_that_are_given_up_leave_the_others_as_they_are() -> None:
+    sampler, requests = InProcessSampler(POLICY, temperature=1.0), lengths_and_limits()
+    sampler.submit(requests)
+    done = sampler.collect()
+    gone = [request for request in requests if request not in [one for one, _ in done]][::2]
+    sampler.release([request.episode for request in gone])
+    while finished := sampler.collect():
+        done += finished
+    assert len(done) == len(requests) - len(gone)
+    for request, turn in done:
+        [alone] = take_turns(InProcessSampler(POLICY, temperature=1.0), [request])
+        assert turn.action_ids == alone.action_ids
+
+
+def test_a_turn_under_way_begins_again_with_the_weights_that_are_loaded() -> None:
+    other, requests = tiny_policy(TOKENIZER, seed=5), lengths_and_limits()
+    sampler = InProcessSampler(POLICY, temperature=1.0)
+    sampler.submit(requests)
+    done = {request.seed: turn for request, turn in sampler.collect()}
+    first = set(done)
+    sampler.load(other)
+    while finished := sampler.collect():
+        done |= {request.seed: turn for request, turn in finished}
+    for request in requests:
+        policy = POLICY if request.seed in first else other
+        [alone] = take_turns(InProcessSampler(policy, temperature=1.0), [request])
+        assert done[request.seed].action_ids == alone.action_ids
+
+
+def test_every_request_may_have_its_own_temperature_and_top_p() -> None:
+    def answers(sampler: InProcessSampler, **own: float) -> list[Turn]:
+        return take_turns(sampler, [dataclasses.replace(request, **own) for request in lengths_and_limits()])
+
+    shared = InProcessSampler(POLICY, temperature=1.0)
+    hot, cold = answers(shared), answers(shared, temperature=0.4, top_p=0.9)
+    assert [t.action_ids for t in hot] == [t.action_ids for t in answers(InProcessSampler(POLICY, temperature=1.0))]
+    apart = answers(InProcessSampler(POLICY, temperature=0.4, top_p=0.9))
+    assert [t.action_ids for t in cold] == [t.action_ids for t in apart] != [t.action_ids for t in hot]
+    for one, other in zip(cold, apart, strict=True):
+        assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
 
 
 def test_a_turn_says_whether_it_trains() -> None:

@@ -1,0 +1,176 @@
+"""The rows under way: a token each at a time, until they have finished and leave their slots to others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from modules.functional.token_choice import choose_tokens
+from modules.samplers.kv_cache import Rows
+from modules.samplers.open_turn import OpenTurn
+from modules.samplers.prefixes import PrefixStore
+
+
+class Decoding:
+    """Reads prefixes and samples turns with a model. The B rows under way lie in the first B slots.
+
+    Args:
+        model: a causal language model.
+        store: prefixes that were read, and where those of these rows are kept.
+        ends: the tokens that end any turn.
+    """
+
+    def __init__(self, model: PreTrainedModel, store: PrefixStore, ends: frozenset[int]) -> None:
+        self.model, self.store, self.ends = model, store, ends
+        self.live: list[OpenTurn] = []
+        self.stop()
+
+    def stop(self) -> list[OpenTurn]:
+        """Give all rows up, to be begun again, and the memory back; returns them."""
+        stopped, self.live = self.live, []
+        for turn in stopped:
+            turn.restart()
+        self.free()
+        return stopped
+
+    def free(self) -> None:
+        """Give the memory back; there must be no rows."""
+        assert not self.live
+        self._rows: Rows | None = None
+        self._logits: Tensor | None = None  # of the next token of every row, [B, V]
+
+    def admit(self, turns: Sequence[OpenTurn]) -> None:
+        """Read what is new of every prefix, once for all turns that share it; they take the next free slots."""
+        if self._rows is None:
+            self._rows = Rows(self.model.config.get_text_config(), next(self.model.parameters()))
+        rows, first = self._rows, len(self.live)
+        longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
+        rows.reserve(first + len(turns), longest)
+        groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]] = {}
+        for turn in turns:
+            groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)
+        logits = self._read(groups, first)
+        followers: list[OpenTurn] = []
+        sources = list(range(len(groups)))
+        for source, (leader, *others) in enumerate(groups.values()):
+            for turn in others:
+                turn.end = leader.end
+                rows.copy(first + source, first + len(sources), len(turn.prefix))
+                sources.append(source)
+                followers.append(turn)
+        self.live += [leader for leader, *_ in groups.values()] + followers
+        logits = logits[sources]
+        self._logits = logits if self._logits is None else torch.cat([self._logits, logits])
+        self._describe(unread=0)
+
+    def step(self) -> list[OpenTurn]:
+        """One token for every row; returns the turns that it ends."""
+        assert self._logits is not None
+        tokens_B, logps_B = choose_tokens(
+            self._logits, self._seeds, self._steps, temperature=self._temperature, top_p=self._top_p,
+            forced_B=self._forced(), greedy_B=self._greedy,
+        )  # fmt: skip
+        chosen = torch.stack([tokens_B.double(), logps_B.double()]).tolist()  # in one transfer
+        for turn, token, logp in zip(self.live, *chosen, strict=True):
+            turn.take(int(token), logp, self.ends)
+        done = [turn for turn in self.live if turn.finish is not None]
+        self._steps = self._steps + 1
+        if done:
+            for slot, turn in enumerate(self.live):
+                if turn.finish is not None:
+                    self._keep(slot, turn)
+            tokens_B = tokens_B[self._leave({id(turn) for turn in done}, unread=1)]
+        if self.live:
+            counts, width = [1] * len(self.live), max(turn.tokens for turn in self.live)
+            self._logits = self._forward(tokens_B[:, None], self._lengths[:, None], self._lengths, counts, 0, width)
+            self._lengths = self._lengths + 1
+        else:
+            self._logits = None
+        return done
+
+    def drop(self, episodes: Collection[int]) -> None:
+        """Give up the rows of these episodes, by id."""
+        dropped = {id(turn) for turn in self.live if id(turn.request.episode) in episodes}
+        if dropped:
+            assert self._logits is not None
+            self._logits = self._logits[self._leave(dropped, unread=0)] if len(dropped) < len(self.live) else None
+            self.live = [turn for turn in self.live if id(turn) not in dropped]
+
+    def _read(self, groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]], first: int) -> Tensor:
+        """Feed the prefixes of groups, as far as they are not kept, and keep them; the logits after them `[B, V]`."""
+        assert self._rows is not None
+        rows, device = self._rows, self.model.device
+        chains = [self.store.find(question, prefix) for question, prefix in groups]
+        held = [sum(len(segment.ids) for segment in chain) for chain in chains]
+        # the last token of a prefix is fed in any case, for the logits after it
+        starts = [min(count, len(prefix) - 1) for count, (_, prefix) in zip(held, groups, strict=True)]
+        counts = [len(prefix) - start for start, (_, prefix) in zip(starts, groups, strict=True)]
+        N = max(counts)
+        ids = torch.zeros((len(groups), N), dtype=torch.long)
+        for row, (chain, start, (_, prefix)) in enumerate(zip(chains, starts, groups, strict=True)):
+            rows.put(first + row, [segment.cache for segment in chain if segment.cache is not None], start)
+            ids[row, N - counts[row] :] = torch.tensor(prefix[start:])
+        starts_B = torch.tensor(starts, device=device)
+        positions = (torch.tensor(starts) - N + torch.tensor(counts))[:, None] + torch.arange(N)
+        width = max(len(prefix) for _, prefix in groups)
+        logits = self._forward(ids.to(device), positions.clamp(min=0).to(device), starts_B, counts, first, width)
+        for row, ((question, prefix), (leader, *_)) in enumerate(groups.items()):
+            new = rows.get(first + row, held[row], len(prefix))
+            leader.end = self.store.add(question, chains[row][-1], prefix[held[row] :], new)
+        return logits
+
+    def _keep(self, slot: int, turn: OpenTurn) -> None:
+        """Keep what a finished turn adds to its prefix; its last token was never fed."""
+        assert self._rows is not None
+        assert turn.end is not None
+        new = self._rows.get(slot, len(turn.prefix), turn.tokens - 1)
+        self.store.add(turn.request.episode.question.id, turn.end, tuple(turn.ids[:-1]), new)
+
+    def _leave(self, leaving: Collection[int], unread: int) -> Tensor:
+        """Take rows out, by id of their turns, and close the gaps; returns the earlier slots of the rows `[B]`.
+
+        Args:
+            leaving: which.
+            unread: how many tokens at the end of each row have not been fed yet.
+        """
+        assert self._rows is not None
+        going = [slot for slot, turn in enumerate(self.live) if id(turn) not in leaving]
+        last = iter([slot for slot in going if slot >= len(going)])
+        slots = [slot if id(self.live[slot]) not in leaving else next(last) for slot in range(len(going))]
+        for slot, source in enumerate(slots):
+            if source != slot:
+                self._rows.copy(source, slot, self.live[source].tokens - unread)
+        self.live = [self.live[slot] for slot in slots]
+        self._describe(unread)
+        return torch.tensor(slots, device=self.model.device, dtype=torch.long)
+
+    def _describe(self, unread: int) -> None:
+        """Put down on the device what the next step asks of every row, for it changes only with the rows."""
+        device, live = self.model.device, self.live
+        self._seeds = torch.tensor([turn.request.seed for turn in live], device=device, dtype=torch.long)
+        self._steps = torch.tensor([len(turn.ids) for turn in live], device=device, dtype=torch.long)
+        self._lengths = torch.tensor([turn.tokens - unread for turn in live], device=device, dtype=torch.long)
+        self._temperature = torch.tensor([turn.temperature for turn in live], dtype=torch.float32)
+        self._top_p = torch.tensor([turn.top_p for turn in live], dtype=torch.float64)
+        self._greedy = torch.tensor([turn.request.greedy for turn in live], dtype=torch.bool)
+
+    def _forced(self) -> Tensor | None:
+        """`[B]` int64: the token that each row is given at this step, -1 where it samples; None where all do."""
+        given = [turn.given[len(turn.ids)] if len(turn.ids) < len(turn.given) else -1 for turn in self.live]
+        return torch.tensor(given, device=self.model.device) if max(given) >= 0 else None
+
+    def _forward(
+        self, ids_BN: Tensor, positions_BN: Tensor, starts_B: Tensor, counts: Sequence[int], first: int, width: int
+    ) -> Tensor:
+        """Logits `[B, V]` after the last token of the rows from slot `first` on; see `Rows.aim`."""
+        assert self._rows is not None
+        mask = self._rows.aim(first, starts_B, counts, width)
+        if self.model.config.get_text_config()._attn_implementation == "eager":  # adds its mask to the scores
+            mask = torch.zeros_like(mask, dtype=self._rows.buffer.dtype).masked_fill(~mask, float("-inf"))
+        return self.model(
+            input_ids=ids_BN, attention_mask=mask, position_ids=positions_BN, past_key_values=self._rows.cache(),
+            logits_to_keep=1,
+        ).logits[:, -1]  # fmt: skip

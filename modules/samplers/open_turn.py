@@ -1,0 +1,71 @@
+"""A turn that waits to be sampled by a model in this process, or is being sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from envs.requests import Request
+from envs.types import Finish
+from modules.samplers.prefixes import Segment
+from modules.samplers.stop_tags import StopTags
+
+
+@dataclass(slots=True, eq=False)
+class OpenTurn:
+    """A request, and what has been sampled for it.
+
+    Attributes:
+        number: of its submission.
+        request: what is asked for.
+        prefix: the tokens before the first sampled one.
+        limit: tokens at most.
+        stops: where it ends.
+        temperature: 0 takes the most probable token.
+        top_p: nucleus sampling mass.
+        end: the kept segment that the prefix ends with, once the model has read it.
+    """
+
+    number: int
+    request: Request
+    prefix: tuple[int, ...]
+    limit: int
+    stops: StopTags
+    temperature: float
+    top_p: float
+    end: Segment | None = None
+    ids: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def given(self) -> Sequence[int]:
+        """The tokens that are not sampled: the whole turn, its beginning or none."""
+        return self.request.forced_ids or self.request.first_ids
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens its sequence has so far."""
+        return len(self.prefix) + len(self.ids)
+
+    def take(self, token: int, logp: float, eos: frozenset[int]) -> None:
+        """Append a token and notice whether it ends the turn."""
+        self.ids.append(token)
+        self.logps.append(logp)
+        forced = self.request.forced_ids
+        if forced is not None:
+            self.finish = "stop" if len(self.ids) == len(forced) else None
+        elif len(self.ids) < len(self.request.first_ids):
+            return
+        elif token in eos:
+            self.finish = "eos"
+        elif self.stops.ended(self.ids):
+            self.finish = "stop"
+        elif len(self.ids) >= self.limit:
+            self.finish = "length"
+
+    def restart(self) -> None:
+        """Forget what was sampled and read."""
+        self.end, self.finish = None, None
+        self.ids.clear()
+        self.logps.clear()
