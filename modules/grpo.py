@@ -225,6 +225,6 @@ class GRPO(Training):
 
     def _log_token_mean(self, name: str, values_BT: Tensor, mask_BT: Tensor) -> None:
         """A mean over the trained tokens of the iteration."""
-        tokens = max(int(mask_BT.sum()), 1)
-        mean = values_BT[mask_BT].float().sum() / tokens
+        tokens = int(mask_BT.sum())  # 0 in a forward pass that an update does not need: it has no weight
+        mean = values_BT[mask_BT].float().sum() / max(tokens, 1)
         self.log(name, mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=tokens)
