@@ -28,17 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor
 
+from benchmarks.equal_turns import Work, equal_turns, variety
 from benchmarks.report import report, table
 from callbacks.rollout import RolloutCallback
-from common.seeds import stable_hash
 from datamodules.question_data import QuestionData
-from envs.interfaces import RewardContext
-from envs.requests import Done, Request
-from envs.retrieval import RetrievalEnvironment
-from envs.text import Codec
-from envs.types import Action, Document, Episode, Hit, Limits, Observation, Question, Step, Turn
+from envs.requests import Request
+from envs.types import Document, Question, Turn
 from modules.functional.credit import grpo
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
@@ -50,56 +46,17 @@ TOKENIZER = Path(__file__).parent.parent / "assets" / "world_base"
 PACKAGES = ("torch", "transformers", "lightning", "numpy")
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What an iteration consists of."""
+@dataclass(frozen=True)
+class Size(Work):
+    """What an iteration consists of, and the model."""
 
     questions: int = 2
     group: int = 4
     turns: int = 4
     turn_tokens: int = 16
     observation: int = 48
-    prompt: int = 64
     hidden: int = 128
     layers: int = 4
-
-
-class EqualTurns:
-    """A protocol whose turns are all of one length, each followed by an observation of one length.
-
-    Nothing ends a turn early but the end-of-message token, which a random model seldom draws.
-    """
-
-    moves = ()
-
-    def __init__(self, size: Size) -> None:
-        self.codec, self.size = Codec(TOKENIZER), size
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        random = np.random.default_rng(stable_hash("benchmark", question.id))
-        [word] = self.codec.data("a")[:1]
-        return (word, *random.integers(word, word + 20, size=self.size.prompt - 1).tolist())
-
-    def next(self, episode: Episode) -> Request | Done:
-        return Done("answered") if len(episode.turns) == self.size.turns else Request(episode, (), stop=())
-
-    def parse(self, episode: Episode, turn: Turn) -> Action:
-        return Action("write", turn.text)
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation(data="a b c d " * self.size.observation)  # the environment cuts it to the limit
-
-    def steps(self, episode: Episode) -> tuple[Step, ...]:
-        return tuple(Step("write", True, ((i, 0, len(turn.action_ids)),)) for i, turn in enumerate(episode.turns))
-
-    def valid(self, episode: Episode) -> bool:
-        return True
-
-    def answer(self, episode: Episode) -> str:
-        return ""
-
-    def say(self, episode: Episode, moves: Sequence[Any]) -> str:
-        return ""
 
 
 class Resending(InProcessSampler):
@@ -124,12 +81,6 @@ class Questions:
         return iter(())
 
 
-def variety(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
-    """An outcome that differs between episodes: the share of sampled tokens that are different ones."""
-    tokens = [[id_ for turn in episode.turns for id_ in turn.action_ids] for episode in episodes]
-    return torch.tensor([len(set(ids)) / max(len(ids), 1) for ids in tokens])
-
-
 class Costs(Callback):
     """What each iteration took: CPU seconds and clock seconds in all, CPU seconds of its rollout, positions fed in it.
 
@@ -143,7 +94,7 @@ class Costs(Callback):
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         pl_module.model.get_input_embeddings().register_forward_pre_hook(self._count)
 
-    def _count(self, _: Any, ids: tuple[Tensor, ...]) -> None:
+    def _count(self, _: Any, ids: tuple[torch.Tensor, ...]) -> None:
         self._fed += ids[0].numel()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -167,14 +118,9 @@ def measure(size: Size, sampler: InProcessSampler, iterations: int) -> dict[str,
         max_length=8192,
         device="cpu",
     )
-    whole = size.prompt + size.turns * (size.turn_tokens + size.observation) + 1
-    limits = Limits(size.turns, size.turn_tokens, size.observation, whole)
-    protocol: Any = EqualTurns(size)
     learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo), temperature=1.0)
     costs = Costs()
-    rollout = RolloutCallback(
-        RetrievalEnvironment(protocol, limits=limits), sampler, rewards={"variety": Term(variety)}
-    )
+    rollout = RolloutCallback(equal_turns(TOKENIZER, size), sampler, rewards={"variety": Term(variety)})
     data = QuestionData(
         Questions(size.questions * (iterations + 1)), questions_per_iteration=size.questions, group_size=size.group
     )
