@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from envs.interfaces import RewardContext
 from envs.protocols.rendering import render_hits
@@ -54,14 +55,14 @@ class EqualTurns:
     same passages, again repeated to their length.
 
     Args:
-        tokenizer: folder of the policy's.
+        tokenizer: the policy's, or its folder.
         work: lengths.
         searches: whether turns search; else observations are made up.
     """
 
     moves = ()
 
-    def __init__(self, tokenizer: Path | str, work: Work, *, searches: bool = False) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, *, searches: bool = False) -> None:
         self.codec, self.work, self.searches = Codec(tokenizer), work, searches
 
     def prompt(self, question: Question) -> tuple[int, ...]:
@@ -94,7 +95,9 @@ class EqualTurns:
         return text * (1 + -(-tokens // len(self.codec.data(text))))
 
 
-def equal_turns(tokenizer: Path | str, work: Work, corpus: Path | None = None) -> RetrievalEnvironment:
+def equal_turns(
+    tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, corpus: Path | None = None
+) -> RetrievalEnvironment:
     """The environment of this work, which searches a corpus by BM25 where there is one."""
     protocol: Any = EqualTurns(tokenizer, work, searches=corpus is not None)
     return RetrievalEnvironment(protocol, corpus and BM25(corpus), limits=work.limits)

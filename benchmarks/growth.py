@@ -14,12 +14,9 @@ that went through the model while sampling, padding included, and does not depen
 from __future__ import annotations
 
 import argparse
-import logging
 import statistics
-import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,11 +27,11 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from benchmarks.equal_turns import Work, equal_turns, variety
+from benchmarks.iterations import train
 from benchmarks.report import report, table
 from callbacks.rollout import RolloutCallback
-from datamodules.question_data import QuestionData
 from envs.requests import Request
-from envs.types import Document, Question, Turn
+from envs.types import Question, Turn
 from modules.functional.credit import grpo
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
@@ -66,19 +63,6 @@ class Resending(InProcessSampler):
         finished = super().collect()
         self.release([request.episode for request, _ in finished])
         return finished
-
-
-class Questions:
-    """As many questions as one iteration asks, and as many iterations."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[Question]:
-        return (Question(f"q{i}", f"q{i}", ("a",)) for i in range(self._count))
-
-    def documents(self) -> Iterator[Document]:
-        return iter(())
 
 
 class Costs(Callback):
@@ -121,21 +105,8 @@ def measure(size: Size, sampler: InProcessSampler, iterations: int) -> dict[str,
     learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo), temperature=1.0)
     costs = Costs()
     rollout = RolloutCallback(equal_turns(TOKENIZER, size), sampler, rewards={"variety": Term(variety)})
-    data = QuestionData(
-        Questions(size.questions * (iterations + 1)), questions_per_iteration=size.questions, group_size=size.group
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(
-            max_epochs=iterations + 1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=folder,
-            callbacks=[costs, rollout],
-        )
-        trainer.fit(learner, datamodule=data)
+    questions = [Question(f"q{i}", f"q{i}", ("a",)) for i in range(size.questions * (iterations + 1))]
+    train(learner, rollout, costs, questions, size, iterations=iterations + 1, accelerator="cpu")
     medians = {name: statistics.median(row[name] for row in costs.rows[1:]) for name in costs.rows[0]}
     embeddings: Any = policy.model.get_input_embeddings()
     parameters = sum(p.numel() for p in policy.model.parameters()) - embeddings.weight.numel()
@@ -160,8 +131,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the JSON is written too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
     sizes = {
         "group": [replace(Size(), group=value) for value in options.groups],
         "turns": [replace(Size(), turns=value) for value in options.turns],
