@@ -25,6 +25,8 @@ class Scored:
 
     def __init__(self, policy: Policy, settings: Mapping[str, Any]) -> None:
         self.rollout_s = self.scoring_s = self.reward = 0.0
+        self._weight: Tensor = policy.model.get_input_embeddings().weight  # pyright: ignore
+        self._before = self._weight.detach().clone()
         self._scorer = None
         if settings["reward_model"]:
             start = load_policy(settings["model"], dtype=settings["dtype"], device=settings["device"])
@@ -43,9 +45,14 @@ class Scored:
         return rewards_B
 
     def figures(self, watch: Stopwatch, episodes: Sequence[Episode]) -> Message:
-        """What an iteration took since `watch` was made; `update_s` is all but rollout and scoring."""
+        """What an iteration took since `watch` was made; `update_s` is all but rollout and scoring.
+
+        `moved` is the largest change of an embedded number: about the learning rate, with AdamW, where it learnt.
+        """
         seconds = watch.read()
+        moved = float((self._weight.detach() - self._before).abs().max())
+        self._before = self._weight.detach().clone()
         tokens = sum(len(turn.action_ids) for episode in episodes for turn in episode.turns)
         parts = {"rollout_s": self.rollout_s, "scoring_s": self.scoring_s}
         update = seconds["seconds"] - sum(parts.values())
-        return {"tokens": tokens, "reward": self.reward, **parts, "update_s": update, **seconds}
+        return {"tokens": tokens, "reward": self.reward, "moved": moved, **parts, "update_s": update, **seconds}
