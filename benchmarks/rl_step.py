@@ -2,7 +2,7 @@
 
     python -m benchmarks.rl_step [--model models/SmolLM2-135M-Instruct] [--no-reward-model]
 
-Both train the same weights on the same questions with the same rewards, computed by the same code: the share of
+Both train the same weights on the same set of questions with the same rewards, computed by the same code: the share of
 different tokens, and the mean score that a reward model of the policy's size gives the steps. An iteration is one
 update by the clipped loss of group-normalised advantages, without a reference, on episodes as `benchmarks.rollouts`
 has them; all are of one length, which spares TRL the padding of mixed ones. `suite` is a run's own iteration: rollout

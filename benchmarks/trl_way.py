@@ -69,7 +69,7 @@ def trainer_of(policy: Policy, settings: Mapping[str, Any], rewards: Any, rollou
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_transformers_continuous_batching=settings.get("continuous", False),
+        **(_paged(work, settings["context"]) if settings.get("continuous") else {}),
     )
     questions = world_questions(settings["world"])
     data = Dataset.from_dict({"prompt": [question.id for question in questions]})
@@ -81,6 +81,12 @@ def trainer_of(policy: Policy, settings: Mapping[str, Any], rewards: Any, rollou
         processing_class=policy.tokenizer,
         rollout_func=rollout_func,
     )
+
+
+def _paged(work: Work, context: int) -> dict[str, Any]:
+    """Settings of continuous batching, with room for all episodes; by itself it takes half of the memory."""
+    config = {"page_size": 256, "num_blocks": work.episodes * -(-context // 256)}
+    return {"use_transformers_continuous_batching": True, "transformers_continuous_batching_config": config}
 
 
 class Training(TrainerCallback):

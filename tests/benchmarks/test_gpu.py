@@ -85,8 +85,8 @@ def test_decoding_is_measured_beside_its_limit(tmp_path: Path) -> None:
 def test_an_update_is_measured_beside_a_product_of_matrices(tmp_path: Path) -> None:
     arguments = ["--shapes", "tiny", "--episodes", "2", "--turns", "1", "--tokens", "400", "--repeats", "1"]
     whole, [row] = _rows(gpu_update.main, tmp_path, *arguments)
-    assert (row["tokens"], row["trained"]) == (2 * 120, 2 * 60)  # a prompt of 60; nothing follows the last sampled one
-    rate = SHAPES["tiny"].update_flops([120] * 2, 120) / row["seconds"]
+    assert (row["tokens"], row["trained"]) == (2 * (60 + 60 + 190), 2 * 60)
+    rate = SHAPES["tiny"].update_flops([310] * 2, 120) / row["seconds"]
     assert row["tflops_per_s"] == pytest.approx(rate / 1e12)
     assert row["of_matmul"] == pytest.approx(rate / 1e12 / whole["matmul_tflops_per_s"], abs=6e-4)
     assert row["mfu"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from benchmarks.made_up_episodes import WORLD_BASE
 from benchmarks.peers import make_world
 from benchmarks.resending import until_end
 from benchmarks.rollout_way import WAYS, Sampling
-from benchmarks.rollouts import agreement
+from benchmarks.rollouts import agreement, proved
+from benchmarks.ways import Message, WayFailed
 from modules.policy import Policy, load_policy
 
 WORK = Work(questions=2, group=2, turns=2, turn_tokens=6, observation=12, prompt=16)
@@ -88,6 +90,22 @@ def test_a_peer_that_is_not_installed_is_left_out(
     said = capsys.readouterr().err
     assert "make engine" in said
     assert "make peers" in said
+
+
+def test_a_peer_that_fails_is_left_out_and_ours_is_not() -> None:
+    class Scripted:
+        def __init__(self, ids: list[list[int]] | None) -> None:
+            self._ids = ids
+
+        def take(self, work: Message) -> Message:
+            if self._ids is None:
+                raise WayFailed("vllm ended: no room")
+            return {"ids": [self._ids]}
+
+    ways: Any = {"in process": Scripted([[1], [2]]), "vllm": Scripted(None), "generate": Scripted([[1], [3]])}
+    assert proved(ways, WORK) == ({"in process": 1, "generate": 0.5}, {"vllm": "vllm ended: no room"})
+    with pytest.raises(WayFailed):
+        proved(ways | {"in process": Scripted(None)}, WORK)
 
 
 @pytest.mark.slow
