@@ -6,7 +6,8 @@ An update is what `benchmarks.update` measures (the clipped loss over made-up ep
 logits of sampled tokens alone) with an AdamW step after it, all in bfloat16. Operations are the model's own
 (`Shape.update_flops`): forward and backward, attention under its causal mask, nothing recomputed. `mfu` is their rate
 over what the maker's data sheet says of the device, blank where it is not listed; `of_matmul` over that of a large
-product of matrices, measured in the same run. Medians of repeats.
+product of matrices, measured in the same run. `peak_gb` is what an update takes beyond weights and the optimiser's
+state, gradients included. Medians of repeats.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def measured(shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
         optimizer.step()
 
     seconds = alternating({"": run}, options.repeats)[""]["seconds"]
+    model.zero_grad()  # so that they count as the update's
     trained = sum(int(sequence.loss_mask_T.sum()) for sequence in sequences)
     return {
         "tokens": sum(map(len, sequences)),

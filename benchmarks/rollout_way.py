@@ -68,8 +68,10 @@ class Sampling:
         questions = world_questions(self.settings["world"])[: work.questions]
         sampler = Greedy(self.sampler) if message["greedy"] else self.sampler
         self._iteration += 1
-        pool, watch = {"pool": work.episodes, "iteration": self._iteration}, Stopwatch()
-        episodes = rollout(environment, sampler, questions, seed=0, samples=work.group, **pool)
+        watch, number = Stopwatch(), self._iteration
+        episodes = rollout(
+            environment, sampler, questions, seed=0, samples=work.group, iteration=number, pool=work.episodes
+        )
         seconds = watch.read()
         if message["greedy"]:
             return {"ids": [[turn.action_ids for turn in episode.turns] for episode in episodes]}

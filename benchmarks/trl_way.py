@@ -106,9 +106,10 @@ class Training(TrainerCallback):
     def _rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
         """What TRL calls for the completions of its prompts, each of which it repeats for its group."""
         questions = [self._questions[prompts[place]] for place in range(0, len(prompts), self._work.group)]
-        settings = {"pool": self._work.episodes, "iteration": self._iteration, "samples": self._work.group, "seed": 0}
-        watch = Stopwatch()
-        episodes = rollout(self._environment, self._sampler, questions, **settings)
+        watch, size, number = Stopwatch(), self._work.group, self._iteration
+        episodes = rollout(
+            self._environment, self._sampler, questions, seed=0, samples=size, iteration=number, pool=len(prompts)
+        )
         self._scored.rollout_s = watch.read()["seconds"]
         self._episodes = episodes
         sequences = [sequence for episode in episodes for sequence in episode.sequences()]
