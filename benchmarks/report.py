@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import resource
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,11 @@ def _cell(value: Any) -> str:
         if isinstance(value, int | float) and not isinstance(value, bool)
         else str(value)
     )
+
+
+def medians(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The median of each figure over the rows."""
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
 def machine() -> dict[str, Any]:

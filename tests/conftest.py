@@ -18,7 +18,9 @@ from tests.micro import Quickstart
 
 NO_DATA = "RAG_DATA is not set"
 NO_ENGINE = "no vLLM: make engine"
+NO_PEERS = "no TRL: make peers"
 ENGINE = Path(__file__).parents[1] / ".engine/bin/python"
+PEERS = Path(__file__).parents[1] / ".peers"
 
 # The same examples every time, however slow the machine.
 settings.register_profile("suite", derandomize=True, deadline=None)
@@ -46,10 +48,11 @@ def data_root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `data` without data, `gpu` without a CUDA device, and `engine` without vLLM."""
+    """Skip what is marked `data`, `gpu`, `engine` or `peers` where there is no data, CUDA device, vLLM or TRL."""
     missing = {
         "data": None if os.environ.get("RAG_DATA") else NO_DATA,
         "engine": None if ENGINE.exists() else NO_ENGINE,
+        "peers": None if PEERS.exists() else NO_PEERS,
         "gpu": None if torch.cuda.is_available() else "no CUDA device",
     }
     for item in items:
@@ -61,6 +64,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much was not tested, so that a green run without data or engine does not look like one with it."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
-    for what, missing in (("real data", NO_DATA), ("the real engine", NO_ENGINE)):
+    for what, missing in (("real data", NO_DATA), ("the real engine", NO_ENGINE), ("peers", NO_PEERS)):
         if skipped := sum(missing in reason for reason in reasons):
             terminalreporter.write_line(f"{skipped} tests of {what} skipped: {missing}", yellow=True)

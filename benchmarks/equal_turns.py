@@ -1,0 +1,109 @@
+"""Episodes whose work is known beforehand: equal turns, an observation of one length after each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from envs.interfaces import RewardContext
+from envs.protocols.rendering import render_hits
+from envs.requests import Done, Request
+from envs.retrieval import RetrievalEnvironment
+from envs.retrievers.bm25 import BM25
+from envs.text import Codec
+from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step, Turn
+
+
+@dataclass(frozen=True)
+class Work:
+    """Questions with a group of episodes each; of an episode the tokens of its prompt, turns and observations."""
+
+    questions: int = 8
+    group: int = 8
+    turns: int = 3
+    turn_tokens: int = 60
+    observation: int = 150
+    prompt: int = 64
+
+    @property
+    def episodes(self) -> int:
+        """Of all questions."""
+        return self.questions * self.group
+
+    @property
+    def context(self) -> int:
+        """Tokens of a whole episode, with one to spare."""
+        return self.prompt + self.turns * (self.turn_tokens + self.observation) + 1
+
+    @property
+    def limits(self) -> Limits:
+        """Budgets that let an episode do this work and no more."""
+        return Limits(self.turns, self.turn_tokens, self.observation, self.context)
+
+
+class EqualTurns:
+    """A protocol whose turns are all of one length, each followed by an observation of one length.
+
+    Only the end-of-message token ends a turn early; the episode goes on all the same. The prompt is the question,
+    repeated to its length. A search asks for the question too, whatever was sampled, so that every sampler reads the
+    same passages, again repeated to their length.
+
+    Args:
+        tokenizer: the policy's, or its folder.
+        work: lengths.
+        searches: whether turns search; else observations are made up.
+    """
+
+    moves = ()
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, *, searches: bool = False) -> None:
+        self.codec, self.work, self.searches = Codec(tokenizer), work, searches
+
+    def prompt(self, question: Question) -> tuple[int, ...]:
+        return self.codec.data(self._repeated(question.text + " ", self.work.prompt))[: self.work.prompt]
+
+    def next(self, episode: Episode) -> Request | Done:
+        return Done("answered") if len(episode.turns) == self.work.turns else Request(episode, (), stop=())
+
+    def parse(self, episode: Episode, turn: Turn) -> Action:
+        return Action("query", episode.question.text) if self.searches else Action("write", turn.text)
+
+    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
+        # The environment cuts it to the limit.
+        return Observation(data=self._repeated(render_hits(hits) or "a b c d ", self.work.observation))
+
+    def steps(self, episode: Episode) -> tuple[Step, ...]:
+        return tuple(Step("write", True, ((i, 0, len(turn.action_ids)),)) for i, turn in enumerate(episode.turns))
+
+    def valid(self, episode: Episode) -> bool:
+        return True
+
+    def answer(self, episode: Episode) -> str:
+        return ""
+
+    def say(self, episode: Episode, moves: Sequence[Any]) -> str:
+        return ""
+
+    def _repeated(self, text: str, tokens: int) -> str:
+        """The text as often as it takes for so many tokens."""
+        return text * (1 + -(-tokens // len(self.codec.data(text))))
+
+
+def equal_turns(
+    tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, corpus: Path | None = None
+) -> RetrievalEnvironment:
+    """The environment of this work, which searches a corpus by BM25 where there is one."""
+    protocol: Any = EqualTurns(tokenizer, work, searches=corpus is not None)
+    return RetrievalEnvironment(protocol, corpus and BM25(corpus), limits=work.limits)
+
+
+def variety(episodes: Sequence[Episode], context: RewardContext | None = None) -> Tensor:
+    """An outcome reward that differs between episodes, `[B]`: the share of sampled tokens that are different ones."""
+    tokens = [[id_ for turn in episode.turns for id_ in turn.action_ids] for episode in episodes]
+    return torch.tensor([len(set(ids)) / max(len(ids), 1) for ids in tokens])
