@@ -19,11 +19,12 @@ from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, 
 from modules.samplers.kv_cache import Rows
 from modules.samplers.products import Precision, Product, can_multiply
 from modules.samplers.row_attention import Attend, reading, stepping
+from modules.samplers.step_graphs import CudaRecorder, StepGraphs
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
 _CHUNK_GPU = 8192
-_NEIGHBOURS = 8  # rows on a CPU that read as many columns as the longest of them
+_NEIGHBOURS = 16  # rows on a CPU that read as many columns as the longest of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,17 @@ class FusedDecoder:
         self.config: Any = model.config.get_text_config()
         inner: Any = cast(Any, model).model
         table: Any = model.get_input_embeddings()
-        self.embed: Callable[[Tensor], Tensor] = table
-        if type(table) is not nn.Embedding:  # adapters put rows of their own into the table: once is enough
-            weight = table.weight.detach()
-            self.embed = lambda ids: F.embedding(ids, weight)
+        weight = table.weight.detach()  # where tokens have adapters, a copy with their rows
+        self.embed: Callable[[Tensor], Tensor] = (
+            table if type(table) is nn.Embedding else lambda ids: F.embedding(ids, weight)
+        )
         self.rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = inner.rotary_emb
-        self.precision = Precision.of(table.weight)
+        self.precision = Precision.of(weight)
         self.layers = [self._layer(layer) for layer in inner.layers]
         self.norm = inner.norm.weight.detach()
         self.head = Product([cast(nn.Module, model.get_output_embeddings())], self.precision)
-        self.device = table.weight.device
+        self.device = weight.device
+        self.graphs = StepGraphs(CudaRecorder()) if self.device.type == "cuda" else None
 
     def rows(self) -> Rows:
         """Empty rows for this decoder."""
@@ -100,12 +102,20 @@ class FusedDecoder:
             lengths_B: how many tokens each row holds already, `[B]` int64.
             lengths: the same on the host.
         """
-        each = _NEIGHBOURS if self.device.type == "cpu" else len(lengths)
-        widths = [max(lengths[start : start + each]) + 1 for start in range(0, len(lengths), each)]
         with torch.autocast(self.device.type, enabled=False):
-            slots_B = torch.arange(len(lengths), device=self.device)
-            states_BD = self._states(rows, ids_B, lengths_B, slots_B, stepping(rows, lengths_B, each, widths))
-            return self._logits(states_BD)
+            if self.graphs is not None:
+                return self.graphs(self.fixed_step, rows, ids_B, lengths_B, lengths)
+            shares = [lengths[start : start + _NEIGHBOURS] for start in range(0, len(lengths), _NEIGHBOURS)]
+            return self._step(rows, ids_B, lengths_B, _NEIGHBOURS, [max(share) + 1 for share in shares])
+
+    def fixed_step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, width: int) -> Tensor:
+        """`step` where all rows read `width` columns: nothing in it but tensors depends on what the rows hold."""
+        return self._step(rows, ids_B, lengths_B, len(ids_B), [width])
+
+    def _step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, each: int, widths: Sequence[int]) -> Tensor:
+        slots_B = torch.arange(len(ids_B), device=self.device)
+        attend = stepping(rows, lengths_B, each, widths)
+        return self._logits(self._states(rows, ids_B, lengths_B, slots_B, attend))
 
     def _states(self, rows: Rows, ids_T: Tensor, columns_T: Tensor, slots_T: Tensor, attend: Attend) -> Tensor:
         """Last hidden states `[T, D]` of tokens at these columns of these slots; their keys and values are written."""
@@ -155,6 +165,8 @@ def can_fuse(model: PreTrainedModel) -> bool:
     if not any(type(model).forward is kind.forward for kind in _FAMILY) or model.config.hidden_act != "silu":
         return False
     inner: Any = cast(Any, model).model
+    if inner.rotary_emb.rope_type in ("dynamic", "longrope"):  # they follow the longest row of a batch
+        return False
     linear = [
         child
         for layer in inner.layers

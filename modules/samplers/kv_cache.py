@@ -30,7 +30,7 @@ class RowLayer(DynamicLayer):
         for index, states in ((2 * self.number, key_states), (2 * self.number + 1, value_states)):
             buffer = rows.buffer[index, rows.first : rows.first + len(states)]
             # both sides are [K, heads, head_dim], for indices around a slice move to the front
-            buffer[rows.rows_K, :, rows.columns_K] = states[rows.rows_K, :, rows.tokens_K]
+            buffer[rows.rows_K, :, rows.columns_K] = states[rows.rows_K, :, rows.tokens_K].to(buffer.dtype)
             read.append(buffer[:, :, : rows.width])
         return read[0], read[1]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from modules.samplers.kv_cache import Rows
+from modules.samplers.products import Precision
 
 
 class LibraryDecoder:
@@ -23,7 +24,9 @@ class LibraryDecoder:
 
     def rows(self) -> Rows:
         """Empty rows for this model."""
-        return Rows(self.model.config.get_text_config(), next(self.model.parameters()))
+        weight = next(self.model.parameters())
+        stored = Precision.of(weight).stored
+        return Rows(self.model.config.get_text_config(), torch.empty(0, dtype=stored, device=weight.device))
 
     def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """As `FusedDecoder.read`."""

@@ -243,6 +243,35 @@ def test_generating_leaves_the_global_generator_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
+def test_new_weights_are_sampled_from_after_a_load() -> None:
+    policy, e = tiny_policy(TOKENIZER, scale=3.0), episode(4)
+    sampler = InProcessSampler(policy, temperature=1.0)
+    run_turns(sampler, [e], turns=1)
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight.mul_(1.2)
+    sampler.load(policy)
+    updated = episode(4)
+    run_turns(sampler, [updated], turns=1)
+    stored, fresh = training_logps(policy, updated)
+    assert stored == pytest.approx(fresh, abs=1e-4)
+    old, _ = training_logps(policy, e)
+    assert max(abs(a - b) for a, b in zip(stored, old, strict=False)) > 1e-2
+
+
+def test_a_model_of_another_kind_is_sampled_through_the_library() -> None:
+    policy = tiny_policy(TOKENIZER, scale=3.0)
+    policy.model = type(policy.model)(
+        type(policy.model.config)(**policy.model.config.to_dict() | {"hidden_act": "gelu"})
+    )
+    policy.model.eval()
+    episodes = [episode(n) for n in range(9)]
+    run_turns(InProcessSampler(policy, temperature=1.0, batch_size=4), episodes)
+    for e in episodes:
+        stored, fresh = training_logps(policy, e)
+        assert stored == pytest.approx(fresh, abs=1e-4)
+
+
 @pytest.mark.gpu
 def test_the_gpu_samples_the_same_tokens_in_float32() -> None:
     policy = tiny_policy(TOKENIZER, scale=3.0)
