@@ -44,7 +44,7 @@ def draw(weights_BV: Tensor, uniforms_B: Tensor) -> Tensor:
         weights_BV: `[B, V]`, not negative; V a multiple of the block's 256.
         uniforms_B: `[B]` float64 in (0, 1).
     """
-    blocks = weights_BV.unflatten(-1, (-1, _BLOCK))
+    blocks = weights_BV.reshape(len(weights_BV), -1, _BLOCK)
     sums = blocks.sum(dim=-1).double()
     ends = sums.cumsum(dim=-1)
     target = uniforms_B[:, None] * ends[:, -1:]
