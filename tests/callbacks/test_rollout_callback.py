@@ -230,7 +230,7 @@ def test_it_samples_and_scores_in_evaluation_mode_and_keeps_no_cache(tmp_path: P
     class Look(Callback):
         def on_train_batch_start(self, *_: Any) -> None:
             begun.append(True)
-            assert not sampler._kept, "the weights that made them are about to change"
+            assert not len(sampler._store), "the weights that made them are about to change"
 
     def scored(episodes: Sequence[Episode], context: Any) -> Tensor:
         training["scored"].add(probe.training)
@@ -239,7 +239,7 @@ def test_it_samples_and_scores_in_evaluation_mode_and_keeps_no_cache(tmp_path: P
     def forward(*_: Any) -> None:
         training["trained" if begun else "sampled"].add(probe.training)
 
-    policy.model.register_forward_hook(forward)
+    policy.model.get_input_embeddings().register_forward_hook(forward)
     learn(
         tmp_path,
         policy=policy,
