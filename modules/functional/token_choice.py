@@ -44,7 +44,7 @@ def draw(weights_BV: Tensor, uniforms_B: Tensor) -> Tensor:
         weights_BV: `[B, V]`, not negative; V a multiple of the block's 256.
         uniforms_B: `[B]` float64 in (0, 1).
     """
-    blocks = weights_BV.unflatten(-1, (-1, _BLOCK))
+    blocks = weights_BV.reshape(len(weights_BV), -1, _BLOCK)
     sums = blocks.sum(dim=-1).double()
     ends = sums.cumsum(dim=-1)
     target = uniforms_B[:, None] * ends[:, -1:]
@@ -116,10 +116,14 @@ def choose_tokens(
     temperature_B = torch.as_tensor(temperature, dtype=torch.float32).expand(B)
     top_p_B = torch.as_tensor(top_p, dtype=torch.float64).expand(B)
     best_B = temperature_B == 0 if greedy_B is None else (temperature_B == 0) | greedy_B
-    scaled_BV = logits_BV.float() / torch.where(temperature_B == 0, 1.0, temperature_B).to(device)[:, None]
+    divisor_B = torch.where(temperature_B == 0, 1.0, temperature_B)
+    scaled_BV = logits_BV.float()
+    if (divisor_B != 1).any():
+        scaled_BV = scaled_BV / divisor_B.to(device)[:, None]
     highest_B1 = scaled_BV.amax(dim=-1, keepdim=True)
-    weights_BV = scaled_BV.new_zeros((B, -(-V // _BLOCK) * _BLOCK))
-    torch.exp(scaled_BV - highest_B1, out=weights_BV[:, :V])
+    weights_BV = scaled_BV.new_empty((B, -(-V // _BLOCK) * _BLOCK))
+    weights_BV[:, V:] = 0
+    torch.sub(scaled_BV, highest_B1, out=weights_BV[:, :V]).exp_()
     ids_B = scaled_BV.argmax(dim=-1) if best_B.any() else torch.zeros_like(seeds_B)
     if not best_B.all():
         if (top_p_B < 1).any():

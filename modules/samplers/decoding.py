@@ -9,7 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from modules.functional.token_choice import choose_tokens
+from modules.samplers.fused_decoder import FusedDecoder, can_fuse
 from modules.samplers.kv_cache import Rows
+from modules.samplers.library_decoder import LibraryDecoder
 from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 
@@ -39,13 +41,15 @@ class Decoding:
     def free(self) -> None:
         """Give the memory back; there must be no rows."""
         assert not self.live
+        self._decoder: FusedDecoder | LibraryDecoder | None = None  # has the weights as they are when rows begin
         self._rows: Rows | None = None
         self._logits: Tensor | None = None  # of the next token of every row, [B, V]
 
     def admit(self, turns: Sequence[OpenTurn]) -> None:
         """Read what is new of every prefix, once for all turns that share it; they take the next free slots."""
         if self._rows is None:
-            self._rows = Rows(self.model.config.get_text_config(), next(self.model.parameters()))
+            self._decoder = FusedDecoder(self.model) if can_fuse(self.model) else LibraryDecoder(self.model)
+            self._rows = self._decoder.rows()
         rows, first = self._rows, len(self.live)
         longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
         rows.reserve(first + len(turns), longest)
@@ -84,8 +88,10 @@ class Decoding:
                     self._keep(slot, turn)
             tokens_B = tokens_B[self._leave({id(turn) for turn in done}, unread=1)]
         if self.live:
-            counts, width = [1] * len(self.live), max(turn.tokens for turn in self.live)
-            self._logits = self._forward(tokens_B[:, None], self._lengths[:, None], self._lengths, counts, 0, width)
+            assert self._rows is not None
+            assert self._decoder is not None
+            lengths = [turn.tokens - 1 for turn in self.live]
+            self._logits = self._decoder.step(self._rows, tokens_B, self._lengths, lengths)
             self._lengths = self._lengths + 1
         else:
             self._logits = None
@@ -102,24 +108,19 @@ class Decoding:
     def _read(self, groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]], first: int) -> Tensor:
         """Feed the prefixes of groups, as far as they are not kept, and keep them; the logits after them `[B, V]`."""
         assert self._rows is not None
-        rows, device = self._rows, self.model.device
+        assert self._decoder is not None
+        rows = self._rows
         chains = [self.store.find(question, prefix) for question, prefix in groups]
         held = [sum(len(segment.ids) for segment in chain) for chain in chains]
         # the last token of a prefix is fed in any case, for the logits after it
         starts = [min(count, len(prefix) - 1) for count, (_, prefix) in zip(held, groups, strict=True)]
-        counts = [len(prefix) - start for start, (_, prefix) in zip(starts, groups, strict=True)]
-        N = max(counts)
-        ids = torch.zeros((len(groups), N), dtype=torch.long)
-        for row, (chain, start, (_, prefix)) in enumerate(zip(chains, starts, groups, strict=True)):
+        for row, (chain, start) in enumerate(zip(chains, starts, strict=True)):
             rows.put(first + row, [segment.cache for segment in chain if segment.cache is not None], start)
-            ids[row, N - counts[row] :] = torch.tensor(prefix[start:])
-        starts_B = torch.tensor(starts, device=device)
-        positions = (torch.tensor(starts) - N + torch.tensor(counts))[:, None] + torch.arange(N)
-        width = max(len(prefix) for _, prefix in groups)
-        logits = self._forward(ids.to(device), positions.clamp(min=0).to(device), starts_B, counts, first, width)
+        new = [prefix[start:] for start, (_, prefix) in zip(starts, groups, strict=True)]
+        logits = self._decoder.read(rows, first, new, starts)
         for row, ((question, prefix), (leader, *_)) in enumerate(groups.items()):
-            new = rows.get(first + row, held[row], len(prefix))
-            leader.end = self.store.add(question, chains[row][-1], prefix[held[row] :], new)
+            cache = rows.get(first + row, held[row], len(prefix))
+            leader.end = self.store.add(question, chains[row][-1], prefix[held[row] :], cache)
         return logits
 
     def _keep(self, slot: int, turn: OpenTurn) -> None:
@@ -161,16 +162,3 @@ class Decoding:
         """`[B]` int64: the token that each row is given at this step, -1 where it samples; None where all do."""
         given = [turn.given[len(turn.ids)] if len(turn.ids) < len(turn.given) else -1 for turn in self.live]
         return torch.tensor(given, device=self.model.device) if max(given) >= 0 else None
-
-    def _forward(
-        self, ids_BN: Tensor, positions_BN: Tensor, starts_B: Tensor, counts: Sequence[int], first: int, width: int
-    ) -> Tensor:
-        """Logits `[B, V]` after the last token of the rows from slot `first` on; see `Rows.aim`."""
-        assert self._rows is not None
-        mask = self._rows.aim(first, starts_B, counts, width)
-        if self.model.config.get_text_config()._attn_implementation == "eager":  # adds its mask to the scores
-            mask = torch.zeros_like(mask, dtype=self._rows.buffer.dtype).masked_fill(~mask, float("-inf"))
-        return self.model(
-            input_ids=ids_BN, attention_mask=mask, position_ids=positions_BN, past_key_values=self._rows.cache(),
-            logits_to_keep=1,
-        ).logits[:, -1]  # fmt: skip

@@ -30,7 +30,7 @@ class RowLayer(DynamicLayer):
         for index, states in ((2 * self.number, key_states), (2 * self.number + 1, value_states)):
             buffer = rows.buffer[index, rows.first : rows.first + len(states)]
             # both sides are [K, heads, head_dim], for indices around a slice move to the front
-            buffer[rows.rows_K, :, rows.columns_K] = states[rows.rows_K, :, rows.tokens_K]
+            buffer[rows.rows_K, :, rows.columns_K] = states[rows.rows_K, :, rows.tokens_K].to(buffer.dtype)
             read.append(buffer[:, :, : rows.width])
         return read[0], read[1]
 
@@ -79,6 +79,15 @@ class Rows:
     def copy(self, source: int, target: int, length: int) -> None:
         """Put the first `length` tokens of one slot's row into another slot."""
         self.buffer[:, target, :, :length] = self.buffer[:, source, :, :length]
+
+    def layer(self, number: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, `[slots, heads, columns, head_dim]` each; not copies."""
+        return self.buffer[2 * number], self.buffer[2 * number + 1]
+
+    def write(self, number: int, slots_T: Tensor, columns_T: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values `[T, heads, head_dim]` of one layer at these columns of these slots, `[T]` int64 each."""
+        for states, new in zip(self.layer(number), (keys, values), strict=True):
+            states[slots_T, :, columns_T] = new
 
     def aim(self, first: int, starts_B: Tensor, counts: Sequence[int], width: int) -> Tensor:
         """Prepare a forward pass of the rows from slot `first` on; returns the mask `[B, 1, N, width]` of what is read.

@@ -239,7 +239,7 @@ def test_it_samples_and_scores_in_evaluation_mode_and_keeps_no_cache(tmp_path: P
     def forward(*_: Any) -> None:
         training["trained" if begun else "sampled"].add(probe.training)
 
-    policy.model.register_forward_hook(forward)
+    policy.model.get_input_embeddings().register_forward_hook(forward)
     learn(
         tmp_path,
         policy=policy,

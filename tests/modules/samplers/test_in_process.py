@@ -18,8 +18,9 @@ from envs.types import Episode, Question
 from modules.functional.logprobs import token_logprobs
 from modules.functional.token_choice import uniforms
 from modules.policy import Policy
-from modules.samplers.decoding import Decoding
+from modules.samplers.fused_decoder import FusedDecoder
 from modules.samplers.in_process import InProcessSampler
+from modules.samplers.kv_cache import Rows
 from modules.samplers.stop_tags import StopTags
 from tests.tiny import byte_tokenizer, tiny_policy
 
@@ -44,6 +45,19 @@ def run_turns(sampler: InProcessSampler, episodes: Sequence[Episode], turns: int
         for e, sampled in zip(episodes, take_turns(sampler, requests), strict=True):
             sampled.observation_ids = tuple(range(3, 3 + int(e.question.id[1:]) % 4 * 5))
             e.turns.append(sampled)
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens of prefixes are fed in each batch from now on."""
+    fed: list[int] = []
+    read = FusedDecoder.read
+
+    def counting(self: FusedDecoder, rows: Rows, first: int, new: Sequence[Sequence[int]], *rest: Any) -> torch.Tensor:
+        fed.append(sum(map(len, new)))
+        return read(self, rows, first, new, *rest)
+
+    monkeypatch.setattr(FusedDecoder, "read", counting)
+    return fed
 
 
 def training_logps(policy: Policy, e: Episode, temperature: float = 1.0) -> tuple[list[float], list[float]]:
@@ -116,14 +130,7 @@ def test_the_kept_cache_equals_a_fresh_forward() -> None:
 
 
 def test_a_later_turn_feeds_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed: list[int] = []
-    forward = Decoding._forward
-
-    def counting(self: Decoding, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
-        fed.append(ids.shape[1])
-        return forward(self, ids, *rest)
-
-    monkeypatch.setattr(Decoding, "_forward", counting)
+    fed = reads(monkeypatch)
     sampler, e = InProcessSampler(POLICY, temperature=1.0), episode(6)
     run_turns(sampler, [e], turns=1)
     assert fed[0] == len(e.prompt_ids) + 2
@@ -236,6 +243,35 @@ def test_generating_leaves_the_global_generator_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
+def test_new_weights_are_sampled_from_after_a_load() -> None:
+    policy, e = tiny_policy(TOKENIZER, scale=3.0), episode(4)
+    sampler = InProcessSampler(policy, temperature=1.0)
+    run_turns(sampler, [e], turns=1)
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight.mul_(1.2)
+    sampler.load(policy)
+    updated = episode(4)
+    run_turns(sampler, [updated], turns=1)
+    stored, fresh = training_logps(policy, updated)
+    assert stored == pytest.approx(fresh, abs=1e-4)
+    old, _ = training_logps(policy, e)
+    assert max(abs(a - b) for a, b in zip(stored, old, strict=False)) > 1e-2
+
+
+def test_a_model_of_another_kind_is_sampled_through_the_library() -> None:
+    policy = tiny_policy(TOKENIZER, scale=3.0)
+    policy.model = type(policy.model)(
+        type(policy.model.config)(**policy.model.config.to_dict() | {"hidden_act": "gelu"})
+    )
+    policy.model.eval()
+    episodes = [episode(n) for n in range(9)]
+    run_turns(InProcessSampler(policy, temperature=1.0, batch_size=4), episodes)
+    for e in episodes:
+        stored, fresh = training_logps(policy, e)
+        assert stored == pytest.approx(fresh, abs=1e-4)
+
+
 @pytest.mark.gpu
 def test_the_gpu_samples_the_same_tokens_in_float32() -> None:
     policy = tiny_policy(TOKENIZER, scale=3.0)
@@ -272,12 +308,6 @@ def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Four samples each of two prompts."""
-    read: list[int] = []
-    forward = Decoding._forward
-
-    def counted(self: Decoding, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
-        read.append(ids.numel())
-        return forward(self, ids, *rest)
 
     def requests() -> list[Request]:
         prompts = [episode(number) for number in (1, 2)]
@@ -288,9 +318,9 @@ def test_siblings_with_one_prefix_are_read_once_and_sample_what_they_would_alone
         ]
 
     alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in requests()]
-    monkeypatch.setattr(Decoding, "_forward", counted)
+    read = reads(monkeypatch)
     together = take_turns(InProcessSampler(POLICY, temperature=1.0), requests())
-    assert read[0] == 2 * (5 + 11 * 2 + 2)  # two rows as wide as the longer prompt and its opening
+    assert read == [(5 + 11 + 2) + (5 + 11 * 2 + 2)]  # each prompt and its opening once
     assert [turn.action_ids for turn in together] == [turn.action_ids for turn in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)

@@ -1,0 +1,87 @@
+"""Decode steps of fixed shapes, recorded once and replayed: a GPU then waits for no Python between its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from modules.samplers.kv_cache import Rows
+
+COLUMNS = 256  # widths are multiples of this: a graph serves as many steps before the next is recorded
+
+Compute = Callable[[], Tensor]
+Step = Callable[[Rows, Tensor, Tensor, int], Tensor]
+
+
+class StepGraphs:
+    """Makes a step by replaying the recorded one of the next larger shape.
+
+    Rows that are added to reach that shape hold nothing: they write to free slots and are left out of the answer.
+
+    Args:
+        record: what makes a recording of a computation, which gives its result anew at every call.
+    """
+
+    def __init__(self, record: Callable[[Compute], Compute]) -> None:
+        self.record = record
+        self._buffer: Tensor | None = None
+        self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
+        self._recorded: dict[tuple[int, int], Compute] = {}
+
+    def __call__(self, step: Step, rows: Rows, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Logits `[B, V]` after one more token of the first B rows, valid until the next call.
+
+        Args:
+            step: what makes it of rows, ids `[B]`, lengths `[B]` and the number of columns that all of them read.
+            rows, ids_B, lengths_B, lengths: as in `FusedDecoder.step`.
+        """
+        B, size, width = len(lengths), padded_rows(len(lengths)), padded_width(max(lengths) + 1)
+        rows.reserve(size, width)
+        if rows.buffer is not self._buffer:  # a recording writes where the rows were when it was made
+            self._recorded.clear()
+            self._buffer = rows.buffer
+        if size not in self._inputs:
+            self._inputs[size] = ids_B.new_zeros(size), lengths_B.new_zeros(size)
+        ids, places = self._inputs[size]
+        # before it is recorded, which makes the step once: what is written then is what the step writes anyway
+        ids[:B], places[:B] = ids_B, lengths_B
+        places[B:] = 0
+        if (size, width) not in self._recorded:
+            self._recorded[size, width] = self.record(lambda: step(rows, ids, places, width))
+        return self._recorded[size, width]()[:B]
+
+
+def padded_rows(count: int) -> int:
+    """The number of rows that a recorded step has: a power of two up to 8, then a multiple of 8."""
+    return 1 << (count - 1).bit_length() if count < 8 else -(-count // 8) * 8
+
+
+def padded_width(columns: int) -> int:
+    """The number of columns that a recorded step reads."""
+    return -(-columns // COLUMNS) * COLUMNS
+
+
+class CudaRecorder:
+    """Records computations as CUDA graphs that share their memory; the result of each stays its own."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, compute: Compute) -> Compute:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # once unrecorded: libraries prepare themselves at their first call
+            compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # other threads, such as those of collective calls, may use the GPU meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = compute()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result
+
+        return replay

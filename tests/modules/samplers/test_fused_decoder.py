@@ -1,0 +1,147 @@
+"""The decoder made for sampling gives the logits of the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)  # fmt: skip
+
+from modules.lora import LoRA
+from modules.policy import Policy
+from modules.samplers import fused_decoder
+from modules.samplers.fused_decoder import FusedDecoder, can_fuse, chunks
+from modules.samplers.library_decoder import LibraryDecoder
+from tests.tiny import byte_tokenizer
+
+SIZE: dict[str, Any] = {
+    "vocab_size": 270, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 256,
+}  # fmt: skip
+LENGTHS = (3, 19, 7, 12)  # of the rows at the end
+IDS = [[(31 * row + 7 * column) % 250 for column in range(n)] for row, n in enumerate(LENGTHS)]
+
+
+def made(kind: type, config: type, **settings: Any) -> PreTrainedModel:
+    """A random model, its norms and biases random too."""
+    torch.manual_seed(1)
+    model = kind(config(**SIZE | settings)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 1:
+                weight.add_(torch.randn_like(weight) / 3)
+            elif "embed" not in name:
+                weight.mul_(4)
+    return model
+
+
+def qwen3(**settings: Any) -> PreTrainedModel:
+    return made(Qwen3ForCausalLM, Qwen3Config, head_dim=8, **settings)
+
+
+@torch.inference_mode()
+def decoded(decoder: FusedDecoder | LibraryDecoder) -> Tensor:
+    """Logits after the last token of each row: most is read in two parts, the last two tokens are steps."""
+    rows = decoder.rows()
+    rows.reserve(len(IDS), max(LENGTHS))
+    halves = [n // 2 for n in LENGTHS]
+    decoder.read(rows, 0, [ids[:half] for ids, half in zip(IDS, halves, strict=True)], [0] * len(IDS))
+    decoder.read(rows, 0, [ids[half:-1] or ids[-2:-1] for ids, half in zip(IDS, halves, strict=True)], [
+        min(half, n - 2) for half, n in zip(halves, LENGTHS, strict=True)
+    ])  # fmt: skip
+    lengths = [n - 1 for n in LENGTHS]
+    return decoder.step(rows, torch.tensor([ids[-1] for ids in IDS]), torch.tensor(lengths), lengths).float()
+
+
+@torch.inference_mode()
+def expected(model: PreTrainedModel, rows: Sequence[Sequence[int]] = IDS) -> Tensor:
+    """The model's own logits after each row, alone."""
+    return torch.stack([model(torch.tensor([ids])).logits[0, -1] for ids in rows]).float()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        made(LlamaForCausalLM, LlamaConfig, attention_bias=True, mlp_bias=True),
+        made(LlamaForCausalLM, LlamaConfig, rope_parameters={
+            "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8,
+        }),
+        made(MistralForCausalLM, MistralConfig, sliding_window=None),
+        made(Qwen2ForCausalLM, Qwen2Config),
+        qwen3(tie_word_embeddings=True),
+    ],
+    ids=["llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3"],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [5, 512])
+def test_logits_are_the_models_own(model: PreTrainedModel, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_decoder, "_CHUNK", size)
+    own = expected(model)
+    assert own.std() > 0.1
+    assert (decoded(FusedDecoder(model)) - own).abs().max() < 1e-4
+    if size == 512:
+        assert (decoded(LibraryDecoder(model)) - own).abs().max() < 1e-4
+
+
+def test_a_bfloat16_model_is_computed_as_closely_as_by_the_library() -> None:
+    model = qwen3()
+    exact = expected(model)
+    model.to(torch.bfloat16)
+    library = (expected(model) - exact).abs().mean()
+    assert (decoded(FusedDecoder(model)) - exact).abs().mean() < 1.5 * library
+
+
+@pytest.mark.parametrize("decoder", [FusedDecoder, LibraryDecoder])
+def test_autocast_is_computed_as_closely_as_by_the_model(decoder: type) -> None:
+    for model in (qwen3(), made(LlamaForCausalLM, LlamaConfig)):
+        exact = expected(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            own, ours = expected(model), decoded(decoder(model))
+        assert 0 < (ours - exact).abs().mean() < 1.5 * (own - exact).abs().mean()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_adapters_count_and_so_do_the_rows_of_trained_tokens(tied: bool) -> None:
+    model, tokenizer = qwen3(tie_word_embeddings=tied), byte_tokenizer()
+    before = expected(model)
+    LoRA(r=4).apply(Policy(model, tokenizer))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name or "trainable_tokens_delta" in name:
+                weight.add_(torch.randn_like(weight) / 10)
+    model.eval()
+    assert can_fuse(model)
+    own = expected(model)
+    assert (own - before).abs().max() > 0.1
+    special = tokenizer.all_special_ids[-1]
+    assert (own - before)[:, special].abs().max() > 0.01
+    assert (decoded(FusedDecoder(model)) - own).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        qwen3(hidden_act="gelu"),
+        made(LlamaForCausalLM, LlamaConfig, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+    ],
+    ids=["gelu", "dynamic-rope"],
+)
+def test_what_it_does_not_compute_is_left_to_the_library(model: PreTrainedModel) -> None:
+    assert not can_fuse(model)
+
+
+def test_rows_are_cut_into_chunks_of_equal_size() -> None:
+    assert chunks([3, 4, 2], 4) == [[(0, 0, 3), (1, 0, 1)], [(1, 1, 4), (2, 0, 1)], [(2, 1, 2)]]

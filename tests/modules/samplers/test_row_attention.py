@@ -1,0 +1,59 @@
+"""What queries read of the rows: their own keys and values, up to their own column."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Qwen3Config
+
+from modules.samplers.kv_cache import Rows
+from modules.samplers.row_attention import reading, stepping, up_to
+
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
+
+
+def filled() -> Rows:
+    """Five slots of twelve columns, full of random numbers, in a cache of two layers."""
+    config = Qwen3Config(
+        num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM
+    )
+    rows = Rows(config, torch.empty(0))
+    rows.reserve(5, 12)
+    rows.buffer.normal_(generator=torch.Generator().manual_seed(0))
+    return rows
+
+
+def by_hand(rows: Rows, layer: int, slot: int, column: int, query_HD: Tensor) -> Tensor:
+    """Attention of one token over the columns up to its own."""
+    keys, values = (states[slot, :, : column + 1] for states in rows.layer(layer))
+    read = []
+    for head, query in enumerate(query_HD):
+        group = head * KV_HEADS // HEADS
+        weights = torch.softmax(keys[group] @ query / HEAD_DIM**0.5, dim=0)
+        read.append(weights @ values[group])
+    return torch.cat(read)
+
+
+def test_columns_behind_the_own_are_hidden() -> None:
+    never = float("-inf")
+    assert up_to(torch.tensor([0, 2]), 3, torch.float32).tolist() == [[0, never, never], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("each", [1, 2, 5])
+def test_a_step_reads_each_row_as_far_as_it_goes(each: int) -> None:
+    rows, lengths = filled(), [3, 11, 0, 7, 5]
+    queries = torch.randn(5, HEADS, HEAD_DIM)
+    widths = [max(lengths[start : start + each]) + 1 for start in range(0, 5, each)]
+    read = stepping(rows, torch.tensor(lengths), each, widths)(1, queries)
+    for slot, length in enumerate(lengths):
+        assert torch.allclose(read[slot], by_hand(rows, 1, slot, length, queries[slot]), atol=1e-6)
+
+
+def test_a_piece_reads_its_own_row_up_to_each_token() -> None:
+    rows, pieces = filled(), [(4, 0, 3), (1, 5, 9), (2, 11, 12)]
+    queries = torch.randn(8, HEADS, HEAD_DIM)
+    read = reading(rows, pieces, torch.float32)(0, queries)
+    places = [(slot, column) for slot, start, end in pieces for column in range(start, end)]
+    for token, (slot, column) in enumerate(places):
+        assert torch.allclose(read[token], by_hand(rows, 0, slot, column, queries[token]), atol=1e-6)
