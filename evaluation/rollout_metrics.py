@@ -11,7 +11,7 @@ from torch import Tensor
 from common.answers import exact_match
 from envs.interfaces import Oracle, Protocol
 from envs.types import Episode, Status
-from modules.functional.advantages import no_spread
+from modules.functional.normalization import no_spread
 from modules.rewards.terms import NAN, Scores
 
 
