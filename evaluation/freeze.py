@@ -1,8 +1,8 @@
 """Freeze results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
 
-The JSON holds the question, command, commit, versions and machine, the rows of results, seconds and metrics of every
-stage, and with `--metric` paired tests against the first arm or the one that `--baseline` names. `evaluation.page`
-makes a page of it.
+The JSON holds the question, command, commit, versions and machine, the rows of results, when policies stop by number of
+hops, seconds and metrics of every stage, and with `--metric` paired tests against the first arm or the one that
+`--baseline` names. `evaluation.page` makes a page of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import write_json
 from evaluation.compare import compare
+from evaluation.evidence import stopping_by_hops
 from evaluation.results import find_arms, find_stages, read_evaluation, read_json
 
 
@@ -43,10 +44,12 @@ def freeze(
     manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
-    rows, notes = [], {}
+    rows, stopping, notes = [], [], {}
     for arm, seed, artifact in evaluations:
         results = read_evaluation(artifact)
-        rows += [{"experiment": arm.experiment, "seed": seed, "stage": arm.stage, **row} for row in results["rows"]]
+        place = {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
+        rows += [place | row for row in results["rows"]]
+        stopping += [place | group for group in stopping_by_hops(results["groups"])]
         if seed == min(arm.artifacts):
             notes[f"{arm.name}, seed {seed}"] = results["notes"]
     return {
@@ -58,6 +61,7 @@ def freeze(
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
         "versions": {name: _joined(used.get(name, "none") for used in versions) for name in libraries},
         "rows": rows,
+        "stopping": stopping,
         "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
         "stages": list(_stages(runs)),
         "notes": notes,
