@@ -1,8 +1,8 @@
 """Freeze results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
 
-The JSON holds the question, command, commit, versions and machine, the rows of results, seconds and metrics of every
-stage, and with `--metric` paired tests against the first arm or the one that `--baseline` names. `evaluation.page`
-makes a page of it.
+The JSON holds the question, command, commit, versions and machine, the rows of results (by number of hops too), step
+rankings measured over all seeds, seconds and metrics of every stage, and with `--metric` paired tests against the first
+arm or the one that `--baseline` names. `evaluation.page` makes a page of it, with the figures that `--figure` names.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import write_json
 from evaluation.compare import compare
-from evaluation.results import find_arms, find_stages, read_evaluation, read_json
+from evaluation.comparison import write_frozen
+from evaluation.figures import FIGURES, draw
+from evaluation.rankings import rankings, rounded
+from evaluation.results import Arm, find_arms, find_stages, read_evaluation, read_json
+from evaluation.scoring import MEASURES
 
 
 def freeze(
@@ -30,44 +33,71 @@ def freeze(
     machine: str | None = None,
     metrics: Sequence[str] = (),
     baseline: str | None = None,
+    figures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Rows and notes of the runs' evaluations, and their stages, with all commits and versions of their manifests.
 
-    Notes are those of the first seed. `machine` defaults to a description of this one.
+    Notes are those of the first seed. `machine` defaults to a description of this one. `figures` are as in
+    `evaluation.figures:draw`; the first stands below the answer of the page.
 
     Raises:
-        DataError: there is no such run, or it is unfinished; the arms cannot be compared.
+        DataError: there is no such run, or it is unfinished; the arms cannot be compared; the runs hold nothing for a
+            figure.
     """
-    arms = [arm for run in runs for arm in find_arms(run)]
+    entries = [entry for run in runs for entry in find_stages(run)]
+    ranked = rankings(entries)
+    arms = [arm for run in runs for arm in _arms(run, required=not ranked)]
     evaluations = [(arm, seed, artifact) for arm in arms for seed, artifact in arm.artifacts.items()]
-    manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
+    places = {(ranking["experiment"], ranking["stage"]) for ranking in ranked}
+    measured = [(seed, artifact) for _, seed, artifact in evaluations]
+    measured += [(seed, artifact) for experiment, seed, stage, artifact in entries if (experiment, stage) in places]
+    manifests = [read_json(artifact / "manifest.json") for _, artifact in measured]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
-    rows, notes = [], {}
+    rows, groups, notes = [], [], {}
     for arm, seed, artifact in evaluations:
-        results = read_evaluation(artifact)
-        rows += [{"experiment": arm.experiment, "seed": seed, "stage": arm.stage, **row} for row in results["rows"]]
+        results, of = read_evaluation(artifact), {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
+        rows += [of | row for row in results["rows"]]
+        groups += [of | _means(row) for row in results["groups"] if row["group"].startswith("hops=")]
         if seed == min(arm.artifacts):
             notes[f"{arm.name}, seed {seed}"] = results["notes"]
-    return {
+    frozen = {
         "title": title,
         "question": question,
         "command": command,
         "commit": _joined(manifest["commit"] or "unknown" for manifest in manifests),
-        "seeds": sorted({seed for _, seed, _ in evaluations}),
+        "seeds": sorted({seed for seed, _ in measured}),
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
         "versions": {name: _joined(used.get(name, "none") for used in versions) for name in libraries},
+        "figures": list(figures),
         "rows": rows,
+        "groups": groups,
+        "rankings": ranked,
         "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
-        "stages": list(_stages(runs)),
+        "stages": list(_stages(entries)),
         "notes": notes,
     }
+    for asked in figures:
+        draw(asked, frozen)  # now, while the runs are at hand, not when the page is made
+    return frozen
 
 
-def _stages(runs: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _arms(run: str, *, required: bool) -> list[Arm]:
+    """The evaluations of a run; one that only ranks steps may have none, unless they are `required`."""
+    evaluated = any((artifact / "data" / "results.json").exists() for *_, artifact in find_stages(run))
+    return find_arms(run) if evaluated or required else []
+
+
+def _means(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of results without the measures that it lacks and without intervals."""
+    kept = ("dataset", "split", "group", "n", *MEASURES)
+    return rounded({key: row[key] for key in kept if row.get(key) is not None})
+
+
+def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
     """Seconds and metrics of every stage; a stage that several experiments share is listed for the first."""
     seen: set[Path] = set()
-    for experiment, seed, stage, artifact in (entry for run in runs for entry in find_stages(run)):
+    for experiment, seed, stage, artifact in entries:
         if artifact not in seen:
             seen.add(artifact)
             manifest = read_json(artifact / "manifest.json")
@@ -90,6 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--machine", help="description of the machine (default: of this one)")
     parser.add_argument("--metric", action="append", default=[], help="compare the arms by this; may be repeated")
     parser.add_argument("--baseline", help="the arm to compare with (default: the first)")
+    known = ", ".join(FIGURES)
+    parser.add_argument(
+        "--figure", action="append", default=[], help=f"one of {known}, or NAME=ARM,ARM for some; may be repeated"
+    )
     options = parser.parse_args(arguments)
     try:
         frozen = freeze(
@@ -100,8 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             machine=options.machine,
             metrics=options.metric,
             baseline=options.baseline,
+            figures=options.figure,
         )
-        write_json(options.out, frozen)
+        write_frozen(options.out, frozen)
     except UserError as error:
         sys.exit(f"error: {error}")
 

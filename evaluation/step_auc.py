@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from evaluation.combination import cross_fitted
 from evaluation.ranking import aucs, draw_questions, interval
-from evaluation.statistics import Floats, paired_t_test
+from evaluation.statistics import Floats, seeds_interval
 
 LOGP, POSITION, KIND, ALL = "logp_mean", "position", "kind", "all_baselines"
 BASELINES: dict[str, Callable[[Sequence[float], int], float]] = {
@@ -34,12 +34,17 @@ Row = dict[str, Any]
 Group = Mapping[str, Any]
 
 
+def title(group: str) -> str:
+    """What a page calls a group."""
+    return {MACRO: "mean of kinds", POOLED: "all kinds"}.get(group, group)
+
+
 def combined(scorer: str, other: str) -> str:
     """The name of a scorer combined with a baseline, or with `ALL` baselines."""
     return f"{scorer}+{other}"
 
 
-def measure_groups(runs: Sequence[Sequence[Row]], scorers: Sequence[str], *, seed: int) -> list[Row]:
+def measure_groups(runs: Sequence[Sequence[Row]], scorers: Sequence[str], *, seed: int = 0) -> list[Row]:
     """AUCs of each scorer, alone and combined with the mean log-probability and with all baselines, and of baselines.
 
     A group is `macro`, then each kind of step, then `pooled`. `macro` is the unweighted mean over the kinds that have
@@ -51,20 +56,16 @@ def measure_groups(runs: Sequence[Sequence[Row]], scorers: Sequence[str], *, see
     difficult ones earns nothing; a scorer without any score has no AUC.
 
     Figures are means over `runs`, which are seeds; `_low` and `_high` bound a 95 % bootstrap interval over the
-    questions of these runs. For several runs `_seeds` lists the figure of each, and `_seeds_low` and `_seeds_high`
-    bound a 95 % interval over seeds, by Student's t.
+    questions of these runs. For several runs `_seeds` lists the figure of each, None where it has none, and
+    `_seeds_low` and `_seeds_high` bound a 95 % interval over seeds, by Student's t.
 
     A row has the `id` of the question, the `kind` of the step, `valid` (whether true) and `scores` by name; baselines
-    are added to the `scorers`.
+    are added to the `scorers`. The draws depend on `seed` and the questions: same runs, same figures.
     """
     measured = [_Areas.of(rows, scorers, seed=seed + number) for number, rows in enumerate(runs)]
     names = dict.fromkeys(name for areas in measured for name in areas.groups)
     kinds = sorted(set(names) - {MACRO, POOLED})
-    return [
-        _group(name, [areas for areas in measured if name in areas.groups])
-        for name in (MACRO, *kinds, POOLED)
-        if name in names
-    ]
+    return [_group(name, measured) for name in (MACRO, *kinds, POOLED) if name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,33 +126,36 @@ def _resampled(scores: Floats, true: NDArray[np.bool_], weights_RN: Floats) -> F
 
 
 def _group(name: str, runs: Sequence[_Areas]) -> Row:
-    true = np.concatenate([areas.true[name] for areas in runs])
+    having = [areas for areas in runs if name in areas.groups]
+    true = np.concatenate([areas.true[name] for areas in having])
+    missing = np.full_like(having[0].groups[name][LOGP], math.nan)
     scorers: dict[str, Row] = {}
-    for scorer in runs[0].groups[name]:
-        drawn = [areas.groups[name][scorer] for areas in runs]
+    for scorer in having[0].groups[name]:
+        drawn = [areas.groups.get(name, {}).get(scorer, missing) for areas in runs]
         scorers[scorer] = _figures("auc", drawn)
         for key, other in GAINS.items():
-            base = [areas.groups[name][other] for areas in runs]
+            base = [areas.groups.get(name, {}).get(other, missing) for areas in runs]
             scorers[scorer] |= _figures(key, [a - b for a, b in zip(drawn, base, strict=True)])
     return {"group": name, "n": len(true), "true": float(true.mean()), "scorers": scorers}
 
 
 def _figures(key: str, runs: Sequence[Floats]) -> Row:
-    """The mean over the runs that have a figure, with its intervals; all None where none has."""
+    """The mean over the runs that have a figure, with its intervals; None where none has."""
     known = [drawn for drawn in runs if math.isfinite(drawn[0])]
-    if not known:
-        return dict.fromkeys((key, f"{key}_low", f"{key}_high"))
-    mean, seeds = np.mean(known, axis=0), [float(drawn[0]) for drawn in known]
-    figures: Row = {key: float(mean[0])} | _bounds(key, interval(mean[1:]))
+    mean = np.mean(known, axis=0) if known else np.full(2, math.nan)
+    figures: Row = {key: _known(mean[0])} | _bounds(key, interval(mean[1:]))
     if len(runs) > 1:
-        test = paired_t_test(seeds, np.zeros(len(seeds)))
-        figures |= {f"{key}_seeds": seeds} | _bounds(f"{key}_seeds", (test.low, test.high))
+        figures[f"{key}_seeds"] = [_known(drawn[0]) for drawn in runs]
+        figures |= _bounds(f"{key}_seeds", seeds_interval([drawn[0] for drawn in known]))
     return figures
 
 
 def _bounds(key: str, bounds: tuple[float, float]) -> Row:
-    low, high = (bound if math.isfinite(bound) else None for bound in bounds)
-    return {f"{key}_low": low, f"{key}_high": high}
+    return {f"{key}_{end}": _known(bound) for end, bound in zip(("low", "high"), bounds, strict=True)}
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def headline(groups: Sequence[Group], scorers: Sequence[str]) -> dict[str, float]:

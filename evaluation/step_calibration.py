@@ -22,7 +22,7 @@ BINS = 10
 Row = dict[str, Any]
 
 
-def calibration(rows: Sequence[Row], scorer: str, *, seed: int) -> list[Row]:
+def calibration(rows: Sequence[Row], scorer: str, *, seed: int = 0) -> list[Row]:
     """How well the scores of a scorer are calibrated: a group for each kind of step, then `pooled`.
 
     `ece` is the expected calibration error (Naeini et al. 2015): the mean of |share of true steps − mean probability|

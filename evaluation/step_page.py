@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluation.step_auc import ALL, KIND, LOGP, MACRO, POOLED, POSITION, combined
+from evaluation.step_auc import ALL, KIND, LOGP, MACRO, POOLED, POSITION, combined, title
 from evaluation.tables import MISSING, table
 
 Group = Mapping[str, Any]
@@ -63,8 +63,7 @@ def _least_gain(groups: Sequence[Group], name: str) -> Group:
 
 def auc_table(groups: Sequence[Group]) -> str:
     """A row a scorer, a column a group."""
-    titles = {MACRO: "mean of kinds", POOLED: "all kinds"}
-    header = [f"{titles.get(g['group'], g['group'])} (n {g['n']}, {100 * g['true']:.0f} % true)" for g in groups]
+    header = [f"{title(g['group'])} (n {g['n']}, {100 * g['true']:.0f} % true)" for g in groups]
     rows = [[name, *(cell(group, name) for group in groups)] for name in groups[0]["scorers"]] if groups else []
     return table(["scorer", *header], rows)
 
@@ -76,7 +75,7 @@ def calibration_table(calibrations: Mapping[str, Sequence[Group]]) -> str:
     for scorer, groups in calibrations.items():
         found = {group["group"]: group for group in groups}
         rows.append([scorer, *(_error(found[name]) if name in found else MISSING for name in names)])
-    return table(["scorer", *("all kinds" if name == POOLED else name for name in names)], rows)
+    return table(["scorer", *map(title, names)], rows)
 
 
 def _agreements(calibrations: Mapping[str, Sequence[Group]]) -> Iterator[str]:

@@ -99,8 +99,8 @@ class StepRanking:
             )
         write_rows(folder / "data" / "steps.jsonl", rows)
         names = [*self.scorers]
-        groups = measure_groups([rows], names, seed=seed)
-        calibrations = {name: calibration(rows, name, seed=seed) for name in names}
+        groups = measure_groups([rows], names)
+        calibrations = {name: calibration(rows, name) for name in names}
         measured = {"groups": groups, "calibration": calibrations}
         write_json(folder / "data" / "step_ranking.json", {"schema": "step_ranking/3", **measured})
         with atomic_write(folder / "report.md") as file:
