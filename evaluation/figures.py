@@ -13,7 +13,7 @@ from evaluation.result_figures import arms, by_hops, sweep
 
 Results = Mapping[str, Any]
 
-# Each draws results (`rows`, `groups`, `rankings` of evaluation.freeze), or None where they lack what it shows.
+# Each draws results (`rows`, `stopping`, `rankings` of evaluation.freeze), or None where they lack what it shows.
 FIGURES: dict[str, Callable[[Results], str | None]] = {
     "arms": arms,
     "auc": auc_by_kind,
@@ -24,10 +24,10 @@ FIGURES: dict[str, Callable[[Results], str | None]] = {
 }
 _CAPTIONS = {
     "arms": "Exact match by arm: mean and 95 % interval, single seeds faint.",
-    "auc": "AUC of true against untrue steps within each kind of step, with 95 % intervals; dotted: chance.",
-    "hops": "Results by the number of hops: means, single seeds faint.",
+    "auc": "AUC of true against untrue steps within each kind of step: mean and 95 % interval, dotted: chance.",
+    "hops": "When policies stop, by the number of hops: means, single seeds faint.",
     "learning": "AUC within each kind of step by the number of judged steps: means, single seeds faint.",
-    "reliability": "Share of true steps by the share that scores predict; the area of a point shows how many steps.",
+    "reliability": "Reliability: share of true steps by the share that scores predict; areas show how many steps.",
     "sweep": "Exact match by the number that the arms differ in: means, single seeds faint.",
 }
 
@@ -42,7 +42,7 @@ def draw(asked: str, results: Results) -> str:
     if name not in FIGURES:
         raise DataError(f"no figure is called {name!r}; there are: {', '.join(FIGURES)}")
     wanted = chosen.split(",") if chosen else []
-    parts = ("rows", "groups", "rankings")
+    parts = ("rows", "stopping", "rankings")
     results = {part: [row for row in results.get(part, []) if _is_one_of(row, wanted)] for part in parts}
     if (text := FIGURES[name](results)) is None:
         of = f" of {chosen}" if chosen else ""
@@ -52,8 +52,8 @@ def draw(asked: str, results: Results) -> str:
 
 def image(asked: str, path: str) -> str:
     """The Markdown that shows a figure, with its caption below."""
-    caption = _CAPTIONS[asked.partition("=")[0]]
-    return f"![{caption}]({path})\n\n*{caption}*"
+    title, _, rest = _CAPTIONS[asked.partition("=")[0]].partition(": ")
+    return f"![{title}]({path})\n\n*{title}: {rest}*"
 
 
 def file_name(asked: str) -> str:

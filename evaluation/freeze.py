@@ -1,8 +1,9 @@
 """Freeze results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
 
-The JSON holds the question, command, commit, versions and machine, the rows of results (by number of hops too), step
-rankings measured over all seeds, seconds and metrics of every stage, and with `--metric` paired tests against the first
-arm or the one that `--baseline` names. `evaluation.page` makes a page of it, with the figures that `--figure` names.
+The JSON holds the question, command, commit, versions and machine, the rows of results, when policies stop by number of
+hops, step rankings measured over all seeds, seconds and metrics of every stage, and with `--metric` paired tests
+against the first arm or the one that `--baseline` names. `evaluation.page` makes a page of it, with the figures that
+`--figure` names.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 from common.errors import UserError
 from evaluation.compare import compare
 from evaluation.comparison import write_frozen
+from evaluation.evidence import stopping_by_hops
 from evaluation.figures import FIGURES, draw
-from evaluation.rankings import rankings, rounded
+from evaluation.rankings import rankings
 from evaluation.results import Arm, find_arms, find_stages, read_evaluation, read_json
-from evaluation.scoring import MEASURES
 
 
 def freeze(
@@ -54,11 +55,12 @@ def freeze(
     manifests = [read_json(artifact / "manifest.json") for _, artifact in measured]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
-    rows, groups, notes = [], [], {}
+    rows, stopping, notes = [], [], {}
     for arm, seed, artifact in evaluations:
-        results, of = read_evaluation(artifact), {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
-        rows += [of | row for row in results["rows"]]
-        groups += [of | _means(row) for row in results["groups"] if row["group"].startswith("hops=")]
+        results = read_evaluation(artifact)
+        place = {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
+        rows += [place | row for row in results["rows"]]
+        stopping += [place | group for group in stopping_by_hops(results["groups"])]
         if seed == min(arm.artifacts):
             notes[f"{arm.name}, seed {seed}"] = results["notes"]
     frozen = {
@@ -71,7 +73,7 @@ def freeze(
         "versions": {name: _joined(used.get(name, "none") for used in versions) for name in libraries},
         "figures": list(figures),
         "rows": rows,
-        "groups": groups,
+        "stopping": stopping,
         "rankings": ranked,
         "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
         "stages": list(_stages(entries)),
@@ -86,12 +88,6 @@ def _arms(run: str, *, required: bool) -> list[Arm]:
     """The evaluations of a run; one that only ranks steps may have none, unless they are `required`."""
     evaluated = any((artifact / "data" / "results.json").exists() for *_, artifact in find_stages(run))
     return find_arms(run) if evaluated or required else []
-
-
-def _means(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of results without the measures that it lacks and without intervals."""
-    kept = ("dataset", "split", "group", "n", *MEASURES)
-    return rounded({key: row[key] for key in kept if row.get(key) is not None})
 
 
 def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:

@@ -86,6 +86,11 @@ def _page(results: Row) -> list[str]:
         else:
             parts += [metrics_table(several | _PLACE, results["rows"])]
         parts += [LEGEND]
+    if stopping := results.get("stopping"):
+        parts += [
+            "## When policies stop, by number of hops",
+            _seeds_table(several | _PLACE | {"hops": "hops"}, stopping),
+        ]
     for number, compared in enumerate(results["comparisons"]):
         explanation, _, tables = compared.partition("\n\n")  # the same for every metric, so printed once
         parts += [] if number else ["## Comparisons", explanation]

@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from common.files import atomic_write, write_json
 from evaluation.details import details_page
+from evaluation.evidence import stopping_by_hops
 from evaluation.figures import draw_all
 from evaluation.rankings import rankings
 from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
@@ -54,7 +55,12 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     with atomic_write(folder / "details.md") as file:
         file.write(details_page(title, measured, groups, notes, artifacts, folder))
     ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
-    drawn = {"rows": measured, "groups": groups, "rankings": ranked}
+    stopping = [
+        {"experiment": experiment, "seed": seed, "stage": stage} | row
+        for stage, results in evaluations.items()
+        for row in stopping_by_hops(results["groups"])
+    ]
+    drawn = {"rows": measured, "stopping": stopping, "rankings": ranked}
     figures = {name: list(draw_all(names, drawn, folder / "figures")) for name, names in _FIGURES.items()}
     with atomic_write(folder / "report.md") as file:
         file.write(_page(title, question, shown, artifacts, ranked, figures))

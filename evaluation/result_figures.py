@@ -14,7 +14,12 @@ Row = Mapping[str, Any]
 
 EM = "exact match, %"
 NEEDED = "one search a hop"
-BY_HOPS = {"em": EM, "searches": "searches a question"}
+BY_HOPS = {
+    "em": EM,
+    "searches": "searches a question",
+    "premature": "premature answers, %",
+    "late": "late searches, %",
+}
 
 
 def arms(results: Row) -> str | None:
@@ -63,11 +68,11 @@ def sweep(results: Row) -> str | None:
 
 
 def by_hops(results: Row) -> str | None:
-    """Exact match and searches by the number of hops, a line for each arm, with its seeds."""
-    groups = [row | {"hops": int(row["group"].partition("=")[2])} for row in results["groups"] if _is_hops(row)]
+    """Exact match, searches, premature and late answers by the number of hops, a line for each arm, with its seeds."""
+    rows = [{**row, "hops": int(row["hops"])} for row in results["stopping"]]
     panels: dict[str, dict[str, Line]] = {}
     titles: dict[str, str] = {}
-    for (place, arm), by_seed in _by_arm(groups, "hops").items():
+    for (place, arm), by_seed in _by_arm(rows, "hops").items():
         for measure, axis in BY_HOPS.items():
             numbers = {hops: rows for hops, rows in sorted(by_seed.items()) if _any(measure, rows.values())}
             if numbers:
@@ -111,7 +116,3 @@ def _question_interval(row: Row) -> tuple[float | None, float | None]:
 
 def _any(measure: str, rows: Iterable[Row]) -> bool:
     return any(row.get(measure) is not None for row in rows)
-
-
-def _is_hops(row: Row) -> bool:
-    return row["group"].startswith("hops=")
