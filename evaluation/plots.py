@@ -108,7 +108,8 @@ def dots(
                 panel.axvline(chance, color=GREY, lw=0.8, ls=":")
             for label, dot in rows.items():
                 y = places[label]
-                panel.scatter(dot.seeds, [y] * len(dot.seeds), s=8, color=COLORS[0], alpha=0.35, lw=0)
+                if dot.seeds:  # above the interval, which would hide them
+                    panel.scatter(dot.seeds, [y + 0.22] * len(dot.seeds), s=7, color=COLORS[0], alpha=0.5, lw=0)
                 if dot.low is not None and dot.high is not None:
                     panel.plot([dot.low, dot.high], [y, y], color=COLORS[0], lw=1.4)
                 panel.scatter([dot.value], [y], s=26, color=COLORS[0], label="_", zorder=3)
