@@ -27,6 +27,7 @@ class Trajectory:
         logps_S: log-probs of its actions, with a gradient.
         scores_S: the derivatives of these by the parameter.
         values_S: what is still to come on the average before each action, outcome included.
+        kinds_S, states_S: of its steps; a state is named by the actions before it.
     """
 
     logps_S: Tensor
@@ -34,6 +35,8 @@ class Trajectory:
     rewards_S: Tensor
     values_S: Tensor
     outcome: float
+    kinds_S: tuple[str, ...]
+    states_S: tuple[str, ...]
 
     @cached_property
     def probability(self) -> float:
@@ -48,12 +51,14 @@ class Process:
         logits: of the next action, from the parameter and the actions; None where the episode is over.
         reward: of the step that the last action ended.
         outcome: of finished episodes.
+        kind: of the step that the last action ended.
     """
 
     logits: Callable[[Tensor, Actions], Tensor | None]
     reward: Callable[[Actions], float]
     outcome: Callable[[Actions], float]
     theta: Tensor
+    kind: Callable[[Actions], str] = lambda _: "step"
 
     @cached_property
     def trajectories(self) -> list[Trajectory]:
@@ -89,6 +94,8 @@ class Process:
             rewards_S=torch.tensor([self.reward(actions[: s + 1]) for s in places], dtype=torch.float64),
             values_S=torch.stack([self._value(actions[:s]).detach() for s in places]),
             outcome=self.outcome(actions),
+            kinds_S=tuple(self.kind(actions[: s + 1]) for s in places),
+            states_S=tuple(str(actions[:s]) for s in places),
         )
 
 
@@ -126,6 +133,8 @@ def inputs(group: tuple[Trajectory, ...]) -> CreditInputs:
         step_lengths_BS=mask_BS.long(),
         trained_BT=mask_BS,
         values_BT=_padded([one.values_S for one in group]),
+        step_kinds_BS=_names([one.kinds_S for one in group]),
+        step_states_BS=_names([one.states_S for one in group]),
     )
 
 
@@ -138,6 +147,11 @@ def _chance(group: tuple[Trajectory, ...]) -> float:
 
 def _padded(rows: list[Tensor]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _names(rows: list[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    longest = max(map(len, rows))
+    return tuple(row + ("",) * (longest - len(row)) for row in rows)
 
 
 def parameter(value: float) -> Tensor:
@@ -169,3 +183,31 @@ def right_twice(theta: float = 0.0) -> Process:
 def costly_search(theta: float = 0.0) -> Process:
     """Every step costs 0.2, and only who went on to the third has an outcome of 1."""
     return Process(_go_on, lambda _: -0.2, lambda actions: float(len(actions) == 3), parameter(theta))
+
+
+def answer_or_search(theta: float = 0.0, *, decides_after: int, knows_the_truth: bool) -> Process:
+    """After each search an answer or one more search, three at most; an answer is right after two.
+
+    Whether to search on after `decides_after` searches has the sigmoid of theta, elsewhere one half. The score of a
+    step is its truth: of a search whether it was needed, of an answer whether it is right. Or it knows the kind alone.
+    """
+
+    def logits(at: Tensor, actions: Actions) -> Tensor | None:
+        if len(actions) > 1 and actions[-1] == 0:
+            return None
+        if len(actions) in (0, 3):  # nothing but a search, nothing but an answer
+            return 0 * at[None]
+        return torch.stack([torch.zeros_like(at), at if len(actions) == decides_after else 0 * at])
+
+    def kind(actions: Actions) -> str:
+        return "answer" if len(actions) > 1 and actions[-1] == 0 else "search"
+
+    def right(actions: Actions) -> float:
+        return float(len(actions) > 2)
+
+    def score(actions: Actions) -> float:
+        if not knows_the_truth:
+            return {"search": 0.84, "answer": 0.60}[kind(actions)]
+        return right(actions) if kind(actions) == "answer" else float(len(actions) <= 2)
+
+    return Process(logits, score, right, parameter(theta), kind)

@@ -59,6 +59,7 @@ PAPER = {
     "rl.module.aggregate": "group_sum",
     "rl.module.temperature": 1.0,
     "rl.module.credit.statistics": "step",
+    "rl.module.credit.scale": True,
     "rl.module.credit.beta": 0.3,
 }
 OFFICIAL = {
