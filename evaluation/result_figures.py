@@ -40,17 +40,21 @@ def arms(results: Row) -> str | None:
 def sweep(results: Row) -> str | None:
     """Exact match against the number that ends the arms' names, a line for each family of arms, with its seeds.
 
-    Arms without a number are what the families are compared with, such as the policy that all start from.
+    The number ends the experiment's name, or else the stage's. Arms without a number are what the families are compared
+    with, such as the policy that all start from.
     """
     families: dict[str, dict[tuple[str, str], dict[float, dict[int, Row]]]] = {}
     others: dict[str, dict[str, dict[int, Row]]] = {}
+    axes: dict[str, None] = {}
     for (place, arm), by_seed in _by_arm(results["rows"]).items():
         experiment, _, stage = arm.partition(":")
-        family, number = split_number(experiment)
-        if number is None:
+        (family, number), (stem, last) = split_number(experiment), split_number(stage)
+        if number is None and last is None:
             others.setdefault(place, {})[arm] = by_seed
-        else:
-            families.setdefault(place, {}).setdefault((family, stage), {})[number] = by_seed
+            continue
+        axes[f"number after {stem}_" if number is None else shown_name(family)] = None
+        key, value = ((experiment, stem), last) if number is None else ((family, stage), number)
+        families.setdefault(place, {}).setdefault(key, {})[value or 0.0] = by_seed
     panels: dict[str, dict[str, Line]] = {}
     for place, named in families.items():
         ends = sorted(number for numbers in named.values() for number in numbers)
@@ -61,10 +65,7 @@ def sweep(results: Row) -> str | None:
         for (family, stage), numbers in named.items():
             label = f"{shown_name(family)}: {stage}" if several else shown_name(family)
             panels.setdefault(place, {})[label] = _line("em", numbers)
-    if not panels:
-        return None
-    names = dict.fromkeys(shown_name(family) for named in families.values() for family, _ in named)
-    return lines(panels, "Exact match in a sweep", x=", ".join(names), y=EM)
+    return lines(panels, "Exact match in a sweep", x=", ".join(axes), y=EM) if panels else None
 
 
 def by_hops(results: Row) -> str | None:

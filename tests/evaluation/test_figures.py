@@ -75,6 +75,13 @@ def test_families_of_one_stage_need_not_name_it_and_several_do() -> None:
     assert list(panels["toy/dev"]) == ["β: eval", "β: other"]
 
 
+def test_the_number_of_a_sweep_may_end_the_stage_s_name() -> None:
+    rows = [{**row("betas", 0, em), "stage": f"eval_rl_{b}"} for b, em in ((30, 0.6), (0, 0.8))]
+    panels: Any = sweep({"rows": [*rows, {**row("betas", 0, 0.7), "stage": "eval_rft"}]})
+    assert list(panels["toy/dev"]) == ["betas:eval_rft", "betas"]
+    assert (panels["toy/dev"]["betas"].x, panels["toy/dev"]["betas"].by_seed) == ([0, 30], [[80, 60]])
+
+
 def test_results_by_hops_have_a_panel_for_each_measure_that_is_known() -> None:
     rows = [row("one", seed, 0.5 + seed / 10, hops=hops, searches=int(hops) + seed, late=None)
             for hops in ("10", "2") for seed in (0, 1)]  # fmt: skip
