@@ -50,7 +50,7 @@ def measure_groups(runs: Sequence[Sequence[Row]], scorers: Sequence[str], *, see
     A group is `macro`, then each kind of step, then `pooled`. `macro` is the unweighted mean over the kinds that have
     true and untrue steps. On the same resampled questions, `auc_gain` is the difference to the mean log-probability and
     `auc_gain_all` that to `ALL`, the baselines combined: all that can be known of a step without a reward model.
-    Combinations are logistic regressions within a kind, cross-fitted over questions.
+    Combinations are logistic regressions within a kind, cross-fitted over questions, and not fitted anew in resamples.
     The score of the baseline `kind` is the share of true steps of the step's kind among these very steps: with a
     handful of kinds, fitting it elsewhere would change nothing. A step without score ranks last, so leaving out
     difficult ones earns nothing; a scorer without any score has no AUC.

@@ -115,7 +115,7 @@ def test_runs_are_resampled_apart() -> None:
 
 def test_a_run_that_cannot_rank_a_kind_is_left_out_of_it() -> None:
     found = {g["group"]: g for g in measure_groups([ROWS, [step("query", True, 1.0)]], ["prm"], seed=0)}
-    assert found["query"]["scorers"]["prm"]["auc_seeds"] == [0.0]
+    assert found["query"]["scorers"]["prm"]["auc_seeds"] == [0.0, None]
     assert found["query"]["scorers"]["prm"]["auc_seeds_low"] is None
     assert found["query"]["n"] == 5
     assert found["macro"]["n"] == 8
