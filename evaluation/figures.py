@@ -51,9 +51,9 @@ def draw(asked: str, results: Results) -> str:
 
 
 def image(asked: str, path: str) -> str:
-    """The Markdown that shows a figure, with its caption below."""
+    """The Markdown that shows a figure; its caption is the alternative text and the line below."""
     title, _, rest = _CAPTIONS[asked.partition("=")[0]].partition(": ")
-    return f"![{title}]({path})\n\n*{title}: {rest}*"
+    return f"![{title}]({path})\n*{title}: {rest}*"
 
 
 def file_name(asked: str) -> str:

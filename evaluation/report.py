@@ -16,7 +16,7 @@ from evaluation.figures import draw_all
 from evaluation.rankings import rankings
 from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
 from evaluation.stage_changes import changes_table
-from evaluation.step_auc import POOLED
+from evaluation.step_auc import ALL, LOGP, POOLED, POSITION
 from evaluation.step_page import answers, auc_table
 from evaluation.tables import LEGEND, figure, metrics_table
 
@@ -106,11 +106,12 @@ def _page(
 
 
 def _ranking_parts(ranked: Sequence[Row]) -> Iterator[str]:
-    """What each reward model is worth within kinds of step, beside what costs nothing."""
+    """What each reward model is worth within kinds of step, beside what costs nothing; its stage's page has more."""
     for ranking in ranked:
-        within = [group for group in ranking["groups"] if group["group"] != POOLED]
+        within = [group for group in ranking["groups"] if 0 < group["true"] < 1 and group["group"] != POOLED]
         yield from answers(ranking["groups"], ranking["scorers"])
-        yield auc_table(within)
+        if within:
+            yield auc_table(within, [*ranking["scorers"], LOGP, POSITION, ALL])
     yield "AUC of true against untrue steps of unseen questions, with 95 % bootstrap intervals over questions."
 
 

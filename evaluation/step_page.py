@@ -61,10 +61,11 @@ def _least_gain(groups: Sequence[Group], name: str) -> Group:
     return min(known, key=lambda group: group["scorers"][name]["auc_gain"])
 
 
-def auc_table(groups: Sequence[Group]) -> str:
-    """A row a scorer, a column a group."""
+def auc_table(groups: Sequence[Group], scorers: Sequence[str] | None = None) -> str:
+    """A row for each of some scorers, by default all; a column a group."""
     header = [f"{title(g['group'])} (n {g['n']}, {100 * g['true']:.0f} % true)" for g in groups]
-    rows = [[name, *(cell(group, name) for group in groups)] for name in groups[0]["scorers"]] if groups else []
+    names = scorers or (groups[0]["scorers"] if groups else [])
+    rows = [[name, *(cell(group, name) for group in groups)] for name in names]
     return table(["scorer", *header], rows)
 
 

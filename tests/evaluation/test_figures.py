@@ -170,7 +170,7 @@ def test_a_figure_may_be_of_some_arms_and_one_with_nothing_to_show_is_named() ->
 
 def test_files_and_captions_are_named_after_what_was_asked_for() -> None:
     assert file_name("auc=one,two:rank") == "auc-one-two-rank.svg"
-    assert image("sweep=beta_0", "f.svg").startswith("![Exact match by the number that the arms differ in](f.svg)\n\n*")
+    assert image("sweep=beta_0", "f.svg").startswith("![Exact match by the number that the arms differ in](f.svg)\n*")
 
 
 class TestWritten:
