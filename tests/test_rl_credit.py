@@ -1,4 +1,4 @@
-"""REINFORCE++ and groups sampled anew through `train.py`: two ranks step as one, a killed run as an unbroken one."""
+"""REINFORCE++, groups sampled anew, comparison by states: two ranks step as one, a killed run as an unbroken one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ RESAMPLE: dict[str, Any] = {
     "reward": "tests.toy_rl:some_letters",
 }
 REINFORCE_PP: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:reinforce_pp"}}}
+STATE_GAIN: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.process_credit:state_gain"}}}
 
 
 def changed(folder: Path, changes: dict[str, Any], **settings: Any) -> Path:
@@ -45,9 +46,11 @@ def first_gradients(folder: Path, rank: int = 0) -> dict[str, torch.Tensor]:
     return torch.load(folder / "runs" / "gradients" / f"gradients-{rank}-0.pt")
 
 
-@pytest.mark.parametrize("changes", [REINFORCE_PP, RESAMPLE], ids=["reinforce_pp", "resample"])
+@pytest.mark.parametrize(
+    "changes", [REINFORCE_PP, RESAMPLE, STATE_GAIN], ids=["reinforce_pp", "resample", "state_gain"]
+)
 def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Statistics over all ranks in the one, groups replaced by each rank for itself in the other."""
+    """Statistics over all ranks in the first, groups replaced by each rank for itself in the second."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     assert run(config=changed(tmp_path / "one", changes, max_epochs=1)) == 0

@@ -145,7 +145,7 @@ def test_frozen_turns_are_in_no_channel_and_not_among_the_trained_tokens() -> No
     assert row.loss_mask_T.int().tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 1]
 
 
-def test_a_credit_function_reads_rewards_lengths_kinds_and_log_probs() -> None:
+def test_a_credit_function_reads_rewards_lengths_kinds_states_and_log_probs() -> None:
     """Token statistics give the numbers of the released code: two steps of 2 and 4 tokens, one of 3."""
     both = [episode(turn("a", (3, 4)), turn("b", (5, 5, 5, 5))), episode(turn("c", (6, 6, 6)))]
     scored = Scores(
@@ -159,6 +159,11 @@ def test_a_credit_function_reads_rewards_lengths_kinds_and_log_probs() -> None:
     assert inputs.step_lengths_BS is not None
     assert inputs.step_lengths_BS.tolist() == [[2, 4], [3, 0]]
     assert inputs.step_kinds_BS == (("query", "query"), ("query", ""))
+    assert inputs.step_states_BS is not None
+    (first, second), (other, beyond) = inputs.step_states_BS
+    assert first == other, "all episodes begin in the same state"
+    assert second not in (first, beyond)
+    assert beyond == ""
     assert inputs.old_logps_BT is not None
     assert inputs.old_logps_BT.tolist() == [[-1.0] * 6, [-1.0] * 3 + [0.0] * 3]
     assert inputs.values_BT is None

@@ -72,12 +72,18 @@ class Numbers:
 
 def test_shuffled_scores_are_those_of_the_question_at_other_steps() -> None:
     dealt = Shuffled(Numbers()).score([LONG, SHORT, OTHER])
-    kept = [1, 3, 4, 5, 6, 7, 8]  # the second step is out of format and keeps its own
-    assert float(dealt[0][1]) == pytest.approx(0.2)
-    of_question = torch.cat([dealt[0], dealt[1]])[[n - 1 for n in kept]]
-    assert of_question.sort().values.tolist() == pytest.approx([n / 10 for n in kept])
-    assert of_question.tolist() != pytest.approx([n / 10 for n in kept])
+    given = [n / 10 for n in range(1, 9)]
+    of_question = torch.cat([dealt[0], dealt[1]])
+    assert of_question.sort().values.tolist() == pytest.approx(given)
+    assert of_question.tolist() != pytest.approx(given)
     assert sorted(dealt[2].tolist()) == pytest.approx([0.9, 1.0, 1.1]), "another question's scores stay its own"
+
+
+def test_a_step_out_of_format_keeps_its_own_score() -> None:
+    assert [step.valid for step in LONG.steps] == [True, False, True, True, True]
+    for seed in range(5):
+        dealt = Shuffled(Numbers(), seed=seed).score([LONG, SHORT])[0]
+        assert float(dealt[1]) == pytest.approx(0.2)
 
 
 def test_shuffled_scores_are_a_function_of_the_question_s_episodes_and_the_seed() -> None:
