@@ -11,17 +11,23 @@ from filelock import FileLock
 
 from common.files import atomic_write, write_json
 from evaluation.details import details_page
+from evaluation.evidence import stopping_by_hops
+from evaluation.figures import draw_all
+from evaluation.rankings import rankings
 from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
 from evaluation.stage_changes import changes_table
+from evaluation.step_auc import ALL, LOGP, POOLED, POSITION
+from evaluation.step_page import answers, auc_table
 from evaluation.tables import LEGEND, figure, metrics_table
 
 Row = dict[str, Any]
 
+_FIGURES = {"answers": ["hops"], "steps": ["auc", "reliability"]}  # by the part of the report that they stand in
 _MAX_CHARACTERS = 300  # of a step's text in an example
 
 
 def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path], *, question: str = "") -> str:
-    """Write this seed's `results.json`, `report.md` and `details.md` and the experiment's `results.json`.
+    """Write this seed's `results.json`, `report.md`, `details.md`, `figures/` and the experiment's `results.json`.
 
     Returns the headline table. Same artifacts, same bytes: rows of this seed are replaced, those of others kept.
 
@@ -48,8 +54,16 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     title = f"{experiment}, seed {seed}"
     with atomic_write(folder / "details.md") as file:
         file.write(details_page(title, measured, groups, notes, artifacts, folder))
+    ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
+    stopping = [
+        {"experiment": experiment, "seed": seed, "stage": stage} | row
+        for stage, results in evaluations.items()
+        for row in stopping_by_hops(results["groups"])
+    ]
+    drawn = {"rows": measured, "stopping": stopping, "rankings": ranked}
+    figures = {name: list(draw_all(names, drawn, folder / "figures")) for name, names in _FIGURES.items()}
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(title, question, shown, artifacts))
+        file.write(_page(title, question, shown, artifacts, ranked, figures))
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -62,7 +76,14 @@ def _gather(experiment: Path) -> None:
         write_json(experiment / "results.json", {"rows": [row for path in finished for row in read_json(path)["rows"]]})
 
 
-def _page(title: str, question: str, rows: Sequence[Row], artifacts: Mapping[str, Path]) -> str:
+def _page(
+    title: str,
+    question: str,
+    rows: Sequence[Row],
+    artifacts: Mapping[str, Path],
+    ranked: Sequence[Row],
+    figures: Mapping[str, Sequence[str]],
+) -> str:
     parts = [f"# {title}", *([question] if question else [])]
     for name, part in by_dataset(rows).items():
         parts += [f"## Results: {name}", metrics_table({"stage": "stage"}, part)]
@@ -76,9 +97,22 @@ def _page(title: str, question: str, rows: Sequence[Row], artifacts: Mapping[str
             changes,
             "Difference in points; brackets: 95 % bootstrap interval over paired questions, not over seeds.",
         ]
+    parts += figures["answers"]
+    if ranked:
+        parts += ["## Reward model", *_ranking_parts(ranked), *figures["steps"]]
     if examples := list(_examples(rows, artifacts)):
         parts += ["## Episodes", *examples]
     return "\n\n".join(parts) + "\n"
+
+
+def _ranking_parts(ranked: Sequence[Row]) -> Iterator[str]:
+    """What each reward model is worth within kinds of step, beside what costs nothing; its stage's page has more."""
+    for ranking in ranked:
+        within = [group for group in ranking["groups"] if 0 < group["true"] < 1 and group["group"] != POOLED]
+        yield from answers(ranking["groups"], ranking["scorers"])
+        if within:
+            yield auc_table(within, [*ranking["scorers"], LOGP, POSITION, ALL])
+    yield "AUC of true against untrue steps of unseen questions, with 95 % bootstrap intervals over questions."
 
 
 def _examples(rows: Sequence[Row], artifacts: Mapping[str, Path]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import report
+from evaluation.step_auc import BASELINES
 
 
 def answered(number: int, em: float, **more: Any) -> dict[str, Any]:
@@ -41,6 +42,25 @@ def evaluation(
     (folder / "data" / f"predictions-{dataset}-dev.jsonl").write_text(lines)
     manifest = {"commit": commit, "versions": {"torch": "2.13.0"}, "metrics": {"em": em}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def step_ranking(folder: Path, *, right: int, wrong: int = 0, judged: Sequence[str] = ()) -> Path:
+    """An artifact folder of steps of one kind, true and untrue by turns, a question a pair, with scores of `prm`.
+
+    In `right` pairs the score ranks the true step first, in `wrong` ones last; the log-probability ties. `judged` are
+    the artifact folders that it came from.
+    """
+    rows = []
+    for number in range(right + wrong):
+        for valid in (True, False):
+            scores = dict.fromkeys(BASELINES, 0.0) | {"prm": 1.0 if valid == (number < right) else -1.0}
+            rows.append({"id": f"q{number}", "kind": "query", "valid": valid, "scores": scores})
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "data" / "step_ranking.json").write_text("{}")
+    inputs = {name: {"artifact": name} for name in judged}
+    (folder / "manifest.json").write_text(json.dumps({"commit": "c", "versions": {"torch": "2"}, "inputs": inputs}))
     return folder
 
 

@@ -15,6 +15,7 @@ from evaluation import report
 from evaluation.comparison import freeze_seed, write_frozen
 from evaluation.comparison import main as freeze_main
 from evaluation.comparison_page import render as parts_of
+from evaluation.comparison_rows import comparison_rows
 from evaluation.page import main as page_main
 from evaluation.page import render
 from tests.evaluation.fake import answered, evaluation
@@ -162,7 +163,8 @@ def test_one_command_freezes_a_seed_and_one_makes_the_page(tmp_path: Path) -> No
     page_main([str(folder)])
     assert "## [Systems](kept/pages/systems.md)\n\n*Which?*\n\nThe other.\n" in (tmp_path / "kept.md").read_text()
     page = (folder / "pages" / "systems.md").read_text()
-    assert page.startswith("# Systems\n\n*Which?*\n\nThe other.\n\nWhy: luck.\n\n## Systems\n")
+    assert page.startswith("# Systems\n\n*Which?*\n\nThe other.\n\n![Exact match by arm](")
+    assert page.index("\n\nWhy: luck.\n\n## Systems\n") < page.index("| sft ")
     assert "```\ntrain\n```" in page
     assert render(folder)[folder / "pages" / "systems.md"] == page
 
@@ -180,6 +182,19 @@ def test_what_cannot_be_compared_is_one_clear_error(tmp_path: Path) -> None:
     (folder / "seed2.json").write_text((folder / "seed0.json").read_text())
     with pytest.raises(DataError, match=r"seed2\.json is of seed 0, as another file"):
         parts_of(folder)
+
+
+def test_the_page_shows_the_systems_in_a_figure(tmp_path: Path) -> None:
+    folder = frozen(tmp_path)
+    kept = list(comparison_rows(folder))
+    assert [(row["experiment"], row["seed"], row["em"]) for row in kept if row["experiment"] == "other_rl"] == [
+        ("other_rl", 0, 0.75), ("other_rl", 1, 0.5),
+    ]  # fmt: skip
+    assert kept[0]["em_low"] < kept[0]["em"] < kept[0]["em_high"]
+    pages = render(folder.parent)
+    assert "(../figures/systems-arms.svg)" in pages[folder.parent / "pages" / "systems.md"]
+    drawn = pages[folder.parent / "figures" / "systems-arms.svg"]
+    assert [name for name in SYSTEMS if f">{name}</text>" in drawn] == [*SYSTEMS]
 
 
 def test_the_papers_figures_name_their_sources() -> None:

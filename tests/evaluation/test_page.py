@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from evaluation.freeze import main as freeze_main
 from evaluation.page import main as page_main
 from evaluation.page import render
 from evaluation.report import write
-from tests.evaluation.fake import answered, evaluation, run
+from tests.evaluation.fake import answered, evaluation, run, step_ranking
 
 ROOT = Path(__file__).parents[2]
 TITLE = ["--title", "T", "--command", "c"]
@@ -26,8 +27,29 @@ def test_the_committed_pages_are_what_the_committed_results_say() -> None:
     folder = ROOT / "docs" / "results"
     pages = render(folder)
     for path, text in pages.items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m evaluation.page docs/results"
-    assert {folder.with_suffix(".md"), *folder.glob("pages/*")} == pages.keys()
+        committed = path.read_text(encoding="utf-8")
+        same = alike(committed, text) if path.suffix == ".svg" else committed == text
+        assert same, f"{path.name}: run python -m evaluation.page docs/results"
+    assert {folder.with_suffix(".md"), *folder.glob("pages/*"), *folder.glob("figures/*")} == pages.keys()
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two SVGs say and show the same: coordinates may differ in what no eye sees, from processor to processor.
+
+    Names of elements are hashes of such coordinates.
+    """
+    numbers = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+    texts = [re.sub(r'"(url\()?#?[mpC][0-9a-f_]{8,}\)?"', "name", text) for text in (one, other)]
+    first, second = ([float(number) for number in re.findall(numbers, text)] for text in texts)
+    rest = [re.sub(numbers, "0", text) for text in texts]
+    return rest[0] == rest[1] and all(abs(a - b) < 0.01 for a, b in zip(first, second, strict=True))
+
+
+def test_figures_that_differ_in_a_point_or_a_word_are_not_alike() -> None:
+    figure = '<path id="m0123456789" d="M 1.000001 2"/><text>β</text>'
+    assert alike(figure, figure.replace("1.000001", "1.000002").replace("m0123456789", "m9876543210"))
+    assert not alike(figure, figure.replace("1.000001", "1.1"))
+    assert not alike(figure, figure.replace("β", "λ"))
 
 
 def test_every_committed_result_has_an_answer() -> None:
@@ -53,7 +75,9 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "seeds": [0, 1],
         "machine": "an abacus",
         "versions": {"torch": "2.13.0"},
+        "figures": [],
         "stopping": [],
+        "rankings": [],
         "comparisons": [],
         "stages": [
             {"experiment": "exp", "seed": 0, "stage": "eval", "seconds": None, "metrics": {"em": 0.5}},
@@ -114,7 +138,7 @@ def test_each_result_has_a_page_and_a_place_in_the_index(tmp_path: Path) -> None
     lines = [line for line in index.splitlines() if line][2:]
     two = ["## [Two](kept/pages/a.md)", "*Are two better?*", "Yes, by 25 points."]
     assert lines == [*two, "## [One](kept/pages/b.md)"]
-    assert page(folder).startswith("# Two *Are two better?* Yes, by 25 points. Or so. ## Figures Mean over seeds ")
+    assert page(folder).startswith("# Two *Are two better?* Yes, by 25 points. Or so. ## Results Mean over seeds ")
     assert "| toy | dev | eval | 2 | 75.0 ± 35.4 |" in page(folder)
     assert "``` train both ``` Commit abc123; seeds 0, 1; " in page(folder)
     assert "torch 2.13.0" in page(folder)
@@ -156,6 +180,46 @@ def test_stages_that_experiments_share_are_frozen_once(tmp_path: Path) -> None:
         ("two", "eval"),
     ]
     assert stages[0]["metrics"] == {"prm/pair_accuracy": 0.75}
+
+
+def test_figures_are_drawn_beside_the_page_the_first_below_the_answer(tmp_path: Path) -> None:
+    for seed, em in ((0, [1, 0]), (1, [1, 1])):
+        for number in (0, 1):
+            run(tmp_path / "runs", f"beta_{number}", em, seed=seed)
+    arms, folder = [str(tmp_path / "runs" / f"beta_{number}") for number in (0, 1)], tmp_path / "kept"
+    asked = ["--figure", "sweep", "--figure", "arms=beta_1"]
+    freeze_main([*arms, "--out", str(folder / "a.json"), *TITLE, *asked])
+    (folder / "a.md").write_text("A little is best.\n\nOr not.\n")
+    page_main([str(folder)])
+    text = page(folder)
+    first, second = text.index("(../figures/a-sweep.svg)"), text.index("(../figures/a-arms-beta_1.svg)")
+    assert text.index("A little is best.") < first < text.index("Or not.") < second < text.index("## Results")
+    drawn = {path.name: path.read_text() for path in (folder / "figures").iterdir()}
+    assert drawn.keys() == {"a-sweep.svg", "a-arms-beta_1.svg"}
+    assert ">β</text>" in drawn["a-sweep.svg"]
+    assert ">beta_1:eval</text>" in drawn["a-arms-beta_1.svg"]
+    assert ">beta_0:eval</text>" not in drawn["a-arms-beta_1.svg"]
+
+
+def test_a_figure_that_the_runs_hold_nothing_for_is_refused_when_they_are_frozen(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    with pytest.raises(SystemExit, match=r"^error: the results hold nothing for the figure 'auc'[^\n]*$"):
+        freeze_main([str(tmp_path / "exp"), "--out", str(tmp_path / "a.json"), *TITLE, "--figure", "auc"])
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_runs_that_rank_steps_alone_have_a_page_too(tmp_path: Path) -> None:
+    for seed, wrong in ((0, 0), (1, 2)):
+        write(tmp_path, "exp", seed, {"rank": step_ranking(tmp_path / f"rank{seed}", right=2, wrong=wrong)})
+    asked = ["--figure", "auc", "--figure", "reliability"]
+    freeze_main([str(tmp_path / "exp"), "--out", str(tmp_path / "kept" / "a.json"), *TITLE, *asked])
+    kept = json.loads((tmp_path / "kept" / "a.json").read_text())
+    assert kept["seeds"] == [0, 1]
+    assert kept["commit"] == "c"
+    text = page(tmp_path / "kept")
+    assert "| exp | – | 0, 1 | 0.750 [" in text
+    assert "## Results" not in text
+    assert text.index("(../figures/a-auc.svg)") < text.index("## Ranking of true and untrue steps")
 
 
 def test_a_file_that_was_not_made_by_freezing_is_named(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from common.errors import DataError
 from evaluation.report import write
-from tests.evaluation.fake import answered, evaluation, run
+from tests.evaluation.fake import answered, evaluation, run, step_ranking
 
 KEYS = [
     *("experiment", "seed", "stage", "dataset", "split", "n", "em", "em_low", "em_high", "f1", "f1_low", "f1_high"),
@@ -148,6 +149,25 @@ def test_an_example_cannot_break_out_of_its_block_or_fill_the_page(tmp_path: Pat
     (line,) = [line for line in report.splitlines() if "Heading" in line]
     assert line.startswith("    Question: ``` # Heading")
     assert len(line) < 330
+
+
+def test_a_reward_model_is_shown_within_kinds_of_step_with_figures(tmp_path: Path) -> None:
+    ranked = step_ranking(tmp_path / "store" / "rank-1", right=3, wrong=1)
+    groups = [
+        {"dataset": "toy", "split": "dev", "n": 1, "em": em, "group": f"hops={h}"} for h, em in ((1, 1.0), (2, 0.5))
+    ]
+    judged = evaluation(tmp_path / "store" / "eval-1", [answered(0, 1)], groups=groups)
+    write(tmp_path, "exp", 0, {"rank": ranked, "eval": judged})
+    folder = tmp_path / "exp" / "seed0"
+    text = (folder / "report.md").read_text()
+    section = text[text.index("## Reward model") : text.index("## Episodes")]
+    # true steps score 1, 1, 1, -1 and untrue ones -1, -1, -1, 1: (3 * 3.5 + 1.5) of 16 pairs
+    assert "`prm` ranks true above untrue steps with an AUC of 0.750 [" in section
+    assert "+0.250 [" in section
+    assert "| prm " in section
+    images = re.findall(r"\]\((figures/[^)]*)\)", text)
+    assert images == ["figures/hops.svg", "figures/auc.svg", "figures/reliability.svg"]
+    assert all((folder / path).read_text().startswith("<?xml") for path in images)
 
 
 def test_same_artifacts_same_bytes(tmp_path: Path) -> None:

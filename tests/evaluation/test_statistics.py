@@ -15,6 +15,7 @@ from evaluation.statistics import (
     holm,
     paired_bootstrap,
     paired_t_test,
+    seeds_interval,
 )
 
 NAN = float("nan")
@@ -172,3 +173,10 @@ def test_spread_across_seeds_is_of_the_seeds_own_means() -> None:
     mean, sd = across_seeds([[1, 0]])
     assert mean == 0.5
     assert math.isnan(sd)
+
+
+def test_the_interval_over_seeds_is_student_s() -> None:
+    # mean 2, standard error 1 / sqrt(3); the 97.5 % quantile of t with two degrees of freedom is 4.3027
+    assert seeds_interval([1, 2, 3]) == pytest.approx((2 - 4.3027 / math.sqrt(3), 2 + 4.3027 / math.sqrt(3)), abs=1e-4)
+    assert seeds_interval([1, NAN, 1]) == (1, 1)
+    assert all(math.isnan(bound) for bound in seeds_interval([1]))

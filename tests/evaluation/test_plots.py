@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from evaluation.plots import Dot, Line, dots, lines
+
+
+def points(text: str) -> list[tuple[float, float]]:
+    """Where the centres of a figure's points are, in the order drawn: right and down are positive."""
+    groups = re.findall(r'<g id="PathCollection_\d+">(.*?)</g>\n   </g>', text, re.DOTALL)
+    uses = [re.search(r' x="([\d.]+)" y="([\d.]+)"', group) for group in groups]
+    return [(float(use[1]), float(use[2])) for use in uses if use]
+
+
+def test_the_mean_is_over_the_seeds_that_have_a_value() -> None:
+    line = Line([1, 2, 3], [[1.0, math.nan, math.nan], [3.0, 5.0, math.nan]])
+    assert line.mean[:2] == [2, 5]
+    assert math.isnan(line.mean[2])
+
+
+def test_a_figure_is_the_same_text_whenever_it_is_drawn_and_another_where_a_value_differs() -> None:
+    def drawn(value: float) -> str:
+        return dots({"panel": {"arm": Dot(value, 0.4, 0.8, [0.5, value])}}, "Title", axis="AUC")
+
+    assert drawn(0.6) == drawn(0.6)
+    assert drawn(0.6) != drawn(0.7)
+    assert "<dc:date>" not in drawn(0.6)
+
+
+def test_text_stays_text_and_names_panels_rows_and_what_is_compared() -> None:
+    text = dots({"one": {"arm a": Dot(0.6, beside={"log": 0.5})}, "two": {"arm b": Dot(0.7)}}, "T", axis="AUC")
+    for word in ("one", "two", "arm a", "arm b", "AUC", "log"):
+        assert f">{word}</text>" in text, word
+
+
+def test_a_higher_value_is_further_right_and_rows_come_in_order() -> None:
+    text = dots({"p": {"first": Dot(0.25), "second": Dot(0.75)}}, "T", axis="x", limits=(0, 1))
+    first, second = points(text)
+    assert first[0] < second[0]
+    assert first[1] < second[1], "the first row is on top"
+    third = points(dots({"p": {"first": Dot(0.5)}}, "T", axis="x", limits=(0, 1)))[0]
+    assert first[0] < third[0] < second[0]
+
+
+def test_lines_show_every_seed_and_references_show_none() -> None:
+    line = {"arm": Line([0, 1], [[0.2, 0.4], [0.6, 0.8], [0.7, 0.9]])}
+    alone = lines({"p": line}, "T", x="x", y="y")
+    # paths with a line style of their own: three seeds and their mean
+    assert len(re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path', alone)) == 4 + grid(alone)
+    more = lines({"p": {**line, "start": Line([0, 1], [[0.1, 0.1], [0.3, 0.3]], reference=True)}}, "T", x="x", y="y")
+    assert len(re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path', more)) == 5 + grid(more)
+
+
+def grid(text: str) -> int:
+    return len(re.findall(r"stroke: #e5e5e5", text))
+
+
+def test_the_area_of_a_point_shows_its_weight() -> None:
+    text = lines({"p": {"arm": Line([0, 1], [[0.2, 0.4]], sizes=[1, 9])}}, "T", x="x", y="y")
+    outlines = re.findall(r'<path d="(M[^"]*z\n)" clip-path', text)
+    widths = [max(xs) - min(xs) for xs in ([float(x) for x in re.findall(r"([\d.]+) [\d.]+\n", o)] for o in outlines)]
+    # areas of 4 + 60/9 and 4 + 60 square points
+    assert len(widths) == 2
+    assert (widths[1] / widths[0]) ** 2 == pytest.approx(64 / (4 + 60 / 9), rel=0.01)
