@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -20,6 +20,59 @@ log = logging.getLogger(__name__)
 
 Item = list[LabelledSequence]  # sequences of one question
 _Labels = tuple[ScoredSequence, tuple[tuple[str, float], ...]]  # a sequence, and kind and label of each position
+
+
+class Items:
+    """Makes items of labelled episodes, and numbers their steps and groups.
+
+    Args:
+        max_tokens: of an item.
+
+    Attributes:
+        steps, groups: how many there are so far.
+        too_long: sequences left out so far.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self.steps = self.groups = self.too_long = 0
+
+    def of_question(self, labelled: Iterable[LabelledEpisode]) -> list[Item]:
+        """What is labelled of one question, in parts of at most `max_tokens`, in its order."""
+        parts: list[list[_Labels]] = []
+        for sequence, labels in (one for episode in labelled for one in _kinds_and_labels(episode)):
+            if len(sequence) > self.max_tokens:
+                self.too_long += 1
+            elif parts and sum(len(other) for other, _ in parts[-1]) + len(sequence) <= self.max_tokens:
+                parts[-1].append((sequence, labels))
+            else:
+                parts.append([(sequence, labels)])
+        return [self._item(part) for part in parts]
+
+    def _item(self, part: Sequence[_Labels]) -> Item:
+        kinds = sorted({kind for _, labels in part for kind, _ in labels})
+        item: Item = []
+        for sequence, labels in part:
+            groups = tuple(self.groups + kinds.index(kind) for kind, _ in labels)
+            numbers = tuple(range(self.steps, self.steps + len(labels)))
+            item.append(LabelledSequence(sequence, tuple(label for _, label in labels), groups, numbers))
+            self.steps += len(labels)
+        self.groups += len(kinds)
+        return item
+
+
+def collate_items(items: Sequence[Item]) -> LabelBatch:
+    """Items as one batch."""
+    return collate_labelled([sequence for item in items for sequence in item])
+
+
+def _kinds_and_labels(labelled: LabelledEpisode) -> list[_Labels]:
+    """The sequences of an episode with the kind and the label of each position."""
+    steps = labelled.episode.steps
+    return [
+        (sequence, tuple((steps[place].kind, labelled.labels[place] or 0.0) for place in places))
+        for sequence, places in labelled_positions(labelled)
+    ]
 
 
 class LabelData(LightningDataModule):
@@ -68,20 +121,15 @@ class LabelData(LightningDataModule):
         accumulate(self.trainer, self.batch_size, self.micro_batch)
         if self.train:
             return
-        too_long = steps = groups = 0
+        items = Items(self.max_tokens)
         for path in self.paths:
             rows = (labelled_from_row(row, where) for where, row in numbered_rows(path))
             for question, labelled in groupby(rows, key=lambda one: one.episode.question.id):
                 place = stable_hash(self.seed, "validation", question) / 2**63
-                part = self.held_out if place < self.validation else self.train
-                found = [one for episode in labelled for one in _kinds_and_labels(episode)]
-                too_long += sum(len(sequence) > self.max_tokens for sequence, _ in found)
-                for parts in self._cut([one for one in found if len(one[0]) <= self.max_tokens]):
-                    item, steps, groups = _item(parts, steps, groups)
-                    part.append(item)
+                (self.held_out if place < self.validation else self.train).extend(items.of_question(labelled))
         where = ", ".join(map(str, self.paths))
-        if too_long:
-            log.warning("%s: %d sequences of more than %d tokens left out", where, too_long, self.max_tokens)
+        if items.too_long:
+            log.warning("%s: %d sequences of more than %d tokens left out", where, items.too_long, self.max_tokens)
         if not self.train:
             raise DataError(
                 f"{where}: no labelled step to train on is left; search more questions, or look at the judge"
@@ -93,46 +141,13 @@ class LabelData(LightningDataModule):
     def val_dataloader(self) -> Batches[Item, LabelBatch] | list[LabelBatch]:
         return self._batches(self.held_out, shuffle=False) if self.held_out else []
 
-    def _cut(self, sequences: Sequence[_Labels]) -> Iterator[list[_Labels]]:
-        """The sequences of a question in parts of at most `max_tokens`, in their order."""
-        part: list[_Labels] = []
-        for one in sequences:
-            if part and sum(len(sequence) for sequence, _ in part) + len(one[0]) > self.max_tokens:
-                yield part
-                part = []
-            part.append(one)
-        if part:
-            yield part
-
     def _batches(self, items: list[Item], *, shuffle: bool) -> Batches[Item, LabelBatch]:
         return Batches.of(
             self.trainer,
             items,
-            lambda batch: collate_labelled([sequence for item in batch for sequence in item]),
+            collate_items,
             batch_size=self.micro_batch,
             seed=self.seed,
             lengths=[sum(map(len, item)) for item in items],
             shuffle=shuffle,
         )
-
-
-def _kinds_and_labels(labelled: LabelledEpisode) -> list[_Labels]:
-    """The sequences of an episode with the kind and the label of each position."""
-    steps = labelled.episode.steps
-    return [
-        (sequence, tuple((steps[place].kind, labelled.labels[place] or 0.0) for place in places))
-        for sequence, places in labelled_positions(labelled)
-    ]
-
-
-def _item(parts: Sequence[_Labels], steps: int, groups: int) -> tuple[Item, int, int]:
-    """The sequences with their labels, and how many steps and groups there are so far."""
-    kinds = sorted({kind for _, labels in parts for kind, _ in labels})
-    item: Item = []
-    for sequence, labels in parts:
-        own = tuple(groups + kinds.index(kind) for kind, _ in labels)
-        item.append(
-            LabelledSequence(sequence, tuple(label for _, label in labels), own, (*range(steps, steps + len(labels)),))
-        )
-        steps += len(labels)
-    return item, steps, groups + len(kinds)

@@ -81,13 +81,19 @@ class Knows:
         return [None if text == "unknown" else {"Ada": 1.0, "Eve": 0.5}.get(text, 0.0) for text in texts]
 
 
-def write_labels(folder: Path, protocol: ProRAG, questions: int) -> Path:
+def labelled_queries(protocol: ProRAG, questions: range) -> list[LabelledEpisode]:
     """Labelled queries of some questions, four each: those about good things are right."""
     rows = []
-    for number in range(questions):
+    for number in questions:
         for place, word in enumerate(("good", "bad", "good", "bad")):
             says = [query(f"{word} {number} {place}?")]
             episode = played(protocol, says, identity=f"q{number}", text=f"What of {number}?")
             rows.append(LabelledEpisode(episode, (float(word == "good"),)))
-    write_rows(folder / "data" / "labels.jsonl", map(labelled_to_row, rows))
+    return rows
+
+
+def write_labels(folder: Path, protocol: ProRAG, questions: int) -> Path:
+    """`labelled_queries` as a stage folder."""
+    rows = map(labelled_to_row, labelled_queries(protocol, range(questions)))
+    write_rows(folder / "data" / "labels.jsonl", rows)
     return folder

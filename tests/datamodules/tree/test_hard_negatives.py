@@ -8,7 +8,15 @@ from envs.protocols.prorag import ProRAG, step_kind
 from envs.types import Episode
 from tests.labelled import path
 
-STEPS = ("query Who?", "subanswer Ada", "query Which?", "subanswer Eve", "query Where?", "subanswer Rome", "answer Rome")
+STEPS = (
+    "query Who?",
+    "subanswer Ada",
+    "query Which?",
+    "subanswer Eve",
+    "query Where?",
+    "subanswer Rome",
+    "answer Rome",
+)
 
 
 def ends(episodes: list[Episode]) -> list[tuple[int, str]]:
@@ -26,8 +34,10 @@ def test_a_true_claim_is_made_of_the_wrong_hop_in_the_policy_s_own_words(protoco
     assert all(one.turns[:-1] == path(protocol, *STEPS).turns[: len(one.turns) - 1] for one in made)
     for one in made:
         last = one.turns[-1]
-        assert step_kind(last.text) == "subanswer" and one.steps[-1].claim == last.action.text
-        assert protocol.codec.decode(last.action_ids) == last.text and one.status is None
+        assert step_kind(last.text) == "subanswer"
+        assert one.steps[-1].claim == last.action.text
+        assert protocol.codec.decode(last.action_ids) == last.text
+        assert one.status is None
 
 
 def test_the_answer_comes_before_a_search_that_is_still_to_be_made(protocol: ProRAG) -> None:
@@ -40,7 +50,8 @@ def test_the_answer_comes_before_a_search_that_is_still_to_be_made(protocol: Pro
 
 def test_a_path_with_one_claim_has_none(protocol: ProRAG) -> None:
     short = path(protocol, "query Who?", "subanswer Ada", "answer Ada")
-    assert not list(wrong_hops(short, protocol)) and not list(early_answers(short, protocol))
+    assert not list(wrong_hops(short, protocol))
+    assert not list(early_answers(short, protocol))
     same = path(protocol, "query Who?", "subanswer Ada", "query Which?", "subanswer Ada", "answer Ada")
     assert not list(wrong_hops(same, protocol)), "the same claim of another search is the claim itself"
 
@@ -51,7 +62,8 @@ def test_each_question_gets_as_many_as_it_should_by_hash(protocol: ProRAG) -> No
     assert [len(two), len(four), len(MadeUp(9, 9)(paths, protocol, seed=1))] == [2, 4, 6 + 2]
     assert ends(four)[:2] == ends(two)
     assert {one.turns[-1].uid for one in two} != {one.turns[-1].uid for one in MadeUp(2, 0)(paths, protocol, seed=2)}
-    assert all(map(MadeUp.made, (one.turns[-1] for one in four))) and not MadeUp.made(paths[0].turns[-1])
+    assert all(map(MadeUp.made, (one.turns[-1] for one in four)))
+    assert not MadeUp.made(paths[0].turns[-1])
 
 
 def test_none_at_all_is_refused() -> None:

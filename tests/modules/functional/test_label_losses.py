@@ -36,7 +36,8 @@ def test_a_group_with_nothing_to_compare_costs_nothing_and_has_a_gradient_of_not
     loss = group_ranking_nll(scores, torch.tensor([1.0, 0.8]), torch.tensor([0, 0]))
     loss.backward()
     assert float(loss.detach()) == 0
-    assert scores.grad is not None and scores.grad.tolist() == [0, 0]
+    assert scores.grad is not None
+    assert scores.grad.tolist() == [0, 0]
 
 
 def test_both_losses_add_up_with_their_weights() -> None:

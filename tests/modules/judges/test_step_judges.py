@@ -58,7 +58,8 @@ def claims(protocol: ProRAG, count: int, claim: str = "Ada") -> list[Candidate]:
 def test_a_step_is_worth_the_share_of_right_answers_that_follow_it(protocol: ProRAG) -> None:
     judge = valued(protocol, rollouts=8)
     right = [label for label in judge.label(claims(protocol, 40)) if label is not None]
-    assert len(right) == 40 and all((8 * label).is_integer() for label in right)
+    assert len(right) == 40
+    assert all((8 * label).is_integer() for label in right)
     assert 0.15 < sum(right) / 40 < 0.35, "a quarter of the rollouts are right"
     assert judge.label(claims(protocol, 3, "Bob")) == [0, 0, 0]
     assert judge.counts[tokens_of("policy")] == 43 * 8 * len(protocol.codec.control(final("Ada")))
@@ -66,7 +67,8 @@ def test_a_step_is_worth_the_share_of_right_answers_that_follow_it(protocol: Pro
 
 def test_the_hard_estimate_asks_whether_any_is_right(protocol: ProRAG) -> None:
     soft, hard = (valued(protocol, rollouts=4, estimate=kind).label(claims(protocol, 20)) for kind in ("soft", "hard"))
-    assert {*hard} == {0.0, 1.0} and [float(label > 0) for label in soft if label is not None] == hard
+    assert {*hard} == {0.0, 1.0}
+    assert [float(label > 0) for label in soft if label is not None] == hard
 
 
 def test_a_label_does_not_depend_on_what_is_labelled_beside_it_nor_on_a_second_call(protocol: ProRAG) -> None:
@@ -150,7 +152,7 @@ def test_a_judge_that_cannot_answer_is_named(protocol: ProRAG) -> None:
         NoisyJudge(ValueGap(), rate=0.1).label(steps)
     with pytest.raises(ConfigError, match="Knows labels single steps"):
         NoisyJudge(Knows(), rate=0.1).compare([steps])
-    with pytest.raises(ConfigError, match="rate 1.5"):
+    with pytest.raises(ConfigError, match="rate 1"):
         NoisyJudge(Knows(), rate=1.5)
 
 
