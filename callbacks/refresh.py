@@ -124,7 +124,7 @@ class RewardModelRefresh(Callback):
         model, head = self.reward_model.policy.model, self.reward_model.head
         return {
             "counts": dict(self.counts),
-            "model": {name: value for name, value in model.named_parameters() if value.requires_grad},
+            "model": {name: value.detach() for name, value in model.named_parameters() if value.requires_grad},
             "head": head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }

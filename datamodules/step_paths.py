@@ -30,7 +30,8 @@ def question_paths(folder: Path, protocol: Protocol, use: Use) -> Iterator[list[
         DataError: a file is missing, or a row is malformed.
     """
     episodes = (episode_from_row(row, where) for where, row in numbered_rows(folder / "data" / "episodes.jsonl"))
-    played = ((id_, list(group)) for id_, group in groupby(episodes, key=lambda episode: episode.question.id))
+    begun = (episode for episode in episodes if episode.turns)  # of a prompt that leaves no room there is no step
+    played = ((id_, list(group)) for id_, group in groupby(begun, key=lambda episode: episode.question.id))
     if use == "rollouts":
         yield from (group for _, group in played)
         return

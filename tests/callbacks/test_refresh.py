@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,28 +16,11 @@ from common.accounts import JUDGED_STEPS
 from common.errors import ConfigError
 from envs.siblings import Candidate
 from modules.label_prm import LossWeights
-from modules.reward_model import RewardModel, load_reward_model, untrained_reward_model
+from modules.reward_model import RewardModel, load_reward_model
 from modules.rewards.process import process
 from modules.rewards.terms import Term
-from tests.toy_rl import TERMS, learn, small_policy
-
-
-def reward_model() -> RewardModel:
-    """Over the small tokenizer; it starts with equal scores."""
-    return untrained_reward_model(small_policy(3), read_at="action")
-
-
-class FirstToken:
-    """Right is a step whose first token is one of the eight first of seventeen."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.asked: list[str] = []
-
-    def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
-        self.asked += [candidate.episode.turns[-1].uid for candidate in candidates]
-        self.counts["account/judge_calls"] += len(candidates)
-        return [float(candidate.episode.turns[-1].action_ids[0] < 8) for candidate in candidates]
+from tests.toy_refresh import FirstToken, RefreshInAnyFormat, reward_model
+from tests.toy_rl import TERMS, learn
 
 
 class Scores(Callback):
@@ -51,17 +33,11 @@ class Scores(Callback):
         self.moved.append(bool(self.scorer.head.linear.weight.any()))
 
 
-@pytest.fixture(autouse=True)
-def steps_in_any_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random policy hardly ever keeps to the format."""
-    monkeypatch.setattr("datamodules.step_paths.can_be_judged", lambda episode: True)
-
-
 def run(
     folder: Path, *, iterations: int = 4, **settings: Any
 ) -> tuple[RewardModelRefresh, FirstToken, dict[str, Any], Any]:
     scorer, judge = reward_model(), FirstToken()
-    refresh = RewardModelRefresh(scorer, judge, **({"lr": 3e-2, "every": 2, "updates": 2} | settings))
+    refresh = RefreshInAnyFormat(scorer, judge, **({"lr": 3e-2, "every": 2, "updates": 2} | settings))
     scores = Scores(scorer)
     rewards = TERMS | {"prm": Term(partial(process, scorer=scorer), level="step")}
     _, watch, metrics = learn(folder, iterations=iterations, rewards=rewards, callbacks=[refresh, scores])
@@ -126,7 +102,7 @@ def test_a_judge_without_an_opinion_changes_nothing(tmp_path: Path) -> None:
         def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
             return [None] * len(candidates)
 
-    refresh = RewardModelRefresh(scorer, Silent(), lr=1.0, every=1)
+    refresh = RefreshInAnyFormat(scorer, Silent(), lr=1.0, every=1)
     _, _, metrics = learn(tmp_path, iterations=1, callbacks=[refresh])
     assert not scorer.head.linear.weight.any()
     assert "refresh/loss" not in metrics

@@ -11,10 +11,10 @@ import pytest
 from common.accounts import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules import tree_search
+from datamodules.records import episode_from_row, read_rows
 from datamodules.tree.node import Tree
 from datamodules.tree.selection import AllAtOnce, Puct
 from datamodules.tree.values import AnswerScore, DiscountedMean
-from datamodules.records import episode_from_row, read_rows
 from datamodules.tree_search import TreeSearch, read_trees
 from envs.protocols.prorag import ProRAG
 from envs.requests import Request
