@@ -27,7 +27,7 @@ def refreshed(folder: Path, **changes: Any) -> Path:
     scorer = {"target": "modules.reward_model:load_reward_model", "model": str(folder / "prm"), "device": "cpu"}
     process = {"target": "modules.rewards.process:process", "scorer": scorer}
     callbacks["rollout"]["rewards"]["prm"] = {"weight": 1.0, "level": "step", "reward": process}
-    judge = {"target": "tests.toy_refresh:FirstToken"}
+    judge = {"target": "tests.toy_refresh:EvenEnd"}
     refresh = {"target": "tests.toy_refresh:RefreshInAnyFormat", "reward_model": scorer, "judge": judge, "lr": 1e-2}
     callbacks["refresh"] = refresh | {"every": 1}
     path.write_text(yaml.safe_dump(content))

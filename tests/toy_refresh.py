@@ -26,8 +26,8 @@ def save_reward_model(folder: Path) -> None:
     reward_model().save(folder)
 
 
-class FirstToken:
-    """Right is a step whose first token is one of the eight first of seventeen."""
+class EvenEnd:
+    """Right is a step whose last token has an even number."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -36,7 +36,7 @@ class FirstToken:
     def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
         self.asked += [candidate.episode.turns[-1].uid for candidate in candidates]
         self.counts["account/judge_calls"] += len(candidates)
-        return [float(candidate.episode.turns[-1].action_ids[0] < 8) for candidate in candidates]
+        return [float(candidate.episode.turns[-1].action_ids[-1] % 2 == 0) for candidate in candidates]
 
 
 class RefreshInAnyFormat(RewardModelRefresh):

@@ -19,7 +19,7 @@ from modules.label_prm import LossWeights
 from modules.reward_model import RewardModel, load_reward_model
 from modules.rewards.process import process
 from modules.rewards.terms import Term
-from tests.toy_refresh import FirstToken, RefreshInAnyFormat, reward_model
+from tests.toy_refresh import EvenEnd, RefreshInAnyFormat, reward_model
 from tests.toy_rl import TERMS, learn
 
 
@@ -35,8 +35,8 @@ class Scores(Callback):
 
 def run(
     folder: Path, *, iterations: int = 4, **settings: Any
-) -> tuple[RewardModelRefresh, FirstToken, dict[str, Any], Any]:
-    scorer, judge = reward_model(), FirstToken()
+) -> tuple[RewardModelRefresh, EvenEnd, dict[str, Any], Any]:
+    scorer, judge = reward_model(), EvenEnd()
     refresh = RefreshInAnyFormat(scorer, judge, **({"lr": 3e-2, "every": 2, "updates": 2} | settings))
     scores = Scores(scorer)
     rewards = TERMS | {"prm": Term(partial(process, scorer=scorer), level="step")}
@@ -54,8 +54,8 @@ def test_it_learns_every_few_iterations_and_the_next_one_scores_with_it(tmp_path
 
 
 def test_it_learns_what_the_judge_says(tmp_path: Path) -> None:
-    refresh, _, metrics, _ = run(tmp_path, iterations=2, updates=40)
-    again = run(tmp_path / "again", iterations=4, updates=40)[2]
+    refresh, _, metrics, _ = run(tmp_path, iterations=2, updates=20, lr=1e-2)
+    again = run(tmp_path / "again", iterations=4, updates=20, lr=1e-2)[2]
     assert metrics["refresh/loss"] == pytest.approx(2 * 0.6931, abs=0.35), "log 2 and the ranking of equal scores"
     assert again["refresh/loss"] < 0.8 * metrics["refresh/loss"], "on rollouts that it has not seen"
     assert again["refresh/accuracy"] > 0.8
@@ -79,7 +79,7 @@ def test_what_is_read_back_goes_on_as_what_was_saved(tmp_path: Path) -> None:
     """The state after one refresh, loaded into another callback: the same model and the same next step."""
     first, _, _, (_, _watch) = run(tmp_path, iterations=2)
     state = torch.load(_saved(first.state_dict(), tmp_path / "state.pt"), weights_only=True)
-    other = RewardModelRefresh(reward_model(), FirstToken(), lr=3e-2)
+    other = RewardModelRefresh(reward_model(), EvenEnd(), lr=3e-2)
     other.load_state_dict(state)
     assert other.counts == first.counts
     for callback in (first, other):
@@ -98,7 +98,7 @@ def _saved(state: dict[str, Any], path: Path) -> Path:
 def test_a_judge_without_an_opinion_changes_nothing(tmp_path: Path) -> None:
     scorer = reward_model()
 
-    class Silent(FirstToken):
+    class Silent(EvenEnd):
         def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
             return [None] * len(candidates)
 
@@ -112,7 +112,7 @@ def test_a_judge_without_an_opinion_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [{"every": 0}, {"updates": 0}, {"episodes": 0}, {"lr": 0.0}, {"clip": 0.0}])
 def test_a_setting_out_of_range_is_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
-        RewardModelRefresh(reward_model(), FirstToken(), **({"lr": 1e-3} | setting))
+        RewardModelRefresh(reward_model(), EvenEnd(), **({"lr": 1e-3} | setting))
 
 
 def test_weights_that_mean_nothing_are_refused() -> None:
