@@ -58,7 +58,8 @@ class StepLabels:
     ) -> None:
         if unit < 1 or (most is not None and most < 1):
             raise ConfigError(f"unit {unit}, most {most}: each must be at least 1")
-        self.path, self.protocol, self.judge, self.use = Path(path), protocol, judge, use
+        self.path, self.protocol, self.judge = Path(path), protocol, judge
+        self.use: Use = use
         self.most, self.made_up, self.unit = most, hard_negatives, unit
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:

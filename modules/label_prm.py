@@ -102,7 +102,7 @@ class LabelPRM(RewardTraining):
 
     def measure(self, rows_NC: Tensor) -> dict[str, Tensor]:
         _, scores_P, labels_P, groups_P = rows_NC.T
-        better_N, worse_N = group_pairs(labels_P, groups_P.long(), min_gap=self.weights.min_gap)
+        better_N, worse_N, _ = group_pairs(labels_P, groups_P.long(), min_gap=self.weights.min_gap)
         accuracy = (scores_P[better_N] > scores_P[worse_N]).float().mean()
         loss = self.weights.loss(scores_P, labels_P, groups_P.long()) / len(scores_P)
         return {"val_loss": loss, "prm/pair_accuracy": accuracy}

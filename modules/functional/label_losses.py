@@ -16,18 +16,31 @@ def label_nll(scores_P: Tensor, labels_P: Tensor) -> Tensor:
     return F.softplus(scores_P) - labels_P * scores_P
 
 
-def group_pairs(labels_P: Tensor, groups_P: Tensor, *, min_gap: float) -> tuple[Tensor, Tensor]:
-    """`[N]` int64 each: positions (better, worse) of all pairs of a group whose labels differ by at least `min_gap`."""
-    gap_PP = labels_P[:, None] - labels_P[None, :]
-    better, worse = ((gap_PP >= min_gap) & (groups_P[:, None] == groups_P[None, :])).nonzero(as_tuple=True)
-    return better, worse
+def group_pairs(labels_P: Tensor, groups_P: Tensor, *, min_gap: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions (better, worse) `[N]` int64 of all pairs of a group whose labels differ by at least `min_gap`.
+
+    With them the weight of each pair, `[N]` float32: the labels of its group over the pairs of its group.
+    """
+    members: dict[int, list[int]] = {}
+    for place, group in enumerate(groups_P.tolist()):
+        members.setdefault(group, []).append(place)
+    better: list[Tensor] = [groups_P.new_zeros(0)]
+    worse, weights = list(better), [labels_P.new_zeros(0, dtype=torch.float32)]
+    for own in members.values():
+        own_K = groups_P.new_tensor(own)
+        gap_KK = labels_P[own_K][:, None] - labels_P[own_K][None, :]
+        first_N, second_N = (gap_KK >= min_gap).nonzero(as_tuple=True)
+        better.append(own_K[first_N])
+        worse.append(own_K[second_N])
+        weights.append(weights[0].new_full((len(first_N),), len(own) / max(len(first_N), 1)))
+    return torch.cat(better), torch.cat(worse), torch.cat(weights)
 
 
 def group_ranking_nll(scores_P: Tensor, labels_P: Tensor, groups_P: Tensor, *, min_gap: float = 0.5) -> Tensor:
     """Sum over groups of (labels of the group) · (mean of -log sigmoid(better - worse) over its pairs), a scalar.
 
     A pair is two steps of one group whose labels differ by at least `min_gap` > 0, whatever their histories. The mean
-    over the pairs of a group times its steps keeps a group of many steps, whose pairs grow with the square of their
+    over the pairs of a group times its labels keeps a group of many steps, whose pairs grow with the square of their
     number, from outweighing all others. Source of the loss of a pair: ProRAG Eq 4 (Bradley-Terry).
 
     Args:
@@ -35,13 +48,7 @@ def group_ranking_nll(scores_P: Tensor, labels_P: Tensor, groups_P: Tensor, *, m
         labels_P: `[P]`, in [0, 1].
         groups_P: `[P]` int64, the group of each step.
     """
-    better_N, worse_N = group_pairs(labels_P, groups_P, min_gap=min_gap)
-    if not len(better_N):
-        return scores_P.sum() * 0.0
-    own_P: Tensor = torch.unique(groups_P, return_inverse=True)[1]
-    steps_G = torch.bincount(own_P)
-    pairs_G = torch.bincount(own_P[better_N], minlength=len(steps_G)).clamp(min=1)
-    weights_N = (steps_G / pairs_G)[own_P[better_N]].to(scores_P.dtype)
+    better_N, worse_N, weights_N = group_pairs(labels_P, groups_P, min_gap=min_gap)
     return -(weights_N * F.logsigmoid(scores_P[better_N] - scores_P[worse_N])).sum()
 
 

@@ -19,8 +19,9 @@ def test_a_label_is_the_share_of_right_ones() -> None:
 
 def test_pairs_are_of_one_group_and_far_enough_apart() -> None:
     labels = torch.tensor([1.0, 0.0, 0.6, 1.0, 0.0])
-    better, worse = group_pairs(labels, torch.tensor([7, 7, 7, 9, 9]), min_gap=0.5)
+    better, worse, weights = group_pairs(labels, torch.tensor([7, 7, 7, 9, 9]), min_gap=0.5)
     assert list(zip(better.tolist(), worse.tolist(), strict=True)) == [(0, 1), (2, 1), (3, 4)]
+    assert weights.tolist() == [1.5, 1.5, 2.0], "three steps over two pairs, two over one"
 
 
 def test_a_group_weighs_as_much_as_it_has_steps_whatever_its_pairs() -> None:
