@@ -22,7 +22,7 @@ def group_pairs(labels_P: Tensor, groups_P: Tensor, *, min_gap: float) -> tuple[
     With them the weight of each pair, `[N]` float32: the labels of its group over the pairs of its group.
     """
     members: dict[int, list[int]] = {}
-    for place, group in enumerate(groups_P.tolist()):
+    for place, group in enumerate(map(int, groups_P.cpu())):
         members.setdefault(group, []).append(place)
     better: list[Tensor] = [groups_P.new_zeros(0)]
     worse, weights = list(better), [labels_P.new_zeros(0, dtype=torch.float32)]
