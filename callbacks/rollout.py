@@ -138,7 +138,7 @@ class RolloutCallback(Callback):
             counts["groups/flat"] = len(flat_groups(advantages_BT, data.group_size))
             counts["tokens/thrown_away"] = _tokens(groups.thrown_away)
         spent = counted(self.sampler) - before + context.counts
-        totals = _over_ranks(Counter(counts) + accounts_in(spent))
+        totals = over_ranks(Counter(counts) + accounts_in(spent))
         self.counts += accounts_in(totals)
         pl_module.log_dict(
             {name: float(totals[name]) for name in counts} | {n: float(c) for n, c in self.counts.items()}
@@ -242,7 +242,7 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
-def _over_ranks(counts: Counter[str]) -> Counter[str]:
+def over_ranks(counts: Counter[str]) -> Counter[str]:
     """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor."""
     if not distributed.is_initialized():
         return counts

@@ -14,6 +14,9 @@ from typing import Any
 PREFIX = "account/"
 UPDATES = f"{PREFIX}updates"
 JUDGE_CALLS = f"{PREFIX}judge_calls"
+JUDGED_STEPS = (
+    f"{PREFIX}judged_steps"  # different steps that a reward model learns from; a step judged twice counts once
+)
 _TOKENS = f"{PREFIX}tokens/"
 
 
@@ -60,8 +63,13 @@ def tokens_in(counts: Mapping[str, int]) -> int:
 
 
 def split(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Metrics without the accounts, and the accounts: `{tokens: {agent: n}, updates: n, judge_calls: n}`."""
+    """Metrics without the accounts, and the accounts: `{tokens: {agent: n}, updates: n, judge_calls: n}`.
+
+    Where steps were judged for a reward model, `judged_steps: n` too.
+    """
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
     tokens = {name.removeprefix(_TOKENS): int(n) for name, n in sorted(metrics.items()) if name.startswith(_TOKENS)}
     spent = {"updates": int(metrics.get(UPDATES, 0)), "judge_calls": int(metrics.get(JUDGE_CALLS, 0))}
+    if JUDGED_STEPS in metrics:
+        spent["judged_steps"] = int(metrics[JUDGED_STEPS])
     return rest, {"tokens": tokens} | spent

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.accounts import counted
+from common.accounts import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
 from datamodules.maker import missing, units, write_counts
@@ -82,7 +82,8 @@ class Preferences:
                 "nulls": sum(answer is not None and not answer for answer in answers),
                 "failures": sum(answer is None for answer in answers),
             }
-            write_counts(path, counted(self.judge) - before, **summary)
+            judged = {id(candidate.episode.turns[-1]) for group in groups for candidate in group}  # in several groups
+            write_counts(path, counted(self.judge) - before + Counter({JUDGED_STEPS: len(judged)}), **summary)
             write_rows(path, (pair_to_row(pair) for group in pairs for pair in group))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:

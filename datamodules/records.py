@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from common.errors import DataError
 from common.files import atomic_write
 from datamodules.tree.node import Tree
+from envs.labelled_steps import LabelledEpisode
 from envs.siblings import Pair
 from envs.types import Episode, Question, Status, Step, Turn
 
@@ -25,6 +26,7 @@ QUESTION = "question/1"
 EPISODE = "episode/1"
 TREE = "tree/1"
 PAIR = "pair/2"
+LABELLED = "labelled/1"
 
 T = TypeVar("T")
 
@@ -60,6 +62,24 @@ def tree_from_row(row: dict[str, Any], where: str = "row") -> Tree:
         DataError: another schema, or a field is missing or of the wrong type.
     """
     return _from_row(TREE, Tree, row, where)
+
+
+def labelled_to_row(labelled: LabelledEpisode) -> dict[str, Any]:
+    """A `labelled/1` row: an episode, and the labels of its steps."""
+    return _to_row(LABELLED, LabelledEpisode, labelled)
+
+
+def labelled_from_row(row: dict[str, Any], where: str = "row") -> LabelledEpisode:
+    """The labelled episode of a `labelled/1` row, equal to the one written.
+
+    Raises:
+        DataError: another schema, a field is missing or of the wrong type, or labels and steps do not match.
+    """
+    labelled = _from_row(LABELLED, LabelledEpisode, row, where)
+    outside = [label for label in labelled.labels if label is not None and not 0 <= label <= 1]
+    if outside or len(labelled.labels) != len(labelled.episode.steps):
+        raise DataError(f"{where}: a row needs one label a step, in [0, 1] or null")
+    return labelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,16 @@ from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
 from common.progress import progress_bar
 from datamodules.maker import affordable, unit_counts, units, write_counts
-from datamodules.records import TREE, numbered_rows, read_rows, tree_from_row, tree_to_row, write_rows
+from datamodules.records import (
+    EPISODE,
+    TREE,
+    episode_to_row,
+    numbered_rows,
+    read_rows,
+    tree_from_row,
+    tree_to_row,
+    write_rows,
+)
 from datamodules.sources import Source
 from datamodules.tree.node import Tree
 from datamodules.tree.puct import Prior
@@ -47,6 +56,8 @@ class TreeSearch:
         parallel: selections a tree a round, kept apart by virtual losses.
         chunk: trees a unit of work; larger chunks fill batches better.
         pool: episodes in flight when playing out.
+        keep_rollouts: also write what was played out, `data/episodes.jsonl`, in the order of the trees, so that these
+            steps can be judged: they end in answers, which few nodes of a shallow tree do.
         max_tokens: ends the search, after whole chunks: every rank stops once its samplers, expander and simulator,
             have sampled its equal share of them.
 
@@ -73,6 +84,7 @@ class TreeSearch:
         parallel: int = 1,
         chunk: int = 64,
         pool: int = 64,
+        keep_rollouts: bool = False,
         max_tokens: int | None = None,
     ) -> None:
         counts = {"simulations": simulations, "depth": depth, "parallel": parallel}
@@ -80,6 +92,7 @@ class TreeSearch:
             if count < 1:
                 raise ConfigError(f"{name} is {count}; it must be at least 1")
         self.questions, self.chunk, self.max_tokens = questions, chunk, max_tokens
+        self.keep_rollouts = keep_rollouts
         self.environment = environment.variant(limits=dataclasses.replace(environment.limits, turns=depth))
         self.expander, self.simulator = expander, simulator or expander
         self.environment.check(self.expander, self.simulator)
@@ -111,6 +124,8 @@ class TreeSearch:
                 trees = searcher.grow(questions, bar.update)
             if all(tree.root.dead for tree in trees):
                 raise RetrievalError(f"every retrieval failed for all {len(trees)} trees of {path.stem}: run again")
+            if self.keep_rollouts:
+                write_rows(_played(path), map(episode_to_row, searcher.played))
             write_counts(path, counted(*counting) - before)
             write_rows(path, map(tree_to_row, trees))
 
@@ -118,6 +133,9 @@ class TreeSearch:
         """Join the chunks; returns `search/*`: counts, and means over trees; and the tokens that were sampled."""
         paths = [path for path, _ in self._chunks(folder) if path.exists()]  # all, unless max_tokens ended it
         write_rows(folder / "data" / "trees.jsonl", (row for path in paths for row in read_rows(path, TREE)))
+        if self.keep_rollouts:
+            rows = (row for path in paths for row in read_rows(_played(path), EPISODE))
+            write_rows(folder / "data" / "episodes.jsonl", rows)
         sums: dict[str, float] = {}
         shown: Tree | None = None
         for tree in read_trees(folder):
@@ -140,6 +158,11 @@ class TreeSearch:
         if not questions:
             raise DataError("no questions to search on")
         return units(folder / "data" / "units", questions, self.chunk)
+
+
+def _played(unit: Path) -> Path:
+    """The file of what was played out for a unit of trees."""
+    return unit.parent.with_name("played") / unit.name
 
 
 _TREE = "One tree: N visits, Q mean backed-up value, P prior; in brackets how an episode ended, and its value."

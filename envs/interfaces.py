@@ -159,6 +159,18 @@ class Judge(typing.Protocol):
         ...
 
 
+class StepJudge(typing.Protocol):
+    """Says of single steps how right they are, each by itself."""
+
+    def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
+        """For each candidate's last turn a number in [0, 1], 1 where all that it wrote is right; None is no label.
+
+        A failed call is counted by the judge and never becomes a label. A judge that cannot work at all raises a
+        UserError: what it left undone is asked for when the command is repeated.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A question about one step of an episode, to be answered by yes or no.

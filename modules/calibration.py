@@ -24,11 +24,36 @@ def platt(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float]:
     right, wrong = np.asarray(positive, dtype=float), np.asarray(negative, dtype=float)
     if not len(right) or not len(wrong):
         raise ValueError(f"calibration needs scores of both sides, got {len(right)} and {len(wrong)}")
-    scores = np.concatenate([right, wrong])
-    centre, spread = scores.mean(), max(float(scores.std()), 1e-8)
-    x = (scores - centre) / spread
     target = np.repeat([(len(right) + 1) / (len(right) + 2), 1 / (len(wrong) + 2)], [len(right), len(wrong)])
     weight = np.repeat([0.5 / len(right), 0.5 / len(wrong)], [len(right), len(wrong)])
+    return _fitted(np.concatenate([right, wrong]), target, weight)
+
+
+def platt_of_labels(scores: ArrayLike, labels: ArrayLike) -> tuple[float, float]:
+    """(scale, offset) such that `scale * score + offset` is the log-odds that a step is right, among steps like these.
+
+    As `platt`, but every step weighs the same, so 0 means even odds where right steps are as frequent as here. A label
+    in (0, 1) counts as that share of a right step. Labels are smoothed as the targets of `platt` are.
+
+    Args:
+        scores: `[P]`.
+        labels: `[P]`, in [0, 1].
+
+    Raises:
+        ValueError: there is no score.
+    """
+    scores, labels = np.asarray(scores, dtype=float), np.asarray(labels, dtype=float)
+    if not len(scores):
+        raise ValueError("calibration needs scores, got none")
+    right, wrong = labels.sum(), (1 - labels).sum()
+    target = labels * (right + 1) / (right + 2) + (1 - labels) / (wrong + 2)
+    return _fitted(scores, target, np.full(len(scores), 1 / len(scores)))
+
+
+def _fitted(scores: np.ndarray, target: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """The scale above 0 and the offset that make the weighted likelihood of the targets greatest."""
+    centre, spread = scores.mean(), max(float(scores.std()), 1e-8)
+    x = (scores - centre) / spread
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         z = parameters[0] * x + parameters[1]

@@ -23,14 +23,14 @@ from envs.types import Episode
 from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
 
-ReadAt = Literal["observation", "action"]
+ReadAt = Literal["observation", "action", "both"]
 
 SCHEMA = "reward_model/1"
 _TOKENS = 16384  # of one forward pass
 
 
 class StepHead(torch.nn.Module):
-    """The score of a step: a linear function of its hidden state and of the mean log-probability of its tokens.
+    """The score of a step: a linear function of its hidden states and of the mean log-probability of its tokens.
 
     The linear part starts at zero. With a `logp_weight` the untrained model therefore ranks steps by the policy's own
     log-probability; with `logp_weight` 0 this is the paper's bias-free linear head. `zero`, an offset, is trained only
@@ -65,7 +65,8 @@ class RewardModel:
     Attributes:
         policy: the backbone.
         head: maps its hidden states to scores.
-        read_at: the score position of a step: the last token of its observation, or its last policy token (`action`).
+        read_at: the score position of a step: the last token of its observation, its last policy token (`action`), or
+            `both`: the head then reads the two hidden states side by side.
         scale, offset: the calibration: `scale * raw + offset` is the log-odds that a step is the better one.
     """
 
@@ -142,7 +143,7 @@ def _head(weights: Mapping[str, Tensor]) -> StepHead:
 
 def untrained_reward_model(policy: Policy, *, read_at: ReadAt = "observation", logp_weight: float = 0.0) -> RewardModel:
     """A policy with an untrained head."""
-    hidden = policy.model.config.get_text_config().hidden_size
+    hidden = policy.model.config.get_text_config().hidden_size * (2 if read_at == "both" else 1)
     return RewardModel(policy, StepHead(hidden, logp_weight).to(policy.model.device), read_at)
 
 
@@ -156,15 +157,17 @@ def freeze_unused_output(policy: Policy) -> None:
 def position_states(policy: Policy, batch: ScoreBatch, read_at: ReadAt, *, logps: bool) -> tuple[Tensor, Tensor]:
     """Hidden states `[P, D]` at the score positions, and mean log-probabilities of the steps' policy tokens `[P]`.
 
-    Without `logps` the latter are 0.
+    Read at both, the states are `[P, 2 D]`, those at the last policy tokens first. Without `logps` the
+    log-probabilities are 0.
     """
-    places_P = batch.observed_P if read_at == "observation" else batch.action_P
-    until = int(places_P.max()) + 1  # no token after the last score position is run
+    places = {"action": [batch.action_P], "observation": [batch.observed_P]}
+    read_places = places.get(read_at, [batch.action_P, batch.observed_P])
+    until = max(int(places_P.max()) for places_P in read_places) + 1  # no token after the last one is run
     ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
 
     def read(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        hidden_PD = hidden_BTD[batch.row_P, places_P]
-        total_P = torch.zeros(len(places_P), dtype=torch.float32, device=hidden_PD.device)
+        hidden_PD = torch.cat([hidden_BTD[batch.row_P, places_P] for places_P in read_places], dim=-1)
+        total_P = torch.zeros(len(hidden_PD), dtype=torch.float32, device=hidden_PD.device)
         if not logps:
             return hidden_PD, total_P
         row_N, column_N = (position_index_BT[:, 1:] >= 0).nonzero(as_tuple=True)  # of the token before each

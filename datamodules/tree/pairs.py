@@ -27,7 +27,7 @@ def candidate_groups(
         for child in path[-1].children:
             episode = tree.episode((*path, child))
             episode.steps, episode.answer = protocol.steps(episode), protocol.answer(episode)
-            if child.visits >= min_visits and _can_be_judged(episode):
+            if child.visits >= min_visits and can_be_judged(episode):
                 group.append(Candidate(episode, child.value, child.visits))
         if len(group) > 1:
             yield group
@@ -44,7 +44,7 @@ def mixed_group(groups: Sequence[Sequence[Candidate]], *, seed: int) -> list[Can
     return [candidates[place] for place in order]
 
 
-def _can_be_judged(episode: Episode) -> bool:
+def can_be_judged(episode: Episode) -> bool:
     """Whether the last step is in format and, where it is a query, has hits."""
     last = episode.steps[-1] if episode.steps else None
     return last is not None and last.valid and (not last.query or bool(last.hits))

@@ -113,6 +113,7 @@ class TreeSearcher:
     ) -> None:
         self.environment, self.expander, self.simulator = environment, expander, simulator
         self.settings, self.seed = settings, seed
+        self.played: list[Episode] = []  # what was played out for the last trees, in their order, but for failures
 
     def grow(self, questions: Sequence[Question], tick: Callable[[int], object] = int) -> list[Tree]:
         """One tree a question, in order; `tick` is called with the number of selections after each round.
@@ -129,11 +130,15 @@ class TreeSearcher:
         ]
         for growth in growths:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)
+        played: dict[int, list[Episode]] = {id(growth.tree): [] for growth in growths}
         with self._prefixes_kept([growth.tree.episode([growth.tree.root]) for growth in growths]):
             while visits := [visit for growth in growths for visit in self._select(growth)]:
                 self._expand(visits)
                 self._simulate([visit for visit in visits if not visit.failed and not visit.path[-1].dead])
+                for visit in visits:
+                    played[id(visit.growth.tree)] += [e for e in visit.rollouts if e.status not in (None, "error")]
                 tick(len(visits))
+        self.played = [episode for growth in growths for episode in played[id(growth.tree)]]
         return [growth.tree for growth in growths]
 
     @contextmanager

@@ -18,7 +18,7 @@ _Worth = tuple[bool | None, str]  # good, bad or not known, and why
 
 
 class GoldDecomposition:
-    """Compares steps by the gold reasoning of their question (MuSiQue, 2WikiMultiHopQA), without a model.
+    """Compares or labels steps by the gold reasoning of their question (MuSiQue, 2WikiMultiHopQA), without a model.
 
     A hop can be taken once the hops it builds on are settled: those it refers to as `#k`, or whose answer is its
     subject (`subject >> relation`). It is settled by a claim that matches its gold sub-answer or, in a format without
@@ -49,6 +49,12 @@ class GoldDecomposition:
         """Every good candidate against every other; none where a question has no gold reasoning."""
         self.counts[JUDGE_CALLS] += len(groups)
         return [self._compare(group) for group in groups]
+
+    def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
+        """1 for a good last turn, 0 for any other; None where gold does not say."""
+        self.counts[JUDGE_CALLS] += len(candidates)
+        worths = [self._worth(candidate)[0] for candidate in candidates]
+        return [None if good is None else float(good) for good in worths]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
         worths = [self._worth(candidate) for candidate in group]

@@ -1,4 +1,4 @@
-"""Preferences from the truth, in the embedded world."""
+"""Preferences and labels from the truth, in the embedded world."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from modules.judges.pairing import ranked_pairs
 class WorldOracle:
     """Prefers a turn whose steps are valid to one with an invalid step, by the oracle of the embedded world.
 
+    A `Judge` of groups, and a `StepJudge` of single steps.
+
     Args:
         world: the stage folder of a made world.
 
@@ -30,6 +32,11 @@ class WorldOracle:
         """Every valid candidate against every invalid one; the first verdicts repeat as few candidates as they can."""
         self.counts[JUDGE_CALLS] += len(groups)
         return [self._compare(group) for group in groups]
+
+    def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
+        """1 where all that the last turn wrote is valid, 0 where some is not, None where the oracle cannot tell."""
+        self.counts[JUDGE_CALLS] += len(candidates)
+        return [self._level(candidate) for candidate in candidates]
 
     def _compare(self, group: Sequence[Candidate]) -> tuple[Verdict, ...]:
         levels = [self._level(candidate) for candidate in group]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from common.accounts import JUDGE_CALLS, UPDATES, accounts_in, counted, split, tokens_in, tokens_of
+from common.accounts import JUDGE_CALLS, JUDGED_STEPS, UPDATES, accounts_in, counted, split, tokens_in, tokens_of
 
 
 class Part:
@@ -30,4 +30,5 @@ def test_the_accounts_are_taken_out_of_the_metrics() -> None:
         {"em": 0.5, "updates": 1.0},
         {"tokens": {"policy": 7, "reader": 5}, "updates": 16, "judge_calls": 0},
     )
+    assert split({JUDGED_STEPS: 9.0})[1] == {"tokens": {}, "updates": 0, "judge_calls": 0, "judged_steps": 9}
     assert split({JUDGE_CALLS: 4.0}) == ({}, {"tokens": {}, "updates": 0, "judge_calls": 4})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common.accounts import JUDGED_STEPS
 from common.chat_client import ChatError
 from common.errors import ConfigError, DataError
 from datamodules.preferences import Preferences
@@ -87,6 +88,7 @@ def test_pairs_carry_their_steps_values_and_reasons(protocol: ProRAG, trees: Pat
     assert [step.kind for step in first.chosen.steps] == ["answer"]
     assert metrics == {
         "trees": 5, "groups": 5, "nulls": 3, "failures": 0, "pairs": 2, "questions": 2, "agreement": 1.0,
+        JUDGED_STEPS: 10,
     }  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def test_nulls_failures_and_what_a_judge_counts_are_kept(protocol: ProRAG, trees
         "groups": 5, "nulls": 2, "failures": 1, "pairs": 2, "judge/calls": 5,
     }  # fmt: skip
     kept = json.loads((tmp_path / "data" / "preferences.json").read_text())
-    assert kept["counts"] == {"judge/calls": 5}
+    assert kept["counts"] == {"judge/calls": 5, JUDGED_STEPS: 10}
 
 
 def test_agreement_is_over_pairs_whose_values_differ(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
@@ -162,6 +164,7 @@ def test_steps_with_different_histories_are_compared_on_request(protocol: ProRAG
         run(Preferences(tmp_path, protocol, ValueGap(min_gap=0.5)), tmp_path / "siblings")
     found = run(Preferences(tmp_path, protocol, ValueGap(min_gap=0.5), pairs_per_tree=1), tmp_path / "mixed")
     assert (found["groups"], found["nulls"], found["pairs"]) == (4, 3, 1)
+    assert found[JUDGED_STEPS] == 6, "each once, though among its siblings and in the mixed group"
     [pair] = pairs(tmp_path / "mixed")
     assert (pair.chosen.answer, pair.rejected.answer) == ("Ada", "Bob")
     assert [pair.chosen.turns[0].action.text, pair.rejected.turns[0].action.text] == ["Ada", "Bob"]

@@ -11,6 +11,7 @@ import pytest
 from common.accounts import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules import tree_search
+from datamodules.records import episode_from_row, read_rows
 from datamodules.tree.node import Tree
 from datamodules.tree.selection import AllAtOnce, Puct
 from datamodules.tree.values import AnswerScore, DiscountedMean
@@ -242,3 +243,25 @@ def test_a_search_stops_after_the_chunk_that_spends_its_budget(protocol: ProRAG,
     assert files(tmp_path / "killed") == files(tmp_path / "more")
     with pytest.raises(ConfigError, match="max_tokens is -1"):
         stage(protocol, max_tokens=-1)
+
+
+def test_what_was_played_out_is_kept_on_request_in_the_order_of_the_trees(protocol: ProRAG, tmp_path: Path) -> None:
+    """A kill between a chunk's two files leaves no chunk, and both are written again."""
+    run(stage(protocol), tmp_path / "without")
+    metrics = run(stage(protocol, keep_rollouts=True), tmp_path / "with")
+    kept = files(tmp_path / "with")
+    assert files(tmp_path / "without")["data/trees.jsonl"] == kept["data/trees.jsonl"]
+    assert "data/episodes.jsonl" not in files(tmp_path / "without")
+    episodes = [episode_from_row(row) for row in read_rows(tmp_path / "with" / "data" / "episodes.jsonl", "episode/1")]
+    ids = [episode.question.id for episode in episodes]
+    assert ids == sorted(ids)
+    assert {*ids} == {f"q{i}" for i in range(7)}
+    assert len(episodes) <= metrics["search/simulations"]
+    assert all(episode.status in ("answered", "step_budget") and episode.steps for episode in episodes)
+    for tree in read_trees(tmp_path / "with"):
+        known = {path[1].turn.action_ids for path in tree.paths() if len(path) > 1 and path[1].turn is not None}
+        own = [episode for episode in episodes if episode.question.id == tree.question.id]
+        assert {episode.turns[0].action_ids for episode in own} <= known, "they begin in the tree"
+    (tmp_path / "with" / "data" / "units" / "00001.jsonl").unlink()
+    run(stage(protocol, keep_rollouts=True), tmp_path / "with")
+    assert files(tmp_path / "with") == kept

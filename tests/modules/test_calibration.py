@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modules.calibration import platt
+from modules.calibration import platt, platt_of_labels
 
 
 def test_scores_that_are_log_odds_up_to_scale_and_shift_get_them_back() -> None:
@@ -30,3 +30,23 @@ def test_separable_scores_get_a_finite_scale_and_reversed_ones_keep_their_order(
 def test_one_side_alone_cannot_be_calibrated() -> None:
     with pytest.raises(ValueError, match="both sides, got 1 and 0"):
         platt([1.0], [])
+
+
+def test_with_labels_zero_is_even_odds_among_steps_like_these() -> None:
+    """A score that tells nothing gets the share of right steps: 3 to 1 of 600 right and 200 wrong ones."""
+    scale, offset = platt_of_labels([1.0, -1.0] * 400, [1.0] * 600 + [0.0] * 200)
+    assert scale == pytest.approx(1e-3)
+    assert offset == pytest.approx(np.log(3), abs=0.02)
+
+
+def test_labels_between_are_shares_of_right_steps() -> None:
+    """Steps of score 1 are right in three of four cases, those of -1 in one: log-odds ± log 3."""
+    hard = platt_of_labels([1.0] * 400 + [-1.0] * 400, [1.0] * 300 + [0.0] * 200 + [1.0] * 100 + [0.0] * 200)
+    soft = platt_of_labels([1.0] * 400 + [-1.0] * 400, [0.75] * 400 + [0.25] * 400)
+    assert soft == pytest.approx((np.log(3), 0.0), abs=0.02)
+    assert hard[0] == pytest.approx(np.log(3), abs=0.05)
+
+
+def test_labels_without_scores_are_refused() -> None:
+    with pytest.raises(ValueError, match="got none"):
+        platt_of_labels([], [])

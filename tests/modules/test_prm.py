@@ -106,7 +106,7 @@ def test_without_held_out_pairs_it_warns_that_the_calibration_is_overconfident(
     pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fitted(pairs, tmp_path, epochs=1, validation=0.0)
-    assert "no pairs are held out" in caplog.text
+    assert "no questions are held out" in caplog.text
     assert load_reward_model(tmp_path / "model").scale != 1
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.accounts import JUDGE_CALLS
 from common.errors import ConfigError
 from datamodules.world_data import WorldData
 from envs.siblings import Candidate
@@ -99,6 +100,14 @@ def test_a_query_is_better_if_it_finds_the_next_gold_passage() -> None:
     assert gold(("query", "x", (OTHER,)), ASK_B) == [(1, 0)]  # its second hit is the passage of the first hop
     assert gold(("query", "x", (OTHER,)), ("query", "early", (B,))) == []  # the second hop builds on the first
     assert gold(("query", "x", (OTHER,)), ASK_B, after=(ASK_A, TOLD_A)) == [(1, 0)]
+
+
+def test_each_step_has_a_label_of_its_own_where_gold_says_something() -> None:
+    steps = [(("query", "x", (OTHER,)),), (ASK_A,), (ASK_A, TOLD_A), (ASK_A, ("subanswer", "Rome", ())), DONE]
+    judge = GoldDecomposition()
+    assert judge.label([Candidate(episode(MUSIQUE, *one)) for one in steps]) == [0, 1, 1, 0, 1]
+    assert judge.label([Candidate(BLANK)]) == [None]
+    assert judge.counts[JUDGE_CALLS] == 6
 
 
 def test_of_steps_that_are_not_good_none_is_preferred() -> None:
@@ -227,6 +236,7 @@ def test_the_oracle_prefers_valid_siblings_to_invalid_ones(world: Path) -> None:
         (1, 0, "a valid query against an invalid query"),
     ]
     assert WorldOracle(world).compare([group[:1] + group[2:]]) == [()]
+    assert WorldOracle(world).label(group) == [0, 1, 0]
     spans = ((0, 0, 1), (1, 0, 1))  # the claim stands at the head of the second turn
     value = truth.hop(subject.id, "birthplace").value.title
     both = [one_turn_more(own(0, ask, claim, passage, spans=spans), own(1, ask, "", passage)) for claim in (value, "x")]
@@ -247,3 +257,4 @@ def test_steps_that_the_oracle_cannot_tell_of_are_not_compared(world: Path) -> N
     for candidate in alone:
         candidate.episode.steps = (replace(candidate.episode.steps[0], claim=None),)
     assert WorldOracle(world).compare([alone]) == [()]
+    assert WorldOracle(world).label(alone) == [None, None]

@@ -1,0 +1,108 @@
+"""Fitting a process reward model on labelled steps, each judged by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.errors import ConfigError
+from envs.labelled_steps import LabelBatch
+from modules.calibration import platt_of_labels
+from modules.functional.label_losses import group_pairs, label_loss
+from modules.lora import LoRA
+from modules.optimizer import Optimizer
+from modules.policy import Policy
+from modules.reward_model import ReadAt
+from modules.reward_training import RewardTraining
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """What `modules.functional.label_losses.label_loss` is made of.
+
+    Attributes:
+        pointwise: weight of the likelihood of each label.
+        ranking: weight of the ranking loss of steps of one question and one kind, whatever their histories.
+        min_gap: of the labels of two steps that are ranked.
+
+    Raises:
+        ConfigError: a weight or the gap is out of range.
+    """
+
+    pointwise: float = 1.0
+    ranking: float = 1.0
+    min_gap: float = 0.5
+
+    def __post_init__(self) -> None:
+        weights = self.pointwise, self.ranking
+        if not all(0 <= weight < math.inf for weight in weights) or not sum(weights) or not 0 < self.min_gap <= 1:
+            raise ConfigError(
+                f"pointwise {self.pointwise}, ranking {self.ranking}, min_gap {self.min_gap}: weights must be 0 or "
+                "more, one of them above 0, and min_gap in (0, 1]"
+            )
+
+    def loss(self, scores_P: Tensor, labels_P: Tensor, groups_P: Tensor) -> Tensor:
+        """The sum over P labelled steps."""
+        settings = {"pointwise": self.pointwise, "ranking": self.ranking, "min_gap": self.min_gap}
+        return label_loss(scores_P, labels_P, groups_P, **settings)
+
+
+class LabelPRM(RewardTraining):
+    """Trains a policy with a scalar head to say how right a step is, on `datamodules.label_data:LabelData`.
+
+    The loss is `modules.functional.label_losses.label_loss`, divided by the labelled steps of an optimiser step. The
+    scores are calibrated with the odds of right steps among the held-out ones.
+
+    Args:
+        policy: the backbone: an SFT checkpoint, or any later policy.
+        optimizer: how it is trained.
+        read_at: as in `RewardTraining`.
+        logp_weight: as in `RewardTraining`.
+        pointwise, ranking, min_gap: as in `LossWeights`.
+
+    Raises:
+        ConfigError: a weight or the gap is out of range.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Optimizer,
+        *,
+        read_at: ReadAt = "observation",
+        logp_weight: float = 0.0,
+        pointwise: float = 1.0,
+        ranking: float = 1.0,
+        min_gap: float = 0.5,
+        lora: LoRA | None = None,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        weights = LossWeights(pointwise, ranking, min_gap)
+        reading: dict[str, Any] = {"read_at": read_at, "logp_weight": logp_weight, "trains_zero": pointwise != 0}
+        training: dict[str, Any] = {"lora": lora, "gradient_checkpointing": gradient_checkpointing}
+        super().__init__(policy, optimizer, **reading, **training)
+        self.weights = weights
+
+    def training_step(self, batch: LabelBatch, index: int) -> Tensor:
+        scores_P = self.reward_model.raw_scores(batch.sequences)
+        total = self.weights.loss(scores_P, batch.label_P, batch.group_P)
+        return self.mean_loss(total, total.new_tensor(len(batch)))
+
+    def scored(self, batch: LabelBatch) -> Tensor:
+        """`[P, 4]`: number of each step, its score, its label and its group."""
+        columns = (batch.number_P, self.reward_model.raw_scores(batch.sequences), batch.label_P, batch.group_P)
+        return torch.stack([column.double() for column in columns], dim=-1)
+
+    def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
+        return platt_of_labels(rows_NC[:, 1], rows_NC[:, 2])
+
+    def measure(self, rows_NC: Tensor) -> dict[str, Tensor]:
+        _, scores_P, labels_P, groups_P = rows_NC.T
+        better_N, worse_N, _ = group_pairs(labels_P, groups_P.long(), min_gap=self.weights.min_gap)
+        accuracy = (scores_P[better_N] > scores_P[worse_N]).float().mean()
+        loss = self.weights.loss(scores_P, labels_P, groups_P.long()) / len(scores_P)
+        return {"val_loss": loss, "prm/pair_accuracy": accuracy}

@@ -1,0 +1,105 @@
+"""Fitting a process reward model: what is the same whatever its loss, from the head to the calibration."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.utilities import move_data_to_device
+from torch import Tensor
+
+from modules.held_out import each_once
+from modules.lora import LoRA
+from modules.optimizer import Optimizer
+from modules.policy import Policy
+from modules.reward_model import ReadAt, freeze_unused_output, untrained_reward_model
+from modules.sharding import full_state, whole
+from modules.training import Training
+
+log = logging.getLogger(__name__)
+
+
+class RewardTraining(Training):
+    """Trains a policy with a scalar head to score steps; a subclass has the loss, and calibrates the scores.
+
+    A loss may leave zero and scale of the scores free, and a score in use is compared with both. So after fitting they
+    are calibrated, on the held-out part of the data, or on the training data where nothing is held out.
+
+    Args:
+        policy: the backbone: an SFT checkpoint, or any later policy.
+        optimizer: how it is trained.
+        read_at: where a step's score is read: at the last token of its observation, at its last policy token
+            (`action`), or at both, side by side.
+        logp_weight: initial weight of the mean log-probability that the backbone gives to the step's tokens; 0 leaves
+            it out, as the paper does.
+        trains_zero: whether the loss says where the zero of a score is.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: Optimizer,
+        *,
+        read_at: ReadAt,
+        logp_weight: float,
+        trains_zero: bool,
+        lora: LoRA | None,
+        gradient_checkpointing: bool,
+    ) -> None:
+        super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
+        self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
+        self.head = self.reward_model.head
+        self.head.zero.requires_grad_(trains_zero)
+        if not self.head.uses_logps:
+            freeze_unused_output(policy)
+        self._held_out: list[Tensor] = []
+
+    def scored(self, batch: Any) -> Tensor:
+        """The rows that measures and calibration read, `[N, C]` float64; the first column numbers them."""
+        raise NotImplementedError
+
+    def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
+        """Scale and offset of the scores."""
+        raise NotImplementedError
+
+    def measure(self, rows_NC: Tensor) -> dict[str, Tensor]:
+        """What is logged of the held-out rows."""
+        raise NotImplementedError
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self._held_out.append(self.scored(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        rows_NC = self._gathered(self._held_out)
+        self._held_out = []
+        self.log_dict(self.measure(rows_NC))
+
+    def export(self, folder: Path) -> None:
+        """Calibrate and write the reward model to `folder/model`; called on every rank, written by rank 0."""
+        self._calibrate()
+        state, head = full_state(self.model), full_state(self.head)
+        if state:
+            self.reward_model.with_weights(whole(self.model, state), head).save(folder / "model")
+
+    def _calibrate(self) -> None:
+        data = cast(Any, self.trainer).datamodule
+        batches = data.val_dataloader() if data.held_out else data.train_dataloader()
+        if not data.held_out:
+            log.warning("no questions are held out: scores are calibrated on training data and will be overconfident")
+        device = self.trainer.strategy.root_device
+        self.to(device).eval()
+        with torch.inference_mode():
+            rows = [self.scored(move_data_to_device(batch, device)) for batch in batches]
+        self.reward_model.scale, self.reward_model.offset = self.calibration(self._gathered(rows).cpu())
+
+    def _gathered(self, rows: list[Tensor]) -> Tensor:
+        """All ranks' rows by number, each once (the last batch repeats some)."""
+        mine_NC = torch.cat(rows)
+        if self.trainer.world_size == 1:
+            return each_once(mine_NC)
+        count = torch.tensor(len(mine_NC), device=mine_NC.device)
+        most = int(cast(Tensor, self.all_gather(count)).max())
+        filled_NC = torch.cat([mine_NC, mine_NC[:1].expand(most - len(mine_NC), -1)])  # ranks may have unequally many
+        return each_once(cast(Tensor, self.all_gather(filled_NC)).reshape(-1, mine_NC.shape[1]))

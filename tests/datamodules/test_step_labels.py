@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.accounts import JUDGED_STEPS
+from common.errors import ConfigError, DataError
+from datamodules.records import labelled_from_row, read_rows
+from datamodules.step_labels import StepLabels
+from datamodules.tree.hard_negatives import MadeUp
+from envs.labelled_steps import LabelledEpisode
+from envs.protocols.prorag import ProRAG
+from tests.labelled import Branches, Knows, path, tree, write_search
+from tests.tiny import byte_tokenizer
+
+# Two searches say the same and two claims differ, one of them followed by two answers.
+BRANCHES: Branches = {
+    "query Who?": {"subanswer Ada": {"answer Ada": {}, "answer Bob": {}}, "subanswer Bob": {}},
+    "query Which?": {},
+}
+
+
+@pytest.fixture(scope="module")
+def protocol() -> ProRAG:
+    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def search(protocol: ProRAG, tmp_path: Path) -> Path:
+    """Five trees; beside them what was played out on the first and the last."""
+    trees = [tree(protocol, BRANCHES, f"q{number}") for number in range(5)]
+    episodes = [path(protocol, "query Which?", "subanswer Ada", f"answer {name}", identity=f"q{number}")
+                for number, name in ((0, "Ada"), (4, "Eve"))]  # fmt: skip
+    return write_search(tmp_path / "search", trees, episodes)
+
+
+def run(maker: StepLabels, folder: Path, *, world_size: int = 1) -> dict[str, float]:
+    for rank in reversed(range(world_size)):
+        maker.make(folder, seed=0, rank=rank, world_size=world_size)
+    return maker.merge(folder, seed=0, world_size=world_size)
+
+
+def labelled(folder: Path) -> list[LabelledEpisode]:
+    return [labelled_from_row(row) for row in read_rows(folder / "data" / "labels.jsonl", "labelled/1")]
+
+
+def by_step(folder: Path) -> dict[str, float]:
+    """Labels by the uid of their step; each step once."""
+    found = [
+        (one.episode.turns[place].uid, label)
+        for one in labelled(folder)
+        for place, label in enumerate(one.labels)
+        if label is not None
+    ]
+    assert len(dict(found)) == len(found), "a step is learnt once"
+    return dict(found)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {one.relative_to(folder).as_posix(): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+def test_every_node_is_judged_once_whatever_its_siblings(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
+    judge = Knows()
+    metrics = run(StepLabels(search, protocol, judge), tmp_path)
+    assert len(judge.asked) == len(set(judge.asked)) == 5 * 6
+    labels = by_step(tmp_path)
+    own = {uid.removeprefix("q0/"): label for uid, label in labels.items() if uid.startswith("q0/")}
+    assert own == {
+        "query Who?": 0, "query Which?": 0, "query Who?/subanswer Ada": 1, "query Who?/subanswer Bob": 0,
+        "query Who?/subanswer Ada/answer Ada": 1, "query Who?/subanswer Ada/answer Bob": 0,
+    }  # fmt: skip
+    assert metrics == {
+        "steps": 30, "unlabelled": 0, "made_up": 0, "questions": 5, "judge/calls": 30, JUDGED_STEPS: 30,
+        "steps/query": 10, "label/query": 0, "steps/subanswer": 10, "label/subanswer": 0.5,
+        "steps/answer": 10, "label/answer": 0.5,
+    }  # fmt: skip
+    assert "30 labelled steps of 5 questions" in (tmp_path / "report.md").read_text()
+
+
+def test_what_was_played_out_is_judged_too_and_shares_the_steps_of_the_tree(
+    protocol: ProRAG, search: Path, tmp_path: Path
+) -> None:
+    metrics = run(StepLabels(search, protocol, Knows(), use="both"), tmp_path / "both")
+    assert metrics["steps"] == 30 + 2 * 2, "of each of the two episodes the claim and the answer are new"
+    assert by_step(tmp_path / "both")["q4/query Which?/subanswer Ada/answer Eve"] == 0.5
+    alone = run(StepLabels(search, protocol, Knows(), use="rollouts"), tmp_path / "alone")
+    assert (alone["steps"], alone["questions"]) == (6, 2)
+
+
+def test_a_budget_is_spent_on_many_questions_and_a_smaller_one_is_part_of_a_larger(
+    protocol: ProRAG, search: Path, tmp_path: Path
+) -> None:
+    taken = {}
+    for most in (4, 7, 12):
+        judge = Knows()
+        metrics = run(StepLabels(search, protocol, judge, most=most), tmp_path / str(most))
+        assert metrics[JUDGED_STEPS] == most == len(judge.asked)
+        taken[most] = by_step(tmp_path / str(most))
+    assert taken[4].items() < taken[7].items() < taken[12].items()
+    assert len({uid[:2] for uid in taken[12]}) == 5, "a path of every question comes before the second of any"
+
+
+def test_steps_out_of_format_and_searches_without_hits_are_not_judged(protocol: ProRAG, tmp_path: Path) -> None:
+    grown = tree(protocol, {"query Who?": {"!subanswer Ada": {}}, "query What?": {}})
+    for node in grown.root.children[1:]:
+        assert node.turn is not None
+        node.turn.hits = ()
+    judge = Knows()
+    run(StepLabels(write_search(tmp_path / "search", [grown]), protocol, judge), tmp_path)
+    assert judge.asked == ["q0/query Who?"]
+
+
+def test_a_step_without_a_label_is_counted_and_not_learnt(protocol: ProRAG, tmp_path: Path) -> None:
+    grown = tree(protocol, {"query Who?": {}, "query unknown": {}})
+    metrics = run(StepLabels(write_search(tmp_path / "search", [grown]), protocol, Knows()), tmp_path)
+    assert (metrics["steps"], metrics["unlabelled"], metrics[JUDGED_STEPS]) == (1, 1, 2)
+    assert list(by_step(tmp_path)) == ["q0/query Who?"]
+    silent = write_search(tmp_path / "silent", [tree(protocol, {"query unknown": {}})])
+    with pytest.raises(DataError, match="the judge labelled none of 1 steps"):
+        run(StepLabels(silent, protocol, Knows()), tmp_path / "none")
+
+
+def test_made_up_steps_are_judged_beside_the_others(protocol: ProRAG, tmp_path: Path) -> None:
+    """After the first claim, the answer; after it, the claim of the second search; after the second, that of the first.
+
+    The judge holds the first right: it is about Ada.
+    """
+    one = path(protocol, "query Who?", "subanswer Ada", "query Which?", "subanswer Eve", "answer Eve")
+    search = write_search(tmp_path / "search", [], [one])
+    made = {"hard_negatives": MadeUp(wrong_hop=2, early_answer=1), "use": "rollouts"}
+    metrics = run(StepLabels(search, protocol, Knows(), **made), tmp_path)
+    assert (metrics["made_up"], metrics["steps"]) == (3, 8)
+    own = {uid.partition("/made up: ")[2]: label for uid, label in by_step(tmp_path).items() if "made up" in uid}
+    assert own == {"answer Ada": 1.0, "subanswer Eve": 0.5, "subanswer Ada": 1.0}
+
+
+def test_two_ranks_judge_what_one_does(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"unit": 2, "use": "both", "most": 20, "hard_negatives": MadeUp()}
+    run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "one")
+    run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "two", world_size=2)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_units_that_are_there_are_not_judged_again(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
+    judge = Knows()
+    maker = StepLabels(search, protocol, judge, unit=2)
+    run(maker, tmp_path)
+    before, asked = files(tmp_path), len(judge.asked)
+    (tmp_path / "data" / "units" / "00001.jsonl").unlink()  # as a kill between the unit's two files leaves it
+    run(maker, tmp_path)
+    assert len(judge.asked) == asked + 2 * 6
+    assert files(tmp_path) == before
+
+
+def test_no_steps_at_all_and_numbers_out_of_range_are_one_clear_line(protocol: ProRAG, tmp_path: Path) -> None:
+    search = write_search(tmp_path / "search", [tree(protocol, {})])
+    with pytest.raises(DataError, match="no steps to judge"):
+        run(StepLabels(search, protocol, Knows()), tmp_path)
+    for settings in ({"unit": 0}, {"most": 0}):
+        with pytest.raises(ConfigError, match="must be at least 1"):
+            StepLabels(search, protocol, Knows(), **settings)
