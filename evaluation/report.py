@@ -14,6 +14,8 @@ from evaluation.details import details_page
 from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
 from evaluation.stage_changes import changes_table
 from evaluation.tables import LEGEND, figure, metrics_table
+from evaluation.view_page import write_page
+from evaluation.view_run import read_run
 
 Row = dict[str, Any]
 
@@ -21,7 +23,7 @@ _MAX_CHARACTERS = 300  # of a step's text in an example
 
 
 def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path], *, question: str = "") -> str:
-    """Write this seed's `results.json`, `report.md` and `details.md` and the experiment's `results.json`.
+    """Write this seed's `results.json`, `report.md`, `details.md`, `report.html` and the experiment's `results.json`.
 
     Returns the headline table. Same artifacts, same bytes: rows of this seed are replaced, those of others kept.
 
@@ -44,12 +46,14 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     notes = {stage: results["notes"] for stage, results in evaluations.items()}
     rows, shown = [result_row(row) for row in measured], [shown_row(row) for row in measured]
     places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
-    write_json(folder / "results.json", {"rows": rows, "groups": groups, "notes": notes, "artifacts": places})
+    told = {"question": question, "rows": rows, "groups": groups, "notes": notes, "artifacts": places}
+    write_json(folder / "results.json", told)
     title = f"{experiment}, seed {seed}"
     with atomic_write(folder / "details.md") as file:
         file.write(details_page(title, measured, groups, notes, artifacts, folder))
     with atomic_write(folder / "report.md") as file:
         file.write(_page(title, question, shown, artifacts))
+    write_page(folder / "report.html", [read_run(folder)])
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -68,7 +72,8 @@ def _page(title: str, question: str, rows: Sequence[Row], artifacts: Mapping[str
         parts += [f"## Results: {name}", metrics_table({"stage": "stage"}, part)]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
     parts += [
-        "Results by group, metrics and settings of every stage, links to stages' own pages: [details](details.md)."
+        "Results by group, metrics and settings of every stage, links to stages' own pages: [details](details.md). "
+        "Episodes, trees and two arms side by side: [report.html](report.html)."
     ]
     if changes := changes_table(rows, artifacts):
         parts += [
