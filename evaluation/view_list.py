@@ -105,14 +105,15 @@ def listed(answers: Sequence[Answers]) -> EpisodeList:
 
 
 def fill(page: EpisodeList, shelf: Shelf, budget: int, render: Callable[[Listed, Row], str]) -> None:
-    """Give episodes their text until `budget` bytes are full: first those with a mistake, arm by arm in turn.
+    """Give episodes without text theirs until `budget` bytes are full: first those with a mistake, arm by arm in turn.
 
     `render(episode, shown)` makes the text.
     """
-    asked: set[int] = set()
+    asked = {question.number for question in page.on_page()}
     for episode in _by_need(page):
-        each = page.answers[episode.of]
-        question = page.questions[episode.question]
+        if episode.markup:
+            continue
+        each, question = page.answers[episode.of], page.questions[episode.question]
         markup = render(episode, shown_episode(episode.row, each.passages, shelf))
         budget -= len(markup.encode()) + _links_size(episode)
         budget -= 0 if episode.question in asked else _question_size(question)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,8 +28,9 @@ from evaluation.view_training import iterations, minds
 from evaluation.view_trees import search_trees
 
 LIMIT = 5_000_000  # bytes of a page
-_PASSAGES = 700_000  # of them, for passages
+_PASSAGES = 800_000  # of them, for passages
 _RESERVE = 100_000  # of them, for what grows with the episodes and is small
+_FILLINGS = 2
 _DIFFERENCES = 40  # questions in the table of two arms
 _TEMPLATES = Path(__file__).parent / "templates"
 _TENSORBOARD = "http://localhost:6006/"
@@ -67,12 +69,14 @@ def render_page(runs: Sequence[Run], *, limit: int = LIMIT) -> str:
     several = len(runs) > 1
     answers = [each for run in runs for each in read_answers(run, prefix=f"{run.name}:" if several else "")]
     page, shelf = listed(answers), Shelf(_PASSAGES)
-    context = _fixed(runs, shelf) | {"pair": None}
-    bare = template.render(context | _episodes(page, shelf))
-    room = limit - len(bare.encode()) - _RESERVE - shelf.budget
+    fixed = _fixed(runs, shelf) | {"pair": None}
     macro: Any = environment.get_template("macros.html").module
-    fill(page, shelf, room, lambda one, shown: str(_article(macro, page, one, shown)))
-    return template.render(context | _episodes(page, shelf) | {"pair": _pair(runs, page)})
+    text = template.render(fixed | _episodes(page, shelf))
+    for _ in range(_FILLINGS):  # what an episode adds to the page is estimated at first
+        room = limit - len(text.encode()) - _RESERVE - shelf.budget
+        fill(page, shelf, room, lambda one, shown: str(_article(macro, page, one, shown)))
+        text = template.render(fixed | _episodes(page, shelf) | {"pair": _pair(runs, page)})
+    return text
 
 
 def write_episode(path: Path, title: str, row: Row, found: Mapping[str, Row]) -> None:
@@ -242,8 +246,8 @@ def _pairs(runs: Sequence[Run], page: EpisodeList) -> Iterator[tuple[str, str]]:
     if len(runs) > 1:
         last = [[arm for arm in page.arms if arm.startswith(f"{run.name}:")][-1:] for run in runs]
         arms = [arm for found in last for arm in found]
-        yield from zip(arms, arms[1:], strict=False)
+        yield from pairwise(arms)
         return
     _, rows = changes([shown_row(row) for row in runs[0].rows()], runs[0].artifacts)
     yield from ((row[1], row[0]) for row in reversed(rows) if row[1] != MISSING)
-    yield from zip(page.arms[-2::-1], page.arms[:0:-1], strict=False)
+    yield from reversed(list(pairwise(page.arms)))

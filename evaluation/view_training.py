@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from common.errors import DataError
 from evaluation.kept_episodes import kept
@@ -92,7 +93,7 @@ def _written(row: Row) -> list[tuple[str, str]]:
 
 def _changes(rows: Sequence[Row]) -> int:
     ended = [outcome(row) for row in rows]
-    return sum(a != b for a, b in zip(ended, ended[1:], strict=False))
+    return sum(a != b for a, b in pairwise(ended))
 
 
 def _spread(points: Sequence[Row], count: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Trees as they unfold on a page: those of a search with the pairs judged in them, those of a rollout with its leaves."""
+"""Trees as they unfold on a page: of a search, with the pairs judged in it, and of a rollout, with its leaves."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -
     return {
         "kind": printable(step["kind"] if step else "question", 40),
         "said": printable(step.get("said") or step["text"] if step else "", 400),
-        "figures": f"{len(paths)} leaves, mean reward {_two(value)}",
+        "figures": f"{len(paths)} {'leaf' if len(paths) == 1 else 'leaves'}, mean reward {_two(value)}",
         "value": value,
         "ended": ", ".join(f"{row['status']}: {printable(row['prediction'], 80)}" for row in ended),
         "judged": (),

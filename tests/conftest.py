@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 # The same bits need the same number of threads, here and in the processes that tests start. Before torch is imported.
@@ -18,6 +20,8 @@ from tests.micro import Quickstart
 
 NO_DATA = "RAG_DATA is not set"
 NO_ENGINE = "no vLLM: make engine"
+NO_BROWSER = "no Chromium: apt install chromium"
+CHROMIUM = shutil.which("chromium") if find_spec("playwright") else None
 ENGINE = Path(__file__).parents[1] / ".engine/bin/python"
 
 # The same examples every time, however slow the machine.
@@ -46,8 +50,9 @@ def data_root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `data` without data, `gpu` without a CUDA device, and `engine` without vLLM."""
+    """Skip what is marked `data`, `gpu`, `engine` or `browser` where there is none."""
     missing = {
+        "browser": None if CHROMIUM else NO_BROWSER,
         "data": None if os.environ.get("RAG_DATA") else NO_DATA,
         "engine": None if ENGINE.exists() else NO_ENGINE,
         "gpu": None if torch.cuda.is_available() else "no CUDA device",
@@ -61,6 +66,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much was not tested, so that a green run without data or engine does not look like one with it."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
-    for what, missing in (("real data", NO_DATA), ("the real engine", NO_ENGINE)):
+    for what, missing in (("real data", NO_DATA), ("the real engine", NO_ENGINE), ("a real browser", NO_BROWSER)):
         if skipped := sum(missing in reason for reason in reasons):
             terminalreporter.write_line(f"{skipped} tests of {what} skipped: {missing}", yellow=True)
