@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from callbacks.rewarded_episodes import rewarded_row, shown
 from callbacks.rollout import Iteration, RolloutCallback, rollout_of
 from common.errors import ConfigError
+from envs.interfaces import Oracle
 from envs.types import Episode, Hit, Step
 from evaluation.kept_episodes import keep, passages
 
@@ -27,15 +28,16 @@ class EpisodeText(Callback):
     Args:
         every: iterations between two texts.
         questions: how many groups, from the first.
+        oracle: judges the steps of those that are kept, where truth is known.
 
     Raises:
         ConfigError: a setting is out of range; on setting up, there is no `RolloutCallback` beside it.
     """
 
-    def __init__(self, *, every: int = 10, questions: int = 2) -> None:
+    def __init__(self, *, every: int = 10, questions: int = 2, oracle: Oracle | None = None) -> None:
         if min(every, questions) < 1:
             raise ConfigError(f"every {every}, questions {questions}: each must be at least 1")
-        self.every, self.questions = every, questions
+        self.every, self.questions, self.oracle = every, questions, oracle
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if rollout_of(trainer) is None:
@@ -56,7 +58,7 @@ class EpisodeText(Callback):
     def _keep(self, rollout: RolloutCallback, latest: Iteration, trainer: Trainer) -> None:
         chosen = list(shown(latest, self.questions))
         rows = [
-            rewarded_row(latest, place, rollout.environment, rollout.oracle) | {"shown_as": name}
+            rewarded_row(latest, place, rollout.environment, self.oracle or rollout.oracle) | {"shown_as": name}
             for place, name in chosen
         ]
         folder, iteration = Path(trainer.default_root_dir) / "data" / "iterations", trainer.current_epoch

@@ -52,9 +52,9 @@ def searching(row: Mapping[str, Any]) -> str:
     searches than hops, under is fewer.
     """
     searches, hops = row.get("searches"), row.get("hops")
-    counted = searches is not None and hops is not None
-    over = row["needless_searches"] > 0 if row.get("judged_searches") else counted and searches > hops
-    under = row["unfounded_statements"] > 0 if row.get("judged_statements") else counted and searches < hops
+    more = 0 if searches is None or hops is None else searches - hops
+    over = row["needless_searches"] > 0 if row.get("judged_searches") else more > 0
+    under = row["unfounded_statements"] > 0 if row.get("judged_statements") else more < 0
     return "both" if over and under else "over" if over else "under" if under else ""
 
 

@@ -38,8 +38,8 @@ def rollout_trees(rows: Sequence[Row]) -> list[Row]:
     trees: list[Row] = []
     for _, group in groupby(rows, key=lambda row: row["id"]):
         episodes = list(group)
-        uids = [step["uid"] for row in episodes for step in row["steps"] if "uid" in step]
-        if len(set(uids)) < len(uids) and len(episodes) > 1:
+        turns = [{step["uid"] for step in row["steps"] if "uid" in step} for row in episodes]
+        if sum(map(len, turns)) > len(set().union(*turns)):
             root = _shared_node([(row, row["steps"]) for row in episodes], None)
             trees.append({"question": shown_question(episodes[0]), "root": root, "cut": False})
     return trees

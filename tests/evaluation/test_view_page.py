@@ -12,6 +12,7 @@ from datamodules.records import read_rows
 from evaluation import view
 from evaluation.tables import figure
 from evaluation.view_list import listed
+from evaluation.view_page import write_episode
 from evaluation.view_run import read_answers, read_run
 from tests.evaluation.fake import answered, evaluation, run
 from tests.evaluation.view_fakes import Page, arm, experiment, judged, page
@@ -208,6 +209,16 @@ def test_the_command_writes_a_runs_own_page_and_the_comparison_of_several(
     assert set(Page((tmp_path / "comparison.html").read_text()).counts()) == {
         "arm", "exp/seed0:eval_rl", "other/seed0:eval",
     }  # fmt: skip
+
+
+def test_one_question_has_a_page_of_its_own_and_is_not_scored_where_no_answer_is_known(tmp_path: Path) -> None:
+    row = judged(0, 1, True, None) | {"answers": [], "em": None, "f1": None}
+    found = {"d0": {"title": "Zero", "text": "What d0 says."}}
+    write_episode(tmp_path / "one.html", "eval_rl", row, found)
+    shown = Page((tmp_path / "one.html").read_text())
+    for part in ("Question 0?", "eval_rl", "true ✓", "true –", "unscored –", "EM –, F1 –"):
+        assert part in shown.html
+    assert "What d0 says." in shown.text["p0"]
 
 
 def test_what_cannot_be_found_ends_in_one_line(tmp_path: Path, folder: Path) -> None:
