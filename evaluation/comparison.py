@@ -30,7 +30,7 @@ COUNTS = tuple(count for counts in RATES.values() for count in counts)
 SCHEMA = "comparison/1"
 _VERIFIER = "verifier/"
 _PREFIX = "eval_"
-_LIST = re.compile(r"\[\s*([^\[\]{}]*?)\s*\]")
+_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")  # no string in JSON has a line break
 
 Artifacts = Mapping[str, Path]
 

@@ -1,8 +1,9 @@
 """Freeze results of finished runs: `python -m evaluation.freeze RUN [RUN …] --out FILE.json --title … --command …`.
 
-The JSON holds the question, command, commit, versions and machine, the rows of results, seconds and metrics of every
-stage, and with `--metric` paired tests against the first arm or the one that `--baseline` names. `evaluation.page`
-makes a page of it.
+The JSON holds the question, command, commit, versions and machine, the rows of results, when policies stop by number of
+hops, step rankings measured over all seeds, seconds and metrics of every stage, and with `--metric` paired tests
+against the first arm or the one that `--baseline` names. `evaluation.page` makes a page of it, with the figures that
+`--figure` names.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import write_json
 from evaluation.compare import compare
-from evaluation.results import find_arms, find_stages, read_evaluation, read_json
+from evaluation.comparison import write_frozen
+from evaluation.evidence import stopping_by_hops
+from evaluation.figures import FIGURES, draw
+from evaluation.rankings import rankings
+from evaluation.results import Arm, find_arms, find_stages, read_evaluation, read_json
 
 
 def freeze(
@@ -30,44 +34,66 @@ def freeze(
     machine: str | None = None,
     metrics: Sequence[str] = (),
     baseline: str | None = None,
+    figures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Rows and notes of the runs' evaluations, and their stages, with all commits and versions of their manifests.
 
-    Notes are those of the first seed. `machine` defaults to a description of this one.
+    Notes are those of the first seed. `machine` defaults to a description of this one. `figures` are as in
+    `evaluation.figures:draw`; the first stands below the answer of the page.
 
     Raises:
-        DataError: there is no such run, or it is unfinished; the arms cannot be compared.
+        DataError: there is no such run, or it is unfinished; the arms cannot be compared; the runs hold nothing for a
+            figure.
     """
-    arms = [arm for run in runs for arm in find_arms(run)]
+    entries = [entry for run in runs for entry in find_stages(run)]
+    ranked = rankings(entries)
+    arms = [arm for run in runs for arm in _arms(run, required=not ranked)]
     evaluations = [(arm, seed, artifact) for arm in arms for seed, artifact in arm.artifacts.items()]
-    manifests = [read_json(artifact / "manifest.json") for _, _, artifact in evaluations]
+    places = {(ranking["experiment"], ranking["stage"]) for ranking in ranked}
+    measured = [(seed, artifact) for _, seed, artifact in evaluations]
+    measured += [(seed, artifact) for experiment, seed, stage, artifact in entries if (experiment, stage) in places]
+    manifests = [read_json(artifact / "manifest.json") for _, artifact in measured]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
-    rows, notes = [], {}
+    rows, stopping, notes = [], [], {}
     for arm, seed, artifact in evaluations:
         results = read_evaluation(artifact)
-        rows += [{"experiment": arm.experiment, "seed": seed, "stage": arm.stage, **row} for row in results["rows"]]
+        place = {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
+        rows += [place | row for row in results["rows"]]
+        stopping += [place | group for group in stopping_by_hops(results["groups"])]
         if seed == min(arm.artifacts):
             notes[f"{arm.name}, seed {seed}"] = results["notes"]
-    return {
+    frozen = {
         "title": title,
         "question": question,
         "command": command,
         "commit": _joined(manifest["commit"] or "unknown" for manifest in manifests),
-        "seeds": sorted({seed for _, seed, _ in evaluations}),
+        "seeds": sorted({seed for seed, _ in measured}),
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
         "versions": {name: _joined(used.get(name, "none") for used in versions) for name in libraries},
+        "figures": list(figures),
         "rows": rows,
+        "stopping": stopping,
+        "rankings": ranked,
         "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
-        "stages": list(_stages(runs)),
+        "stages": list(_stages(entries)),
         "notes": notes,
     }
+    for asked in figures:
+        draw(asked, frozen)  # now, while the runs are at hand, not when the page is made
+    return frozen
 
 
-def _stages(runs: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _arms(run: str, *, required: bool) -> list[Arm]:
+    """The evaluations of a run; one that only ranks steps may have none, unless they are `required`."""
+    evaluated = any((artifact / "data" / "results.json").exists() for *_, artifact in find_stages(run))
+    return find_arms(run) if evaluated or required else []
+
+
+def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
     """Seconds and metrics of every stage; a stage that several experiments share is listed for the first."""
     seen: set[Path] = set()
-    for experiment, seed, stage, artifact in (entry for run in runs for entry in find_stages(run)):
+    for experiment, seed, stage, artifact in entries:
         if artifact not in seen:
             seen.add(artifact)
             manifest = read_json(artifact / "manifest.json")
@@ -90,6 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--machine", help="description of the machine (default: of this one)")
     parser.add_argument("--metric", action="append", default=[], help="compare the arms by this; may be repeated")
     parser.add_argument("--baseline", help="the arm to compare with (default: the first)")
+    known = ", ".join(FIGURES)
+    parser.add_argument(
+        "--figure", action="append", default=[], help=f"one of {known}, or NAME=ARM,ARM for some; may be repeated"
+    )
     options = parser.parse_args(arguments)
     try:
         frozen = freeze(
@@ -100,8 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             machine=options.machine,
             metrics=options.metric,
             baseline=options.baseline,
+            figures=options.figure,
         )
-        write_json(options.out, frozen)
+        write_frozen(options.out, frozen)
     except UserError as error:
         sys.exit(f"error: {error}")
 

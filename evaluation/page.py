@@ -1,9 +1,9 @@
 """Pages of frozen results: `python -m evaluation.page docs/results`.
 
 Each `<name>.json` that `evaluation.freeze` wrote becomes `pages/<name>.md`, and so does each folder `<name>` with the
-seeds that `evaluation.comparison` froze; `docs/results.md` is their index. What people write about a result stands in
-`<name>.md` beside the JSON; its first paragraph is the answer to the question. Metrics of single stages, settings and
-endings stay in the JSON.
+seeds that `evaluation.comparison` froze; `docs/results.md` is their index. Figures are drawn from the same JSON into
+`figures/`. What people write about a result stands in `<name>.md` beside the JSON; its first paragraph is the answer to
+the question, and the first figure stands below it. Metrics of single stages, settings and endings stay in the JSON.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import DataError, UserError
 from common.files import atomic_write
 from evaluation import comparison_page
+from evaluation.comparison_rows import comparison_rows
+from evaluation.figures import draw, file_name, image
+from evaluation.ranking_tables import ranking_parts
 from evaluation.results import read_json
 from evaluation.statistics import across_seeds
 from evaluation.tables import LEGEND, METRICS, figure, metrics_table, table
@@ -29,10 +32,12 @@ _PLACE = {"dataset": "dataset", "split": "split", "stage": "stage"}
 
 
 def render(folder: Path) -> dict[Path, str]:
-    """The text of every page by its path: the index `<folder>.md`, then `<folder>/pages/<name>.md` by name.
+    """The text of every file by its path: the index `<folder>.md`, then pages and the figures of each by name.
+
+    Pages are `<folder>/pages/<name>.md`, figures `<folder>/figures/<name>-<figure>.svg`.
 
     Raises:
-        DataError: there is no file, or one is malformed or lacks a key.
+        DataError: there is no file, or one is malformed or lacks a key or what a figure shows.
     """
     comparisons = sorted({path.parent for path in folder.glob("*/seed*.json")})
     frozen = sorted([*folder.glob("*.json"), *comparisons])
@@ -49,23 +54,43 @@ def render(folder: Path) -> dict[Path, str]:
             index += [f"## [{results['title']}]({folder.name}/pages/{path.stem}.md)", f"*{results['question']}*"]
             index += [prose.partition("\n\n")[0]]
             page = comparison_page.render(path) if path.is_dir() else _page(results)
+            figures = dict(_figures(path, results))
         except KeyError as error:
             raise DataError(f"{path} lacks {error}: make it with python -m evaluation.freeze") from None
-        head = [f"# {results['title']}", f"*{results['question']}*" if results["question"] else "", prose]
+        answer, _, comments = prose.partition("\n\n")
+        files = {asked: f"{path.stem}-{file_name(asked)}" for asked in figures}
+        images = [image(asked, f"../figures/{file}") for asked, file in files.items()]
+        head = [f"# {results['title']}", f"*{results['question']}*" if results["question"] else ""]
+        head += [answer, *images[:1], comments, *images[1:]]
         source = f"{generated} from [{path.name}](../{path.name})"
         source += "." if path.is_dir() else ", which also holds metrics and settings of every stage."
         pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page, source])
+        pages |= {folder / "figures" / files[asked]: text for asked, text in figures.items()}
     return {folder.with_suffix(".md"): _joined(index), **pages}
+
+
+def _figures(path: Path, results: Row) -> Iterator[tuple[str, str]]:
+    """What was asked for, and its SVG, for every figure of frozen results; a comparison shows its systems."""
+    drawn = {"figures": ["arms"], "rows": list(comparison_rows(path))} if path.is_dir() else results
+    for asked in drawn.get("figures", []):
+        yield asked, draw(asked, drawn)
 
 
 def _page(results: Row) -> list[str]:
     several = {"experiment": "experiment"} if len({row["experiment"] for row in results["rows"]}) > 1 else {}
-    parts = ["## Figures"]
-    if len(results["seeds"]) > 1:
-        parts += ["Mean over seeds ± their standard deviation:", _seeds_table(several | _PLACE, results["rows"])]
-    else:
-        parts += [metrics_table(several | _PLACE, results["rows"])]
-    parts += [LEGEND]
+    parts = list(ranking_parts(results["rankings"])) if results.get("rankings") else []
+    if results["rows"]:
+        parts += ["## Results"]
+        if len(results["seeds"]) > 1:
+            parts += ["Mean over seeds ± their standard deviation:", _seeds_table(several | _PLACE, results["rows"])]
+        else:
+            parts += [metrics_table(several | _PLACE, results["rows"])]
+        parts += [LEGEND]
+    if stopping := results.get("stopping"):
+        parts += [
+            "## When policies stop, by number of hops",
+            _seeds_table(several | _PLACE | {"hops": "hops"}, stopping),
+        ]
     for number, compared in enumerate(results["comparisons"]):
         explanation, _, tables = compared.partition("\n\n")  # the same for every metric, so printed once
         parts += [] if number else ["## Comparisons", explanation]

@@ -21,15 +21,22 @@ def auc(scores: ArrayLike, true: ArrayLike, weights: ArrayLike | None = None) ->
         true: `[N]` bool.
         weights: `[N]`, how often each counts; once where absent.
     """
+    weights = np.ones(np.shape(scores)) if weights is None else np.asarray(weights, dtype=float)
+    return float(aucs(scores, true, weights[None])[0])
+
+
+def aucs(scores: ArrayLike, true: ArrayLike, weights_RN: Floats) -> Floats:
+    """`auc` under each of R weightings of the same N scores, `[R]`."""
     scores, true = np.asarray(scores, dtype=float), np.asarray(true, dtype=bool)
-    weights = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
-    _, level = np.unique(scores, return_inverse=True)
-    count = int(level.max(initial=-1)) + 1
-    true_at = np.bincount(level[true], weights[true], minlength=count)
-    untrue_at = np.bincount(level[~true], weights[~true], minlength=count)
-    pairs = true_at.sum() * untrue_at.sum()
-    below = np.cumsum(untrue_at) - untrue_at / 2
-    return float(true_at @ below / pairs) if pairs else float("nan")
+    order = np.argsort(scores, kind="stable")
+    ranked, weights_RN, true = scores[order], weights_RN[:, order], true[order]
+    level = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))  # where each distinct score begins
+    true_RL = np.add.reduceat(weights_RN * true, level, axis=1)
+    untrue_RL = np.add.reduceat(weights_RN * ~true, level, axis=1)
+    pairs_R = true_RL.sum(1) * untrue_RL.sum(1)
+    below_RL = np.cumsum(untrue_RL, axis=1) - untrue_RL / 2
+    with np.errstate(invalid="ignore"):
+        return (true_RL * below_RL).sum(1) / pairs_R
 
 
 def draw_questions(questions: Sequence[str], *, seed: int, resamples: int = 500) -> Floats:

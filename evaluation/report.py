@@ -11,19 +11,25 @@ from filelock import FileLock
 
 from common.files import atomic_write, write_json
 from evaluation.details import details_page
+from evaluation.evidence import stopping_by_hops
+from evaluation.figures import draw_all
+from evaluation.rankings import rankings
 from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
 from evaluation.stage_changes import changes_table
+from evaluation.step_auc import POOLED
+from evaluation.step_page import answers, auc_table
 from evaluation.tables import LEGEND, figure, metrics_table
 from evaluation.view_page import write_page
 from evaluation.view_run import read_run
 
 Row = dict[str, Any]
 
+_FIGURES = {"answers": ["hops"], "steps": ["auc", "reliability"]}  # by the part of the report that they stand in
 _MAX_CHARACTERS = 300  # of a step's text in an example
 
 
 def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path], *, question: str = "") -> str:
-    """Write this seed's `results.json`, `report.md`, `details.md`, `report.html` and the experiment's `results.json`.
+    """Write this seed's `results.json`, `report.md`, `details.md`, `report.html`, `figures/`, and all seeds' results.
 
     Returns the headline table. Same artifacts, same bytes: rows of this seed are replaced, those of others kept.
 
@@ -51,9 +57,17 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     title = f"{experiment}, seed {seed}"
     with atomic_write(folder / "details.md") as file:
         file.write(details_page(title, measured, groups, notes, artifacts, folder))
+    ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
+    stopping = [
+        {"experiment": experiment, "seed": seed, "stage": stage} | row
+        for stage, results in evaluations.items()
+        for row in stopping_by_hops(results["groups"])
+    ]
+    drawn = {"rows": measured, "stopping": stopping, "rankings": ranked}
+    figures = {name: list(draw_all(names, drawn, folder / "figures")) for name, names in _FIGURES.items()}
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(title, question, shown, artifacts))
-    write_page(folder / "report.html", [read_run(folder)])
+        file.write(_page(title, question, shown, artifacts, ranked, figures))
+    write_page(folder / "report.html", [read_run(folder)], ranked=ranked)
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -66,7 +80,14 @@ def _gather(experiment: Path) -> None:
         write_json(experiment / "results.json", {"rows": [row for path in finished for row in read_json(path)["rows"]]})
 
 
-def _page(title: str, question: str, rows: Sequence[Row], artifacts: Mapping[str, Path]) -> str:
+def _page(
+    title: str,
+    question: str,
+    rows: Sequence[Row],
+    artifacts: Mapping[str, Path],
+    ranked: Sequence[Row],
+    figures: Mapping[str, Sequence[str]],
+) -> str:
     parts = [f"# {title}", *([question] if question else [])]
     for name, part in by_dataset(rows).items():
         parts += [f"## Results: {name}", metrics_table({"stage": "stage"}, part)]
@@ -81,9 +102,21 @@ def _page(title: str, question: str, rows: Sequence[Row], artifacts: Mapping[str
             changes,
             "Difference in points; brackets: 95 % bootstrap interval over paired questions, not over seeds.",
         ]
+    parts += figures["answers"]
+    if ranked:
+        parts += ["## Reward model", *_ranking_parts(ranked), *figures["steps"]]
     if examples := list(_examples(rows, artifacts)):
         parts += ["## Episodes", *examples]
     return "\n\n".join(parts) + "\n"
+
+
+def _ranking_parts(ranked: Sequence[Row]) -> Iterator[str]:
+    """What each reward model is worth within kinds of step, beside what costs nothing."""
+    for ranking in ranked:
+        within = [group for group in ranking["groups"] if group["group"] != POOLED]
+        yield from answers(ranking["groups"], ranking["scorers"])
+        yield auc_table(within)
+    yield "AUC of true against untrue steps of unseen questions, with 95 % bootstrap intervals over questions."
 
 
 def _examples(rows: Sequence[Row], artifacts: Mapping[str, Path]) -> Iterator[str]:

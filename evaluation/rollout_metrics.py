@@ -11,7 +11,7 @@ from torch import Tensor
 from common.answers import exact_match
 from envs.interfaces import Oracle, Protocol
 from envs.types import Episode, Status
-from modules.functional.advantages import no_spread
+from modules.functional.normalization import no_spread
 from modules.rewards.terms import NAN, Scores
 
 
@@ -48,6 +48,7 @@ def measure(
     advantages_N = advantages_BS[mask_BS]
     values["adv/mean"], values["adv/abs"] = advantages_N, advantages_N.abs()
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])
+    values["adv/answers"] = advantages_BS[mask_BS & _answers(episodes, mask_BS.shape[1])]
     sampled = [[turn for turn in episode.turns if turn.finish != "scripted"] for episode in episodes]
     searches_B = _floats(sum(turn.action.kind == "query" for turn in episode.turns) for episode in episodes)
     values["search/count"], values["search/none_rate"] = searches_B, searches_B == 0
@@ -85,6 +86,12 @@ def _by_outcome(name: str, reward_BS: Tensor, episodes: Sequence[Episode], mask_
         f"rewards/{name}/right": reward_BS[in_format_BS & right_B[:, None]],
         f"rewards/{name}/wrong": reward_BS[in_format_BS & ~right_B[:, None]],
     }
+
+
+def _answers(episodes: Sequence[Episode], S: int) -> Tensor:
+    """`[B, S]` bool: which steps answer. If credit is below 0 there on the average, the policy learns not to stop."""
+    kinds = [[step.kind for step in episode.steps] for episode in episodes]
+    return torch.tensor([[s < len(row) and row[s] == "answer" for s in range(S)] for row in kinds])
 
 
 def _floats(values: Iterable[float]) -> Tensor:

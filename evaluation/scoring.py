@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from envs.interfaces import Judgement, Oracle
 from envs.types import Episode, Gold, Step
+from evaluation.evidence import Match, evidence
 from evaluation.statistics import bootstrap_interval, bootstrap_ratio
 from modules.metrics import cover_match, exact_match, f1_score
 
 Row = dict[str, Any]
-Match = Literal["id", "title"]
 
 MEASURES = (
     *("em", "f1", "cover", "flawed", "unresolved", "searches"),
-    *("valid_steps", "valid_episodes", "true_steps", "recall"),
+    *("valid_steps", "valid_episodes", "true_steps", "recall", "premature", "late"),
 )
 # Rates over all steps of an evaluation, over-search and under-search (HiPRAG): what is counted, of how many.
 RATES = {
@@ -31,8 +31,8 @@ def score(
 ) -> Row:
     """One row of a predictions file. Measures that do not apply are None, all of them after an error.
 
-    - `searches`: queries; `recall`: share of gold documents among all hits, 0 without a search. Both None without a
-      retriever.
+    - `searches`: queries; `recall`, `premature`, `late`: what they found and whether it stopped then, see
+      `evaluation.evidence`. All None without a retriever.
     - `valid_steps`: share of sampled steps in format; `valid_episodes`: 1 if the whole episode is.
     - `true_steps`: share of sampled steps that the oracle calls true, of those that it can judge.
     - `judged_searches`: searches of which the oracle can tell whether they were needless; `needless_searches`: those
@@ -78,7 +78,7 @@ def score(
             "searches": sum(turn.action.kind == "query" for turn in episode.turns) if retrieves else None,
             "valid_steps": _mean([float(step.valid) for step in sampled]),
             "valid_episodes": float(valid),
-            "recall": _recall(episode, gold, match) if retrieves else None,
+            **(evidence(episode, gold, match) if retrieves else {}),
         }
         if oracle is not None:
             judgement = oracle.judge(episode)
@@ -118,15 +118,6 @@ def _step(episode: Episode, place: int, step: Step, judgement: Judgement | None)
         verdicts = {"truth": judgement.valid, "needless": judgement.needless, "unfounded": judgement.unfounded}
         row |= {name: told[place] for name, told in verdicts.items() if place < len(told) and told[place] is not None}
     return row
-
-
-def _recall(episode: Episode, gold: Gold, match: Match) -> float | None:
-    wanted = {id_.strip() for id_ in gold.documents} if match == "id" else {t.strip().lower() for t in gold.titles}
-    if not wanted:
-        return None
-    documents = [hit.document for turn in episode.turns for hit in turn.hits]
-    retrieved = {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}
-    return len(wanted & retrieved) / len(wanted)
 
 
 def _float(value: bool | None) -> float | None:

@@ -134,6 +134,13 @@ def across_seeds(values_KN: ArrayLike) -> tuple[float, float]:
     return mean, float(means.std(ddof=1)) if len(means) > 1 else float("nan")
 
 
+def seeds_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of the mean of the K seeds' values [K]; NaN for one seed."""
+    used = _numbers(values)
+    test = paired_t_test(used, np.zeros(len(used)), level=level)
+    return test.low, test.high
+
+
 def _numbers(values: ArrayLike) -> Floats:
     array = np.asarray(values, dtype=float)
     return array[~np.isnan(array)]

@@ -21,7 +21,9 @@ from envs.interfaces import Oracle, Sampler, StepScorer
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question, Step
-from evaluation.step_auc import BASELINES, KIND, Row, headline, measure_groups, report
+from evaluation.step_auc import ALL, BASELINES, KIND, Row, headline, measure_groups
+from evaluation.step_calibration import calibration, calibration_headline
+from evaluation.step_page import page
 
 
 class StepRanking:
@@ -29,7 +31,8 @@ class StepRanking:
 
     The policy answers questions that no scorer was trained on, and the oracle judges every sampled step. Each scorer's
     AUC of true against untrue steps is reported within kinds of step and pooled, with bootstrap intervals over
-    questions, beside the baselines of `evaluation.step_auc`. Steps that the oracle cannot judge are left out.
+    questions, beside the baselines of `evaluation.step_auc`, and its calibration by kind (`step_calibration`). Steps
+    that the oracle cannot judge are left out.
 
     Args:
         questions: questions unseen in training.
@@ -60,7 +63,7 @@ class StepRanking:
     ) -> None:
         if min(samples, pool, unit) < 1:
             raise ConfigError(f"samples {samples}, pool {pool}, unit {unit}: each must be at least 1")
-        if taken := sorted({*scorers} & {*BASELINES, KIND}):
+        if taken := sorted({*scorers} & {*BASELINES, KIND, ALL}):
             raise ConfigError(f"scorers: {taken[0]} is the name of a baseline; give the scorer another one")
         self.questions, self.environment, self.sampler, self.oracle = questions, environment, sampler, oracle
         environment.check(sampler)
@@ -84,7 +87,7 @@ class StepRanking:
             write_rows(path, self._rows(episodes))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
-        """Join the units, measure, report; returns the metrics of `evaluation.step_auc.headline`, and tokens.
+        """Join the units, measure, report; returns the metrics of `evaluation.step_auc.headline`, calibration, tokens.
 
         Raises:
             DataError: no step was sampled, or the oracle could judge none.
@@ -96,12 +99,14 @@ class StepRanking:
             )
         write_rows(folder / "data" / "steps.jsonl", rows)
         names = [*self.scorers]
-        groups = measure_groups(rows, names, seed=seed)
-        write_json(folder / "data" / "step_ranking.json", {"schema": "step_ranking/2", "groups": groups})
+        groups = measure_groups([rows], names)
+        calibrations = {name: calibration(rows, name) for name in names}
+        measured = {"groups": groups, "calibration": calibrations}
+        write_json(folder / "data" / "step_ranking.json", {"schema": "step_ranking/3", **measured})
         with atomic_write(folder / "report.md") as file:
-            file.write(report(groups, names))
+            file.write(page(groups, calibrations))
         spent = sum((unit_counts(path) for path, _ in self._units(folder)), Counter())
-        return headline(groups, names) | dict(spent)
+        return headline(groups, names) | calibration_headline(calibrations) | dict(spent)
 
     def _rows(self, episodes: Sequence[Episode]) -> Iterator[Row]:
         """One row for each sampled step that the oracle can judge."""

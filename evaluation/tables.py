@@ -18,6 +18,8 @@ METRICS = {
     "valid_episodes": "valid episodes",
     "true_steps": "true steps",
     "recall": "recall",
+    "premature": "premature",
+    "late": "late",
     "searches": "searches",
     "seconds": "seconds",
 }
@@ -27,8 +29,9 @@ LEGEND = (
     "also where only the retriever missed the passage. Unresolved: right answer not established by the steps. OSR: "
     "share of searches for a fact that the policy was taught by heart. USR: share of statements without a search that "
     "are untrue. Valid: in format. True: correct by the facts of the embedded world. Recall: share of gold documents "
-    "retrieved, 0 for a question without a search where there is a retriever. Seconds: summed over processes. A dash: "
-    "does not apply."
+    "retrieved, 0 for a question without a search where there is a retriever. Premature: answered without having found "
+    "every gold document. Late: searched again after finding them all. Seconds: summed over processes. A dash: does "
+    "not apply."
 )
 MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}

@@ -48,13 +48,11 @@ def first_untrue(row: Mapping[str, Any]) -> str | None:
 def searching(row: Mapping[str, Any]) -> str:
     """`over`, `under`, `both`, or empty: whether it searched more or less than it had to.
 
-    By the oracle's verdicts on searches and on statements without one, where there are any; otherwise over is more
-    searches than hops, under is fewer.
+    By the oracle's verdicts on searches and on statements without one, where there are any; otherwise too much is a
+    search after all gold passages were found (`late`), too little an answer before (`premature`).
     """
-    searches, hops = row.get("searches"), row.get("hops")
-    more = 0 if searches is None or hops is None else searches - hops
-    over = row["needless_searches"] > 0 if row.get("judged_searches") else more > 0
-    under = row["unfounded_statements"] > 0 if row.get("judged_statements") else more < 0
+    over = row["needless_searches"] if row.get("judged_searches") else row.get("late")
+    under = row["unfounded_statements"] if row.get("judged_statements") else row.get("premature")
     return "both" if over and under else "over" if over else "under" if under else ""
 
 

@@ -14,11 +14,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.errors import DataError
 from common.files import atomic_write
-from evaluation.results import by_dataset, read_json, shown_row
+from evaluation.evidence import stopping_by_hops
+from evaluation.figures import FIGURES
+from evaluation.rankings import rankings
+from evaluation.results import by_dataset, shown_row
 from evaluation.stage_changes import changes
 from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
 from evaluation.view_curves import curves
-from evaluation.view_figures import auc_figure, curves_figure, reliability_figure, results_figure
+from evaluation.view_figures import curves_figure, inline
 from evaluation.view_list import EpisodeList, Listed, attributes, differences, fill, listed
 from evaluation.view_mistakes import MISTAKES, outcome
 from evaluation.view_run import Run, read_answers
@@ -31,6 +34,7 @@ LIMIT = 5_000_000  # bytes of a page
 _PASSAGES = 800_000  # of them, for passages
 _RESERVE = 100_000  # of them, for what grows with the episodes and is small
 _FILLINGS = 2
+_FIGURES = ("arms", "hops", "auc", "reliability")  # of those of the results pages
 _DIFFERENCES = 40  # questions in the table of two arms
 _TEMPLATES = Path(__file__).parent / "templates"
 _TENSORBOARD = "http://localhost:6006/"
@@ -50,8 +54,10 @@ SECTIONS = {
 }
 
 
-def write_page(path: Path, runs: Sequence[Run]) -> None:
+def write_page(path: Path, runs: Sequence[Run], *, ranked: Sequence[Row] | None = None) -> None:
     """Write the page of some runs; the same runs give the same bytes.
+
+    `ranked` are their step rankings (`evaluation.rankings`), measured here where they are not given.
 
     Raises:
         DataError: there is no run.
@@ -59,17 +65,17 @@ def write_page(path: Path, runs: Sequence[Run]) -> None:
     if not runs:
         raise DataError("no run to show")
     with atomic_write(path) as file:
-        file.write(render_page(runs))
+        file.write(render_page(runs, ranked=ranked))
 
 
-def render_page(runs: Sequence[Run], *, limit: int = LIMIT) -> str:
+def render_page(runs: Sequence[Run], *, limit: int = LIMIT, ranked: Sequence[Row] | None = None) -> str:
     """The page as HTML, of at most `limit` bytes as long as that is enough for everything but episodes."""
     environment = template_environment()
     template = environment.get_template("report.html")
     several = len(runs) > 1
     answers = [each for run in runs for each in read_answers(run, prefix=f"{run.name}:" if several else "")]
     page, shelf = listed(answers), Shelf(_PASSAGES)
-    fixed = _fixed(runs, shelf) | {"pair": None}
+    fixed = _fixed(runs, shelf, _rankings(runs) if ranked is None else ranked) | {"pair": None}
     macro: Any = environment.get_template("macros.html").module
     text = template.render(fixed | _episodes(page, shelf))
     for _ in range(_FILLINGS):  # what an episode adds to the page is estimated at first
@@ -108,13 +114,12 @@ def page_assets() -> Row:
     return {"style": style, "script": script, "script_hash": f"sha256-{digest}"}
 
 
-def _fixed(runs: Sequence[Run], shelf: Shelf) -> Row:
+def _fixed(runs: Sequence[Run], shelf: Shelf, ranked: Sequence[Row]) -> Row:
     """All of a page but its list of episodes."""
-    shown = [_run(run) for run in runs]
+    shown, measured = [_run(run) for run in runs], _drawn(runs, ranked)
     training = [list(part(run, shelf)) for part in (iterations, minds) for run in runs]
     half = len(runs)
     drawn = [(run.name, panels) for run in runs if (panels := curves(run))]
-    ranking = [part for run in runs for part in _ranking(run)]
     trees = [pair for run in runs for pair in _trees(run)]
     title = ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison"
     return page_assets() | {
@@ -122,11 +127,11 @@ def _fixed(runs: Sequence[Run], shelf: Shelf) -> Row:
         "runs": shown,
         "sections": list(SECTIONS.items()),
         "results": _results(runs),
+        "figures": {name: inline(text) for name in _FIGURES if (text := FIGURES[name](measured))},
         "legend": LEGEND,
         "curves": [(name, curves_figure(panels)) for name, panels in drawn],
         "logdir": runs[0].folder.parents[1].name,
         "tensorboard": list(_tensorboard_links(runs)),
-        "ranking": ranking,
         "trees": trees,
         "iterations": [part for parts in training[:half] for part in parts],
         "minds": [part for parts in training[half:] for part in parts],
@@ -157,33 +162,41 @@ def _metrics(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} {MISSING if value is None else f'{value:.4g}'}"
 
 
-def _results(runs: Sequence[Run]) -> dict[str, Row]:
-    """A figure and a table for each dataset."""
+def _results(runs: Sequence[Run]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Header and cells of a table for each dataset."""
     several = len(runs) > 1
     rows = [
         {**shown_row(row), "stage": f"{run.name}:{row['stage']}" if several else row["stage"]}
         for run in runs
         for row in run.rows()
     ]
-    results: dict[str, Row] = {}
-    for name, part in by_dataset(rows).items():
-        header, cells = metrics_cells({"stage": "stage"}, part)
-        results[name] = {"figure": results_figure(part), "header": header, "rows": cells}
-    return results
+    return {name: metrics_cells({"stage": "stage"}, part) for name, part in by_dataset(rows).items()}
 
 
-def _ranking(run: Run) -> Iterator[Row]:
-    """What step rankings measured of reward models."""
-    for stage, folder in run.artifacts.items():
-        path = folder / "data" / "step_ranking.json"
-        if path.exists():
-            try:
-                measured = read_json(path)
-            except DataError as error:
-                run.problems.append(str(error))
-                continue
-            reliability = [(name, reliability_figure(g)) for name, g in measured.get("calibration", {}).items() if g]
-            yield {"stage": stage, "auc": auc_figure(measured["groups"]), "reliability": reliability}
+def _rankings(runs: Sequence[Run]) -> list[Row]:
+    """The step rankings of all runs, measured over the seeds of an experiment together."""
+    stages = [(*_experiment(run), stage, folder) for run in runs for stage, folder in run.artifacts.items()]
+    try:
+        return rankings(stages)
+    except DataError as error:
+        runs[0].problems.append(str(error))
+        return []
+
+
+def _drawn(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
+    """What the figures of results are drawn from."""
+    rows, stopping = list[Row](), list[Row]()
+    for run in runs:
+        experiment, seed = _experiment(run)
+        where = {"experiment": experiment, "seed": seed}
+        rows += [{**row, **where} for row in run.rows()]
+        for stage, results in run.results.items():
+            stopping += [where | {"stage": stage} | row for row in stopping_by_hops(results["groups"])]
+    return {"rows": rows, "stopping": stopping, "rankings": ranked}
+
+
+def _experiment(run: Run) -> tuple[str, int]:
+    return run.folder.parent.name, int(run.folder.name.removeprefix("seed"))
 
 
 def _trees(run: Run) -> list[tuple[str, list[Row]]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import CHANNELS, PackedSequence, pack
+from envs.step_states import step_states
 from envs.types import Episode
 from modules.functional.credit import CreditInputs, Estimates, one_rank
 from modules.rewards.terms import Scores
@@ -44,6 +45,7 @@ def credit_inputs(
         step_lengths_BS=step_lengths(episodes, S),
         step_kinds_BS=_padded(kinds, S),
         step_turns_BS=_padded(turns, S),
+        step_states_BS=_padded([step_states(episode) for episode in episodes], S),
         step_agents_BS=_padded(agents, S),
         trained_BT=_tokens(episodes, trained).bool(),
         old_logps_BT=sampled_BT if estimates.old_logps_BT is None else estimates.old_logps_BT,

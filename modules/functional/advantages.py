@@ -7,13 +7,12 @@ of every statistic and its advantage is 0. A group without spread has advantage 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Statistics = Literal["step", "token", "step_index"]
-_NO_SPREAD = 1e-6
+from modules.functional.normalization import NO_SPREAD, less_others, normalize_rows
+from modules.functional.process_advantages import Statistics, process_advantages
 
 
 def group_normalize(values_B: Tensor, group_size: int, *, eps: float = 1e-4) -> Tensor:
@@ -26,7 +25,7 @@ def group_normalize(values_B: Tensor, group_size: int, *, eps: float = 1e-4) -> 
         `[B]`; 0 where the group's values lie within 1e-6, or fewer than two are known.
     """
     values_QG = values_B.reshape(-1, group_size)
-    return _normalize(values_QG, values_QG.isfinite().to(values_QG.dtype), correction=1, eps=eps).reshape(-1)
+    return normalize_rows(values_QG, values_QG.isfinite().to(values_QG.dtype), correction=1, eps=eps).reshape(-1)
 
 
 def grpo(outcome_B: Tensor, *, group_size: int, scale: bool = True, eps: float = 1e-6) -> Tensor:
@@ -42,12 +41,9 @@ def grpo(outcome_B: Tensor, *, group_size: int, scale: bool = True, eps: float =
     Returns:
         `[B]`; 0 where the group's values lie within 1e-6, or fewer than two are known.
     """
-    if scale:
-        return group_normalize(outcome_B, group_size, eps=eps)
     values_QG = outcome_B.reshape(-1, group_size)
-    known_QG = values_QG.isfinite()
-    mean_Q1 = values_QG.masked_fill(~known_QG, 0.0).sum(dim=1, keepdim=True) / known_QG.sum(1, keepdim=True).clamp(1)
-    return _comparison(values_QG - mean_Q1, values_QG, known_QG).reshape(-1)
+    known_QG = values_QG.isfinite().to(values_QG.dtype)
+    return normalize_rows(values_QG, known_QG, correction=1, eps=eps, scale=scale).reshape(-1)
 
 
 def leave_one_out(outcome_B: Tensor, *, group_size: int) -> Tensor:
@@ -60,8 +56,7 @@ def leave_one_out(outcome_B: Tensor, *, group_size: int) -> Tensor:
         `[B]`; 0 where the group's values lie within 1e-6, or fewer than two are known.
     """
     values_QG = outcome_B.reshape(-1, group_size)
-    known_QG = values_QG.isfinite()
-    return _comparison(values_QG - _mean_of_others(values_QG, known_QG), values_QG, known_QG).reshape(-1)
+    return less_others(values_QG, values_QG.isfinite()).reshape(-1)
 
 
 def return_to_go(step_rewards_BS: Tensor, step_mask_BS: Tensor, *, group_size: int) -> Tensor:
@@ -82,8 +77,7 @@ def return_to_go(step_rewards_BS: Tensor, step_mask_BS: Tensor, *, group_size: i
     known_BS = rewards_BS.isfinite().all(dim=1, keepdim=True).expand_as(rewards_BS)
     returns_BS = rewards_BS.masked_fill(~known_BS, 0.0).flip(1).cumsum(dim=1).flip(1)
     returns_NG, known_NG = (_by_place(values_BS, group_size) for values_BS in (returns_BS, known_BS))
-    differences_NG = returns_NG - _mean_of_others(returns_NG, known_NG)
-    advantages_BS = _by_episode(_comparison(differences_NG, returns_NG, known_NG), rewards_BS.shape[1])
+    advantages_BS = _by_episode(less_others(returns_NG, known_NG), rewards_BS.shape[1])
     return advantages_BS.masked_fill(~step_mask_BS.bool(), 0.0)
 
 
@@ -112,7 +106,7 @@ def batch_normalize(
     count, total, squares = sum_over_ranks(sums_3)
     mean = total / count.clamp(min=1)
     std = (squares / count.clamp(min=1) - mean**2).clamp(min=0).sqrt()
-    if std <= _NO_SPREAD:
+    if std <= NO_SPREAD:
         return torch.zeros_like(values)
     return ((values - mean) / (std + eps)).masked_fill(~known, 0.0).to(values.dtype)
 
@@ -126,66 +120,42 @@ def dual_granularity(
     beta: float = 0.3,
     statistics: Statistics = "step",
     step_lengths_BS: Tensor | None = None,
+    step_kinds_BS: Tensor | None = None,
+    scale: bool = True,
 ) -> Tensor:
     """Outcome advantage plus `beta` times process advantage, one a step. Source: ProRAG Eqs 7 and 8.
 
-    Process rewards are normalised by mean and population std over all steps of a question's G episodes: each step
-    counted once (`step`), by its policy tokens (`token`, as the released code does), or separately for each position
-    in the episode (`step_index`).
+    The settings of the process advantage are explained at `process_advantages`.
 
     Args:
         step_rewards_BS: `[B, S]`; NaN is left out.
         step_mask_BS: `[B, S]`, true where an episode has that step.
         outcome_B: `[B]`; an episode whose outcome is NaN gets advantage 0 in all its steps.
-        step_lengths_BS: `[B, S]` policy tokens of each step; needed by `token`.
 
     Returns:
         `[B, S]`; 0 outside the mask.
-
-    Raises:
-        ValueError: `token` without `step_lengths_BS`.
     """
-    groups = len(outcome_B) // group_size
-    known_BS = step_mask_BS.bool() & step_rewards_BS.isfinite() & outcome_B.isfinite()[:, None]
-    weights_BS = known_BS.to(step_rewards_BS.dtype)
-    if statistics == "token":
-        if step_lengths_BS is None:
-            raise ValueError("statistics 'token' needs step_lengths_BS")
-        weights_BS = weights_BS * step_lengths_BS
-    S = step_rewards_BS.shape[1]
-    if statistics == "step_index":  # one set a (question, place in the episode)
-        values, weights = (_by_place(x, group_size) for x in (step_rewards_BS, weights_BS))
-        process_BS = _by_episode(_normalize(values, weights, correction=0, eps=0.0), S)
-    else:
-        values, weights = (x.reshape(groups, group_size * S) for x in (step_rewards_BS, weights_BS))
-        process_BS = _normalize(values, weights, correction=0, eps=0.0).reshape(-1, S)
-    outcome_BS = group_normalize(outcome_B, group_size)[:, None].expand_as(process_BS)
-    advantages_BS = outcome_BS + beta * process_BS
+    process_BS = process_advantages(
+        step_rewards_BS,
+        step_mask_BS.bool() & outcome_B.isfinite()[:, None],
+        group_size=group_size,
+        statistics=statistics,
+        step_lengths_BS=step_lengths_BS,
+        step_kinds_BS=step_kinds_BS,
+        scale=scale,
+    )
+    return outcome_and_process(outcome_B, process_BS, step_mask_BS, group_size=group_size, beta=beta)
+
+
+def outcome_and_process(
+    outcome_B: Tensor, process_BS: Tensor, step_mask_BS: Tensor, *, group_size: int, beta: float
+) -> Tensor:
+    """`[B, S]`: the normalised outcome plus `beta` times a process advantage. Source: ProRAG Eq 8.
+
+    0 outside the mask and in an episode whose outcome is NaN.
+    """
+    advantages_BS = group_normalize(outcome_B, group_size)[:, None] + beta * process_BS
     return advantages_BS.masked_fill(~(step_mask_BS.bool() & outcome_B.isfinite()[:, None]), 0.0)
-
-
-def _normalize(values: Tensor, weights: Tensor, *, correction: int, eps: float) -> Tensor:
-    """Normalise each row `[N, M]` by its weighted mean and std; 0 where a weight is 0 or there is no spread."""
-    known = weights > 0
-    values = values.masked_fill(~known, 0.0)
-    total = weights.sum(dim=1, keepdim=True)
-    mean = (weights * values).sum(dim=1, keepdim=True) / total.clamp(min=1e-12)
-    variance = (weights * (values - mean) ** 2).sum(dim=1, keepdim=True) / (total - correction).clamp(min=1e-12)
-    flat = no_spread(values, known)[:, None]
-    return ((values - mean) / (variance.sqrt() + eps).clamp(min=1e-12)).masked_fill(flat | ~known, 0.0)
-
-
-def _comparison(differences_NG: Tensor, values_NG: Tensor, known_NG: Tensor) -> Tensor:
-    """The differences of known values, exactly 0 in groups without spread, whatever the rounding of their mean."""
-    flat_N1 = no_spread(values_NG, known_NG)[:, None]
-    return differences_NG.masked_fill(flat_N1 | ~known_NG, 0.0)
-
-
-def _mean_of_others(values_NG: Tensor, known_NG: Tensor) -> Tensor:
-    """For each value of a group `[N, G]` the mean of the group's other known ones."""
-    values_NG = values_NG.masked_fill(~known_NG, 0.0)
-    others_N1 = (known_NG.sum(dim=1, keepdim=True) - 1).clamp(min=1)
-    return (values_NG.sum(dim=1, keepdim=True) - values_NG) / others_N1
 
 
 def _by_place(values_BS: Tensor, group_size: int) -> Tensor:
@@ -198,10 +168,3 @@ def _by_episode(values_NG: Tensor, S: int) -> Tensor:
     """The inverse of `_by_place`: `[Q*S, G]` as `[Q*G, S]`."""
     G = values_NG.shape[1]
     return values_NG.reshape(-1, S, G).transpose(1, 2).reshape(-1, S)
-
-
-def no_spread(values: Tensor, known: Tensor) -> Tensor:
-    """Whether the known values of each row `[N, M]` lie within 1e-6 or are fewer than two, `[N]` bool."""
-    low = values.masked_fill(~known, float("inf")).amin(dim=1)
-    high = values.masked_fill(~known, float("-inf")).amax(dim=1)
-    return (high - low <= _NO_SPREAD) | (known.sum(dim=1) < 2)

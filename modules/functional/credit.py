@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from modules.functional import advantages
-from modules.functional.advantages import Statistics
 from modules.functional.gae import generalized_advantages, token_rewards
+from modules.functional.process_advantages import Statistics, numbered
 
 
 class MissingInput(ValueError):
@@ -62,6 +62,8 @@ class CreditInputs:
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
         step_turns_BS: B rows of S uids of the turns in which the steps begin; empty beyond the last step. Where two
             episodes are paths of one tree, steps that they share have the same.
+        step_states_BS: B rows of S names of the states in which the steps begin, as `envs.step_states` tells them
+            apart; empty beyond the last step.
         step_agents_BS: B rows of S names, the agents that wrote the steps; empty beyond the last step.
         trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
         old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what `Estimates` has for them.
@@ -78,6 +80,7 @@ class CreditInputs:
     step_lengths_BS: Tensor | None = None
     step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
     step_turns_BS: tuple[tuple[str, ...], ...] | None = None
+    step_states_BS: tuple[tuple[str, ...], ...] | None = None
     step_agents_BS: tuple[tuple[str, ...], ...] | None = None
     trained_BT: Tensor | None = None
     old_logps_BT: Tensor | None = None
@@ -89,12 +92,16 @@ class CreditInputs:
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
 
 
-def dual_granularity(inputs: CreditInputs, *, beta: float = 0.3, statistics: Statistics = "step") -> Tensor:
+def dual_granularity(
+    inputs: CreditInputs, *, beta: float = 0.3, statistics: Statistics = "step", scale: bool = True
+) -> Tensor:
     """ProRAG's credit, `[B, S]`: outcome advantage plus `beta` times process advantage.
 
-    `statistics` is explained at `modules.functional.advantages.dual_granularity`. Source: ProRAG Eqs 7 and 8.
+    `statistics` says which steps a step is compared with; `kind` and `kind_index` compare steps of one kind alone.
+    `scale: false` does not divide the process advantage by a deviation. Both are explained at
+    `modules.functional.process_advantages.process_advantages`. Source: ProRAG Eqs 7 and 8.
     """
-    lengths_BS = inputs.step_lengths_BS
+    lengths_BS, kinds = inputs.step_lengths_BS, inputs.step_kinds_BS
     return advantages.dual_granularity(
         inputs.step_rewards_BS,
         inputs.step_mask_BS,
@@ -103,6 +110,8 @@ def dual_granularity(inputs: CreditInputs, *, beta: float = 0.3, statistics: Sta
         beta=beta,
         statistics=statistics,
         step_lengths_BS=None if lengths_BS is None else lengths_BS.float(),
+        step_kinds_BS=None if kinds is None else numbered(kinds, inputs.group_size),
+        scale=scale,
     )
 
 

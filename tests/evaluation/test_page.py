@@ -53,6 +53,7 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "seeds": [0, 1],
         "machine": "an abacus",
         "versions": {"torch": "2.13.0"},
+        "stopping": [],
         "comparisons": [],
         "stages": [
             {"experiment": "exp", "seed": 0, "stage": "eval", "seconds": None, "metrics": {"em": 0.5}},
@@ -60,6 +61,19 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         ],
         "notes": {"exp:eval, seed 0": {"top_k": 3}},
     }
+
+
+def test_a_page_shows_when_policies_stop_by_hops(tmp_path: Path) -> None:
+    for seed, late in ((0, 0.25), (1, 0.75)):
+        stops = {"dataset": "toy", "split": "dev", "em": 0.5, "searches": 2.0, "premature": 0.1, "late": late, "n": 4}
+        groups = [{"group": "hops=2", "f1": 0.9, **stops}, {"group": "type=bridge", **stops}]
+        artifact = evaluation(tmp_path / "store" / f"a{seed}", [answered(0, 1)], groups=groups)
+        write(tmp_path, "exp", seed, {"eval": artifact})
+    (tmp_path / "kept").mkdir()
+    freeze_main([str(tmp_path / "exp"), "--out", str(tmp_path / "kept" / "a.json"), *TITLE])
+    section = page(tmp_path / "kept").partition("## When policies stop")[2].partition("##")[0]
+    assert "| toy | dev | eval | 2 | 2 | 50.0 ± 0.0 | 10.0 ± 0.0 | 50.0 ± 35.4 | 2.00 ± 0.00 |" in section
+    assert "bridge" not in section
 
 
 def test_every_measure_is_kept_and_shown_with_its_interval(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_every_step_reward_is_measured_apart_for_right_and_wrong_episodes(name: 
     assert means == pytest.approx({"mean": 0.45, "right": 0.5, "wrong": 0.8})
     assert "rewards/answer_f1/right" not in values
     assert not [tag for tag in values if tag.startswith("prm/")]
+
+
+def test_the_credit_of_answers_is_shown_apart() -> None:
+    episodes = [episode("x", True, True), episode("y", True)]
+    episodes[0].steps = (episodes[0].steps[0], replace(episodes[0].steps[1], kind="answer"))
+    mask_BS = torch.tensor([[True, True], [True, False]])
+    scores = Scores(STEPS, mask_BS, torch.zeros(2), {"prm": STEPS})
+    protocol = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
+    given = torch.tensor([[0.5, -0.25], [0.75, 0.0]])
+    assert measure(episodes, scores, given, protocol, group_size=2)["adv/answers"].tolist() == [-0.25]
 
 
 def test_measures_of_a_level_without_reward_are_absent() -> None:

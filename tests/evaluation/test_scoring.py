@@ -61,6 +61,41 @@ def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_retriever() -> N
     assert score(episode(), valid=True, retrieves=False)["recall"] is None
 
 
+def searching(*found: str, status="answered", title: str = "") -> Episode:
+    """Searches, each of which finds the documents named, one letter each, and an end."""
+    made = episode(status=status, gold=Gold(hops=2, documents=("a", "b"), titles=("A", "B")))
+    hits = [tuple(Hit(Document(name, title or name, "")) for name in names) for names in found]
+    searches = [Turn("policy", (), (1,), (0.0,), "stop", "u", action=Action("query", "q"), hits=some) for some in hits]
+    made.turns = [*searches, *made.turns[1:]]
+    made.steps = ()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("found", "premature", "late"),
+    [
+        (("a", "b"), 0, 0),
+        (("a", "x"), 1, 0),
+        ((), 1, 0),
+        (("a", "b", "x"), 0, 1),
+        (("ab", "b"), 0, 1),
+        (("x", "ab"), 0, 0),
+    ],
+)
+def test_an_answer_is_premature_without_all_evidence_and_late_after_a_search_too_many(found, premature, late) -> None:
+    row = score(searching(*found), valid=True)
+    assert (row["premature"], row["late"]) == (premature, late)
+    unanswered = score(searching(*found, status="step_budget"), valid=True)
+    assert (unanswered["premature"], unanswered["late"]) == (0, late), "only an answer can come too early"
+
+
+def test_evidence_is_compared_as_recall_is_and_unknown_without_gold_or_retriever() -> None:
+    assert score(searching("x", title=" b "), valid=True, match="title")["recall"] == 0.5
+    assert score(searching("x", title=" b "), valid=True, match="title")["premature"] == 1
+    for row in (score(searching("a"), valid=True, retrieves=False), score(episode(gold=None), valid=True)):
+        assert [row[name] for name in ("recall", "premature", "late")] == [None] * 3
+
+
 def test_searches_do_not_apply_without_a_retriever() -> None:
     assert score(episode(), valid=True)["searches"] == 1
     assert score(episode(), valid=True, retrieves=False)["searches"] is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evaluation.step_auc import BASELINES, headline, measure_groups, report
+from evaluation.step_auc import ALL, BASELINES, headline, measure_groups
 
 BASE = dict.fromkeys(BASELINES, 0.0)
 
@@ -24,7 +24,7 @@ ROWS = [
 
 
 def groups(rows: list[dict[str, Any]] = ROWS) -> dict[str, Any]:
-    return {group["group"]: group for group in measure_groups(rows, ["prm"], seed=0)}
+    return {group["group"]: group for group in measure_groups([rows], ["prm"], seed=0)}
 
 
 def area(group: dict[str, Any], scorer: str = "prm") -> float | None:
@@ -65,8 +65,6 @@ def test_a_step_without_score_ranks_last_and_a_scorer_without_any_has_no_auc() -
     found = groups([step("query", True, None), step("query", False, None)])
     assert area(found["query"]) is area(found["macro"]) is area(found["pooled"]) is None
     assert area(found["query"], "logp_mean") == 0.5
-    assert "accuracy_at_0" not in found["pooled"]["scorers"]["prm"]
-    assert "0.0 %" not in report([*found.values()], ["prm"])
 
 
 def test_intervals_are_over_questions() -> None:
@@ -78,28 +76,70 @@ def test_intervals_are_over_questions() -> None:
     assert pooled["auc_low"] < pooled["auc"] < pooled["auc_high"]
 
 
-def test_a_threshold_of_zero_is_measured_of_scorers() -> None:
-    rows = [step("query", True, 1.0), step("query", True, -1.0), step("query", False, 2.0), step("query", False, -2.0)]
-    found = groups(rows)["pooled"]["scorers"]["prm"]
-    assert (found["accuracy_at_0"], found["kept_at_0"], found["precision_at_0"]) == (0.5, 0.5, 0.5)
+def test_a_score_and_the_log_probability_are_combined_and_so_are_all_baselines() -> None:
+    # Ten questions alike: the score tells the first two steps apart, the log-probability the last two.
+    rows = [
+        step("query", valid, score, question=f"q{number}", logp_mean=logp)
+        for number in range(10)
+        for valid, score, logp in ((True, 1.0, 0.0), (False, -1.0, 0.0), (True, 0.0, 1.0), (False, 0.0, -1.0))
+    ]
+    macro = groups(rows)["macro"]["scorers"]
+    assert macro["prm"]["auc"] == macro["logp_mean"]["auc"] == 0.75 + 0.125
+    assert macro["prm+logp_mean"]["auc"] == 1
+    assert macro["prm+logp_mean"]["auc_gain"] == 0.125
+    assert macro[ALL]["auc"] == 0.875, "the log-probability is all that the baselines know"
+    assert macro[f"prm+{ALL}"]["auc_gain_all"] == 0.125
 
 
-def test_the_headline_names_aucs_by_kind_and_pooled_ones_beside_position_and_kind() -> None:
-    metrics = headline(measure_groups(ROWS, ["prm"], seed=0), ["prm"])
+def test_several_runs_are_averaged_with_an_interval_over_them() -> None:
+    right = [step("query", True, 1.0), step("query", False, 0.0)]
+    ties = [step("query", True, 0.0), step("query", False, 0.0)]
+    macro = measure_groups([right, ties], ["prm"], seed=0)[0]
+    found = macro["scorers"]["prm"]
+    assert (macro["n"], macro["true"]) == (4, 0.5)
+    assert (found["auc"], found["auc_seeds"], found["auc_gain"]) == (0.75, [1.0, 0.5], 0.25)
+    # two means with a standard error of 1/4; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
+    assert found["auc_seeds_low"] == pytest.approx(0.75 - 12.706 / 4, abs=1e-3)
+    assert found["auc_gain_seeds_high"] == pytest.approx(0.25 + 12.706 / 4, abs=1e-3)
+    assert (found["auc_low"], found["auc_high"]) == (0.75, 0.75), "one question a run: no other can be drawn"
+
+
+def test_runs_are_resampled_apart() -> None:
+    rows = [{**row, "id": f"q{n}"} for n, row in enumerate(ROWS * 4)]
+    once = measure_groups([rows], ["prm"], seed=0)[-1]["scorers"]["prm"]
+    many = measure_groups([rows] * 4, ["prm"], seed=0)[-1]["scorers"]["prm"]
+    assert many["auc"] == once["auc"]
+    # four times the questions: half the width
+    assert (many["auc_high"] - many["auc_low"]) == pytest.approx((once["auc_high"] - once["auc_low"]) / 2, rel=0.2)
+
+
+def test_a_run_that_cannot_rank_a_kind_is_left_out_of_it() -> None:
+    found = {g["group"]: g for g in measure_groups([ROWS, [step("query", True, 1.0)]], ["prm"], seed=0)}
+    assert found["query"]["scorers"]["prm"]["auc_seeds"] == [0.0]
+    assert found["query"]["scorers"]["prm"]["auc_seeds_low"] is None
+    assert found["query"]["n"] == 5
+    assert found["macro"]["n"] == 8
+
+
+def test_the_headline_names_aucs_by_kind_and_the_gain_with_its_interval() -> None:
+    measured = groups()
+    metrics = headline([*measured.values()], ["prm"])
+    gain = measured["macro"]["scorers"]["prm"]
     assert metrics == pytest.approx({
         "prm/auc/macro": 0.25, "prm/auc/answer": 0.5, "prm/auc/query": 0, "prm/auc/pooled": 0.65625,
-        "prm/auc_gain/macro": -0.25, "prm/accuracy_at_0": 0.5, "prm/true_share": 0.5,
-        "prm/logp_mean/auc/macro": 0.5, "prm/logp_mean/auc/pooled": 0.5,
+        "prm/auc_gain/macro": -0.25, "prm/auc_gain/answer": 0, "prm/auc_gain/query": -0.5,
+        "prm/auc_gain/macro_low": gain["auc_gain_low"], "prm/auc_gain/macro_high": gain["auc_gain_high"],
+        "prm/true_share": 0.5, "prm/logp_mean/auc/macro": 0.5, "prm/logp_mean/auc/pooled": 0.5,
         "prm/position/auc/macro": 0.75, "prm/position/auc/pooled": 0.84375, "prm/kind/auc/pooled": 0.75,
+        # all steps are of one question, so nothing can be fitted
+        "prm/all_baselines/auc/macro": 0.5, "prm/all_baselines/auc/pooled": 0.5, "prm/prm+logp_mean/auc/macro": 0.5,
+        "prm/prm+logp_mean/auc/pooled": 0.5, "prm/prm+all_baselines/auc/macro": 0.5,
+        "prm/prm+all_baselines/auc/pooled": 0.5, "prm/prm+all_baselines/auc_gain_all/macro": 0,
     })  # fmt: skip
 
 
-def test_the_page_opens_with_aucs_within_kinds() -> None:
-    page = report(measure_groups(ROWS, ["prm"], seed=0), ["prm"])
-    within, pooled = page.index("## Within kinds of step"), page.index("## Pooled over kinds")
-    assert within < page.index("| query (n 4, 75 % true) |") < pooled
-    assert "`prm` less `logp_mean`, mean of kinds: -0.250 [" in page[within:pooled]
-    assert "| kind " in page[pooled:]
-    assert (
-        "`prm`: a score above 0 agrees with the truth for 50.0 % of the steps (always true: 50.0 %)." in page[pooled:]
-    )
+def test_other_scorers_are_named_in_the_headline() -> None:
+    rows = [{**row, "scores": {**row["scores"], "other": -row["scores"]["prm"]}} for row in ROWS]
+    metrics = headline(measure_groups([rows], ["prm", "other"], seed=0), ["prm", "other"])
+    assert (metrics["prm/auc/query"], metrics["prm/other/auc/query"]) == (0, 1)
+    assert metrics["prm/other/auc_gain/query"] == 0.5

@@ -79,7 +79,8 @@ def test_a_scorer_that_knows_the_truth_has_auc_one_and_its_opposite_none(protoco
     maker = ranking(protocol)
     maker.make(tmp_path, seed=0, rank=0, world_size=1)
     metrics = maker.merge(tmp_path, seed=0, world_size=1)
-    groups = {g["group"]: g for g in json.loads((tmp_path / "data/step_ranking.json").read_text())["groups"]}
+    found = json.loads((tmp_path / "data/step_ranking.json").read_text())
+    groups = {group["group"]: group for group in found["groups"]}
     assert list(groups) == ["macro", "answer", "query", "subanswer", "pooled"]
     assert groups["query"]["true"] == pytest.approx(8 / 12)
     assert groups["query"]["scorers"]["logp_mean"]["auc"] == 0.5, "all tokens were written with one log-probability"
@@ -87,7 +88,14 @@ def test_a_scorer_that_knows_the_truth_has_auc_one_and_its_opposite_none(protoco
     assert groups["answer"]["scorers"]["prm"]["auc"] is None, "every answer was true"
     assert (metrics["prm/auc/macro"], metrics["prm/auc/query"], metrics["prm/contrary/auc/query"]) == (1, 1, 0)
     assert metrics["prm/auc/pooled"] < 1, "an answer without score ranks last"
-    assert (tmp_path / "report.md").read_text().startswith("# Ranking of true and untrue steps\n\nAUC with")
+    # scores of +1 and -1 say .731 and .269, of steps that are true and untrue without exception
+    assert metrics["prm/ece/query"] == pytest.approx(0.269, abs=1e-3)
+    assert [group["group"] for group in found["calibration"]["contrary"]] == ["query", "subanswer", "pooled"]
+    assert (
+        (tmp_path / "report.md")
+        .read_text()
+        .startswith("# Ranking of true and untrue steps\n\nWithin kinds of step `prm` ranks")
+    )
 
 
 def test_where_all_steps_are_true_there_is_nothing_to_rank_and_it_says_so(protocol: ProRAG, tmp_path: Path) -> None:
@@ -163,7 +171,7 @@ def test_a_failed_retriever_leaves_no_unit(protocol: ProRAG, tmp_path: Path) -> 
 def test_wrong_settings_and_no_steps_are_one_clear_line(protocol: ProRAG, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="each must be at least 1"):
         ranking(protocol, samples=0)
-    for name in ("logp_mean", "kind"):
+    for name in ("logp_mean", "kind", "all_baselines"):
         with pytest.raises(ConfigError, match=f"{name} is the name of a baseline"):
             ranking(protocol, scorers={name: Scorer(1)})
     with pytest.raises(DataError, match="no sampled step could be judged"):

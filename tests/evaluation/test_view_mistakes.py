@@ -50,17 +50,18 @@ def test_the_first_untrue_step_is_the_first_that_was_judged_and_is_not_true() ->
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ({"searches": 2, "hops": 2}, ""),
-        ({"searches": 3, "hops": 2}, "over"),
-        ({"searches": 1, "hops": 2}, "under"),
-        ({"searches": None, "hops": 2}, ""),
-        ({"searches": 3, "hops": 2, "judged_searches": 3, "needless_searches": 0}, ""),
-        ({"searches": 2, "hops": 2, "judged_searches": 2, "needless_searches": 1}, "over"),
-        ({"searches": 2, "hops": 2, "judged_statements": 1, "unfounded_statements": 1}, "under"),
-        ({"searches": 3, "hops": 2, "judged_statements": 1, "unfounded_statements": 1}, "both"),
+        ({}, ""),
+        ({"late": None, "premature": None}, ""),
+        ({"late": 0.0, "premature": 0.0}, ""),
+        ({"late": 1.0, "premature": 0.0}, "over"),
+        ({"late": 0.0, "premature": 1.0}, "under"),
+        ({"late": 1.0, "judged_searches": 3, "needless_searches": 0}, ""),
+        ({"late": 0.0, "judged_searches": 2, "needless_searches": 1}, "over"),
+        ({"premature": 0.0, "judged_statements": 1, "unfounded_statements": 1}, "under"),
+        ({"late": 1.0, "judged_statements": 1, "unfounded_statements": 1}, "both"),
     ],
 )
-def test_searching_too_much_or_too_little_is_told_by_verdicts_and_else_by_hops(
+def test_searching_too_much_or_too_little_is_told_by_verdicts_and_else_by_the_gold_passages(
     told: dict[str, Any], expected: str
 ) -> None:
     assert searching(row(**told)) == expected

@@ -42,7 +42,9 @@ def arm(runs: Path, stage: str, rows: Rows, **more: Any) -> Path:
 
 def judged(number: int, em: float, *truth: bool | None, **more: Any) -> dict[str, Any]:
     """A row of predictions whose steps were judged."""
-    row = answered(number, em, hops=1 + number % 3, gold=GOLD, searches=1, **more)
+    row = answered(
+        number, em, hops=1 + number % 3, gold=GOLD, searches=1, premature=float(number % 3 > 0), late=0.0, **more
+    )
     for step, verdict in zip(row["steps"], truth, strict=False):
         step["truth"] = verdict
     return row

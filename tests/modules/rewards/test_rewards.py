@@ -18,7 +18,6 @@ from modules.rewards.answer import answer_exact, answer_f1
 from modules.rewards.format import step_format, trajectory_format
 from modules.rewards.process import process
 from modules.rewards.terms import Scores, Term, combine, read_terms
-from modules.rewards.true_steps import true_steps
 from tests.tiny import byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]
@@ -106,17 +105,6 @@ def test_process_scores_are_probabilities_and_nothing_out_of_format() -> None:
     assert scorer.batches == [2], "one call for all"
     mixed = episode(QUERY, BARE, SUB)
     assert process([mixed], CONTEXT, scorer=scorer)[0].tolist() == [0.5, 0.0, pytest.approx(0.880797)]
-
-
-def test_true_steps_are_what_the_oracle_says() -> None:
-    verdicts = {3: (True, False, None), 2: (True, False)}
-
-    class Oracle:
-        def judge(self, one: Episode):
-            return type("Judgement", (), {"valid": verdicts[len(one.steps)]})
-
-    given = true_steps([RIGHT, SILENT], CONTEXT, oracle=Oracle())  # pyright: ignore[reportArgumentType]
-    assert [row.tolist() for row in given] == [[1, 0, pytest.approx(math.nan, nan_ok=True)], [1, 0]]
 
 
 def paper(scorer: Scorer | None = None, nu: float = 0.2) -> dict[str, Term]:

@@ -1,0 +1,201 @@
+"""How figures are drawn: style, panels, dots with intervals, lines with seeds. Same figures, same text of SVG."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe & Ito 2008
+GREY = "#777777"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "figures",  # names of elements do not change from run to run
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "grid.color": "#E5E5E5",
+    "legend.frameon": False,
+}
+_TICKS = 8  # places that are all marked; more are left to the library
+_ROW, _LINES = 0.24, 2.6  # inches: height of a row of dots and of a panel of lines
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A figure with its interval, the values of single seeds, and other figures to compare it with by name."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    seeds: Sequence[float] = ()
+    beside: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Values `by_seed[k][i]` at the places `x[i]`, NaN where a seed has none; drawn as their mean and one by one.
+
+    Args:
+        x: the places.
+        by_seed: a list of values for each seed.
+        sizes: weights of the points, which their areas show.
+        reference: whether it is what others are compared with: thin, grey and dashed.
+    """
+
+    x: Sequence[float]
+    by_seed: Sequence[Sequence[float]]
+    sizes: Sequence[float] | None = None
+    reference: bool = False
+
+    @property
+    def mean(self) -> list[float]:
+        """The mean over the seeds that have a value, NaN where none has."""
+        columns = [[v for v in column if not math.isnan(v)] for column in zip(*self.by_seed, strict=True)]
+        return [math.fsum(column) / len(column) if column else math.nan for column in columns]
+
+
+def svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
+    """What `draw` draws, as SVG; sizes in inches. The same figure is the same text, whenever it is drawn."""
+    text = io.StringIO()
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06))
+        draw(figure)
+        figure.savefig(text, format="svg", metadata={"Title": title, "Date": None, "Creator": None})
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def dots(
+    panels: Mapping[str, Mapping[str, Dot]],
+    title: str,
+    *,
+    axis: str,
+    chance: float | None = None,
+    limits: tuple[float, float] | None = None,
+) -> str:
+    """A panel for each entry, a row for each label: a dot with its interval, its seeds, and what it is compared with.
+
+    Args:
+        panels: dots by title of the panel and label; the panels share their rows.
+        title: of the figure.
+        axis: what the figures are.
+        chance: where a line marks what knowing nothing gives.
+        limits: of the axis, in every panel; where absent, panels choose their own.
+    """
+    labels = list(dict.fromkeys(label for rows in panels.values() for label in rows))
+    places = {label: len(labels) - number for number, label in enumerate(labels)}
+    names = list(dict.fromkeys(name for rows in panels.values() for dot in rows.values() for name in dot.beside))
+
+    def draw(figure: Figure) -> None:
+        axes = _axes(figure, len(panels), sharey=True)
+        for panel, (name, rows) in zip(axes, panels.items(), strict=True):
+            panel.set(title=name, xlabel=axis)
+            panel.set_yticks([*places.values()], [*places])
+            if limits is not None:
+                panel.set_xlim(limits)
+            if chance is not None:
+                panel.axvline(chance, color=GREY, lw=0.8, ls=":")
+            for label, dot in rows.items():
+                y = places[label]
+                panel.scatter(dot.seeds, [y] * len(dot.seeds), s=8, color=COLORS[0], alpha=0.35, lw=0)
+                if dot.low is not None and dot.high is not None:
+                    panel.plot([dot.low, dot.high], [y, y], color=COLORS[0], lw=1.4)
+                panel.scatter([dot.value], [y], s=26, color=COLORS[0], label="_", zorder=3)
+                for number, other in enumerate(names):
+                    if other in dot.beside:
+                        at = [dot.beside[other]], [y]
+                        panel.scatter(
+                            *at, s=22, marker="D^sv"[number % 4], fc="none", ec=COLORS[1 + number], label=other
+                        )
+            panel.set_ylim(0.4, len(labels) + 0.6)
+        _legend(figure, axes)
+
+    height = 0.9 + _ROW * len(labels) + (0.3 if names else 0)
+    return svg(draw, title, width=1.6 + _width(panels), height=height)
+
+
+def lines(
+    panels: Mapping[str, Mapping[str, Line]],
+    title: str,
+    *,
+    x: str,
+    y: str | Mapping[str, str],
+    same_scale: bool = True,
+    logarithmic: bool = False,
+    shares: bool = False,
+) -> str:
+    """A panel for each entry, a line for each label: its mean, and faintly its seeds.
+
+    Args:
+        panels: lines by title of the panel and label.
+        title: of the figure.
+        x: what the places are.
+        y: what the values are, or by panel.
+        same_scale: whether the panels share the scale of their values.
+        logarithmic: whether the places are on a logarithmic scale.
+        shares: whether places and values are shares, which a line compares.
+    """
+    labels = list(dict.fromkeys(label for rows in panels.values() for label in rows))
+
+    def draw(figure: Figure) -> None:
+        axes = _axes(figure, len(panels), sharey=same_scale)
+        for panel, (name, rows) in zip(axes, panels.items(), strict=True):
+            panel.set(title=name, xlabel=x)
+            if panel is axes[0] or not same_scale:
+                panel.set_ylabel(y if isinstance(y, str) else y[name])
+            if shares:
+                panel.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
+                panel.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+            for label, line in rows.items():
+                _line(panel, label, line, COLORS[labels.index(label) % len(COLORS)])
+            places = sorted({place for line in rows.values() for place in line.x})
+            if logarithmic:
+                panel.set_xscale("log")
+            if len(places) <= _TICKS:
+                panel.set_xticks(places, [f"{place:g}" for place in places])
+                panel.set_xticks([], minor=True)
+        _legend(figure, axes)
+
+    height = _LINES + 0.2 * math.ceil(len(labels) / max(1, len(panels)))
+    return svg(draw, title, width=0.6 + _width(panels), height=height)
+
+
+def _line(panel: Axes, label: str, line: Line, color: str) -> None:
+    if line.reference:
+        panel.plot(line.x, line.mean, color=GREY, lw=1, ls="--", label=label)
+        return
+    if len(line.by_seed) > 1:
+        for values in line.by_seed:
+            panel.plot(line.x, values, color=color, lw=0.7, alpha=0.3, marker=".", ms=4)
+    mean = np.array(line.mean)
+    known = ~np.isnan(mean)
+    panel.plot(np.array(line.x)[known], mean[known], color=color, lw=1.6, label=label)
+    sizes = 20 if line.sizes is None else 4 + 60 * np.array(line.sizes)[known] / max(line.sizes)
+    panel.scatter(np.array(line.x)[known], mean[known], s=sizes, color=color, zorder=3)
+
+
+def _width(panels: Sized) -> float:
+    """Inches of all panels: a few are wider."""
+    return max(2.6 * len(panels), 4.2)
+
+
+def _axes(figure: Figure, count: int, *, sharey: bool) -> list[Axes]:
+    return list(figure.subplots(1, count, squeeze=False, sharey=sharey)[0])
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend of all panels below them, each label once."""
+    found = {label: handle for panel in axes for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    if found:
+        figure.legend([*found.values()], [*found], loc="outside lower center", ncols=min(len(axes) + 1, len(found)))

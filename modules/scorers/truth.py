@@ -1,0 +1,29 @@
+"""The truth as a score: an upper bound for any reward model, where an oracle knows it. For research alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from envs.interfaces import Oracle
+from envs.types import Episode
+
+CERTAIN = 20.0  # log-odds whose sigmoid is 1 in float32
+
+
+class Truth:
+    """Scores a step by whether it is true; a `StepScorer`.
+
+    Args:
+        oracle: knows the truth of every step.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+
+    def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
+        """`[S]` an episode: log-odds of 20 for a true step, -20 for an untrue one, NaN without a verdict."""
+        values = {True: CERTAIN, False: -CERTAIN, None: float("nan")}
+        return [torch.tensor([values[v] for v in self.oracle.judge(episode).valid]) for episode in episodes]

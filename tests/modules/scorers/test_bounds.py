@@ -1,0 +1,102 @@
+"""What bounds a reward model: truth, log-probability, position, and scores dealt out anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from envs.interfaces import RewardContext
+from envs.protocols.prorag import ProRAG
+from envs.types import Episode
+from modules.rewards.process import process
+from modules.scorers.log_prob import MeanLogProb
+from modules.scorers.position import Position
+from modules.scorers.shuffled import Shuffled
+from modules.scorers.truth import Truth
+from tests.steps import final, played, query, subanswer
+from tests.tiny import byte_tokenizer
+
+PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]
+CONTEXT = RewardContext(PROTOCOL)
+LONG = played(PROTOCOL, [query("Who?"), "nonsense </answer>", query("Who wrote it?"), subanswer("Ada"), final("Ada")])
+SHORT = replace(played(PROTOCOL, [query("Who wrote it?"), subanswer("Ada"), final("Bob")]), sample=1)
+OTHER = played(PROTOCOL, [query("Who read it?"), subanswer("Bob"), final("Bob")], identity="q2")
+
+
+def rewards(scorer, *episodes: Episode) -> list[list[float]]:
+    return [row.tolist() for row in process(episodes, CONTEXT, scorer=scorer)]
+
+
+def test_the_truth_is_a_reward_of_1_or_0_and_nothing_where_it_is_unknown() -> None:
+    class Oracle:
+        def judge(self, episode: Episode):
+            return type("Judgement", (), {"valid": (True, False, None)})
+
+    scores = Truth(Oracle()).score([SHORT])[0]  # pyright: ignore[reportArgumentType]
+    assert scores.sigmoid().tolist() == [1.0, pytest.approx(0, abs=1e-8), pytest.approx(math.nan, nan_ok=True)]
+
+
+def test_the_log_prob_as_a_reward_is_the_geometric_mean_of_the_tokens_probabilities() -> None:
+    episode = played(PROTOCOL, [query("Who wrote it?"), final("Ada")])
+    for turn, first in zip(episode.turns, (0.5, 1.0), strict=True):
+        rest = 0.125 if first < 1 else 1.0
+        logps = [math.log(first if n % 2 else rest) for n in range(len(turn.action_ids) // 2 * 2)]
+        turn.action_logps = tuple(logps)
+        turn.action_ids = turn.action_ids[: len(logps)]
+    episode.steps = PROTOCOL.steps(episode)
+    query_score, answer_score = MeanLogProb().score([episode])[0].sigmoid().tolist()
+    assert query_score == pytest.approx(0.25), "the root of .5 and .125"
+    assert answer_score == pytest.approx(1.0, abs=1e-5), "certainty has a finite score too"
+    silent = replace(episode, steps=(replace(episode.steps[0], spans=()),))
+    assert math.isnan(MeanLogProb().score([silent])[0][0])
+
+
+def test_position_as_a_reward_falls_from_step_to_step() -> None:
+    expected = [[1 / (1 + math.e**place) for place in range(3)]]
+    assert rewards(Position(), SHORT) == [pytest.approx(row) for row in expected]
+
+
+class Numbers:
+    """Scores all steps apart: .1, .2, .3 ... through the episodes of a call."""
+
+    def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
+        counts = [len(episode.steps) for episode in episodes]
+        values = torch.arange(1, sum(counts) + 1).float() / 10
+        return list(values.split(counts))
+
+
+def test_shuffled_scores_are_those_of_the_question_at_other_steps() -> None:
+    dealt = Shuffled(Numbers()).score([LONG, SHORT, OTHER])
+    kept = [1, 3, 4, 5, 6, 7, 8]  # the second step is out of format and keeps its own
+    assert float(dealt[0][1]) == pytest.approx(0.2)
+    of_question = torch.cat([dealt[0], dealt[1]])[[n - 1 for n in kept]]
+    assert of_question.sort().values.tolist() == pytest.approx([n / 10 for n in kept])
+    assert of_question.tolist() != pytest.approx([n / 10 for n in kept])
+    assert sorted(dealt[2].tolist()) == pytest.approx([0.9, 1.0, 1.1]), "another question's scores stay its own"
+
+
+def test_shuffled_scores_are_a_function_of_the_question_s_episodes_and_the_seed() -> None:
+    def order(seed: int, *episodes: Episode) -> list[list[float]]:
+        return [row.tolist() for row in Shuffled(Numbers(), seed=seed).score(episodes)]
+
+    assert order(0, LONG, SHORT) == order(0, LONG, SHORT, OTHER)[:2], "whatever else is scored with them"
+    assert order(0, LONG, SHORT) != order(1, LONG, SHORT)
+    later = [replace(episode, iteration=1) for episode in (LONG, SHORT)]
+    assert order(0, *later) != order(0, LONG, SHORT)
+
+
+def test_an_unknown_score_is_dealt_to_nobody() -> None:
+    class Partly(Numbers):
+        def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
+            scores = super().score(episodes)
+            scores[0][0] = math.nan
+            return scores
+
+    dealt = Shuffled(Partly()).score([SHORT, LONG])
+    assert [bool(row.isnan().any()) for row in dealt] == [True, False]
+    assert math.isnan(dealt[0][0])
