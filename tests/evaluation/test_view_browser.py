@@ -58,6 +58,7 @@ def shown(browser: Any, path: Path) -> Iterator[Any]:
 def opened(browser: Any, path: Path, **settings: Any) -> Iterator[Any]:
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}} | settings)
     page = context.new_page()
+    page.set_default_timeout(120_000)
     page.told = []
     page.on("request", lambda request: page.told.append(request.url))
     page.on("pageerror", lambda error: page.told.append(f"error {error}"))
@@ -236,6 +237,7 @@ def test_three_thousand_episodes_are_written_in_ten_seconds_and_opened_in_two(br
     assert time.process_time() - start < 10
     context = browser.new_context()
     page = context.new_page()
+    page.set_default_timeout(120_000)
     session = context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     page.goto((folder / "report.html").as_uri())
