@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from statistics import fmean
 
-from datamodules.records import read_rows
+from datamodules.records import PAIR, TREE, read_rows
 from evaluation.tables import MISSING
 from evaluation.view_run import Run
 from evaluation.view_steps import shown_question
@@ -28,7 +28,7 @@ def search_trees(run: Run) -> Iterator[tuple[str, list[Row]]]:
     for stage, folder in run.artifacts.items():
         path = folder / "data" / "trees.jsonl"
         if path.exists():
-            rows = sorted(islice(read_rows(path, None), _READ), key=lambda row: abs(row["root"]["value"] - 0.5))
+            rows = sorted(islice(read_rows(path, TREE), _READ), key=lambda row: abs(row["root"]["value"] - 0.5))
             judged = _judged(run, folder.name, {row["question"]["id"] for row in rows[:TREES]})
             yield stage, [_search_tree(row, judged) for row in rows[:TREES]]
 
@@ -115,7 +115,7 @@ def _judged(run: Run, search: str, questions: set[str]) -> Judged:
         path = stage.folder / "data" / "pairs.jsonl"
         inputs = [each["artifact"] for each in stage.manifest.get("inputs", {}).values()]
         if stage.state == "finished" and search in inputs and path.exists():
-            for row in read_rows(path, None):
+            for row in read_rows(path, PAIR):
                 if row["history"]["question"]["id"] in questions:
                     better, worse = (_last_turn(row, side) for side in ("chosen", "rejected"))
                     reason = printable(row["reason"], 200)

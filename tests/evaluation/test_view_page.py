@@ -124,8 +124,34 @@ def test_a_run_that_has_made_nothing_yet_has_a_page_of_dashes(tmp_path: Path) ->
         assert f"– {dash}" in shown.html
 
 
+def fitted(folder: Path) -> None:
+    """Have the two evaluations of a run measure two policies, the second trained from the first."""
+    store = folder.parents[1] / "store"
+    told = json.loads((folder / "experiment.json").read_text())
+    for stage, inputs in (("sft", ()), ("rl", ("sft",))):
+        (store / f"{stage}-1").mkdir()
+        manifest = {"kind": "fit", "inputs": {name: {"artifact": f"{name}-1"} for name in inputs}}
+        (store / f"{stage}-1" / "manifest.json").write_text(json.dumps(manifest))
+        measured = json.loads((store / f"eval_{stage}-1" / "manifest.json").read_text())
+        measured["inputs"] = {stage: {"artifact": f"{stage}-1"}}
+        (store / f"eval_{stage}-1" / "manifest.json").write_text(json.dumps(measured))
+    told["stages"] = {"sft": "store/sft-1", "rl": "store/rl-1"} | told["stages"]
+    (folder / "experiment.json").write_text(json.dumps(told))
+
+
+def test_what_a_stage_changed_is_told_and_its_policies_are_the_two_that_are_compared(folder: Path) -> None:
+    fitted(folder)
+    shown = page(folder)
+    header, before, after = shown.tables["Change by stage: exp/seed0"]
+    assert dict(zip(header, before, strict=True))["EM"] == "–"
+    assert after[:3] == ["eval_rl", "eval_sft", "toy/dev"]
+    assert after[3].startswith("+25.0 [")
+    assert "eval_sft against eval_rl" in shown.html
+
+
 @pytest.mark.parametrize("damaged", ["manifest.json", "data/results.json", "data/predictions-toy-dev.jsonl"])
 def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path, damaged: str) -> None:
+    fitted(folder)
     (folder.parents[1] / "store" / "eval_rl-1" / damaged).write_text("{")
     shown = page(folder)
     assert "Could not be read:" in shown.html
