@@ -114,8 +114,8 @@ def _rankings(runs: Sequence[Run]) -> list[Row]:
     stages = [(*_experiment(run), stage, folder) for run in runs for stage, folder in run.artifacts.items()]
     try:
         return rankings(stages)
-    except DataError as error:
-        runs[0].problems.append(str(error))
+    except (DataError, KeyError) as error:
+        runs[0].problems.append(_unreadable("a step ranking", error))
         return []
 
 
@@ -138,9 +138,14 @@ def _experiment(run: Run) -> tuple[str, int]:
 def _trees(run: Run) -> list[tuple[str, list[Row]]]:
     try:
         return list(search_trees(run))
-    except DataError as error:
-        run.problems.append(str(error))
+    except (DataError, KeyError) as error:
+        run.problems.append(_unreadable("a search or its pairs", error))
         return []
+
+
+def _unreadable(what: str, error: Exception) -> str:
+    """Why a part is left out; a key is missing where an earlier version wrote the file."""
+    return f"{what} lacks {error}: an earlier version made it" if isinstance(error, KeyError) else str(error)
 
 
 def _tensorboard_links(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:

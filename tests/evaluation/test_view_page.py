@@ -159,6 +159,15 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path, damaged: st
     assert shown.counts()["eval_sft"][1] == "4"
 
 
+def test_a_step_ranking_of_an_earlier_version_is_left_out_and_named(folder: Path) -> None:
+    data = folder.parents[1] / "store" / "eval_rl-1" / "data"
+    (data / "step_ranking.json").write_text("{}")
+    (data / "steps.jsonl").write_text('{"id": "q", "kind": "query", "valid": true, "scores": {"prm": 1.0}}\n')
+    shown = page(folder)
+    assert "a step ranking lacks" in shown.html
+    assert "– No stage ranked steps." in shown.html
+
+
 def test_a_small_page_keeps_what_counts_lead_to_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     rows = [judged(number, float(number % 5 > 0), True, True) for number in range(200)]
     folder = experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)})
