@@ -14,8 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from callbacks.episode_text import EpisodeText, best_and_worst, episode_text
 from callbacks.rollout import Iteration
 from common.errors import ConfigError
-from evaluation.kept_episodes import kept
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
+from evaluation.kept_episodes import kept
 from modules.rewards.terms import Scores
 from pipeline.fitting import fit
 from pipeline.schema import Experiment, TrainerSettings
