@@ -15,7 +15,7 @@ from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_la
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
-from pipeline.stages import record, run_stage
+from pipeline.stages import announce, record, run_stage
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
                 return launch(Path(__file__), arguments, plan.experiment.devices)
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
-            ranks.broadcast_from_rank0(plan.inputs.save)
+            ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
             for stage in plan.chosen:
                 run_stage(stage, plan, ranks)
                 ranks.broadcast_from_rank0(leaks.check)

@@ -1,16 +1,20 @@
-"""Episodes of reinforcement learning to read in TensorBoard, each step with its rewards and its advantage."""
+"""Episodes of reinforcement learning to read, in TensorBoard and kept beside the model, with rewards and advantages."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from callbacks.rollout import Iteration, rollout_of
+from callbacks.rewarded_episodes import rewarded_row, shown
+from callbacks.rollout import Iteration, RolloutCallback, rollout_of
 from common.errors import ConfigError
+from envs.interfaces import Oracle
 from envs.types import Episode, Hit, Step
+from evaluation.kept_episodes import keep, passages
 
 _LONGEST = 400  # characters of a passage of text
 
@@ -18,18 +22,22 @@ _LONGEST = 400  # characters of a passage of text
 class EpisodeText(Callback):
     """Writes the episodes of some questions with the best and the worst reward as text, tag `episodes`.
 
+    It also keeps them in the stage's folder, `data/iterations/<iteration>.json` (`evaluation.kept_episodes`), with all
+    paths of a question that was sampled as a tree.
+
     Args:
         every: iterations between two texts.
         questions: how many groups, from the first.
+        oracle: judges the steps of those that are kept, where truth is known.
 
     Raises:
         ConfigError: a setting is out of range; on setting up, there is no `RolloutCallback` beside it.
     """
 
-    def __init__(self, *, every: int = 10, questions: int = 2) -> None:
+    def __init__(self, *, every: int = 10, questions: int = 2, oracle: Oracle | None = None) -> None:
         if min(every, questions) < 1:
             raise ConfigError(f"every {every}, questions {questions}: each must be at least 1")
-        self.every, self.questions = every, questions
+        self.every, self.questions, self.oracle = every, questions, oracle
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if rollout_of(trainer) is None:
@@ -37,12 +45,25 @@ class EpisodeText(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rollout, logger = rollout_of(trainer), trainer.logger
-        if trainer.current_epoch % self.every or trainer.global_rank or not isinstance(logger, TensorBoardLogger):
+        if trainer.current_epoch % self.every or trainer.global_rank:
             return
         assert rollout is not None
         assert rollout.latest is not None
+        self._keep(rollout, rollout.latest, trainer)
+        if not isinstance(logger, TensorBoardLogger):
+            return
         text = "\n\n---\n\n".join(best_and_worst(rollout.latest, self.questions))
         logger.experiment.add_text("episodes", text, trainer.global_step)
+
+    def _keep(self, rollout: RolloutCallback, latest: Iteration, trainer: Trainer) -> None:
+        chosen = list(shown(latest, self.questions))
+        rows = [
+            rewarded_row(latest, place, rollout.environment, self.oracle or rollout.oracle) | {"shown_as": name}
+            for place, name in chosen
+        ]
+        folder, iteration = Path(trainer.default_root_dir) / "data" / "iterations", trainer.current_epoch
+        found = passages([latest.episodes[place] for place, _ in chosen])
+        keep(folder / f"{iteration:06d}.json", rows, found, iteration=iteration, update=trainer.global_step)
 
 
 def best_and_worst(iteration: Iteration, questions: int) -> Iterator[str]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import distributed
 
 from common.errors import ConfigError
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from evaluation.evaluate import Benchmark
+from evaluation.kept_episodes import keep, passages
 from evaluation.scoring import RATES, Row, score
 from modules.sharding import gathered
 from modules.training import BaseTraining
@@ -22,6 +27,9 @@ MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 
 class Validation(Callback):
     """Logs `eval/<dataset>/<split>/<measure>` before training, after every `every`th epoch and after the last.
+
+    The episodes are kept in the stage's folder, `data/validation/<dataset>-<split>-<update>.json`
+    (`evaluation.kept_episodes`): the same questions at every point of the curve.
 
     Answers are greedy; a question that the retriever failed is in no measure but `failed`. Each rank takes its share
     of the questions and one reduction follows, so no rank waits inside an episode. Training goes on as if nothing had
@@ -80,13 +88,16 @@ class Validation(Callback):
         pl_module.model.eval()
         try:
             with gathered(pl_module):
-                values = {
-                    f"eval/{name}/{dataset.split}/{measure}": known
-                    for name, dataset in self.datasets.items()
-                    for measure, known in self._ask(name, dataset, trainer).items()
-                }
+                asked = {name: self._ask(name, dataset, trainer) for name, dataset in self.datasets.items()}
         finally:
             pl_module.model.train(training)
+        values = {
+            f"eval/{name}/{self.datasets[name].split}/{measure}": known
+            for name, (rows, _) in asked.items()
+            for measure, known in _values(rows).items()
+        }
+        for name, (rows, found) in asked.items():
+            self._keep(name, rows, found, trainer)
         totals = torch.tensor([[sum(known), len(known)] for known in values.values()], dtype=torch.float64)
         totals = trainer.strategy.reduce(totals.to(trainer.strategy.root_device), reduce_op="sum").tolist()
         means = {name: total / count for name, (total, count) in zip(values, totals, strict=True) if count}
@@ -95,8 +106,8 @@ class Validation(Callback):
             trainer.logger.log_metrics(means | seconds, step=trainer.global_step)
         return means
 
-    def _ask(self, name: str, dataset: Benchmark, trainer: Trainer) -> dict[str, list[float]]:
-        """Each measure of this rank's questions, where it is known."""
+    def _ask(self, name: str, dataset: Benchmark, trainer: Trainer) -> tuple[list[Row], dict[str, Row]]:
+        """The rows of this rank's questions, and the passages that they found."""
         environment = self.environment.variant(retriever=dataset.retriever)
         questions = list(dataset.questions)[trainer.global_rank :: trainer.world_size]
         episodes = rollout(environment, self.sampler, questions, seed=0, pool=self.pool, label=name)
@@ -110,9 +121,34 @@ class Validation(Callback):
             )
             for episode in episodes
         ]
-        values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}
-        values |= {rate: _verdicts(rows, *counts) for rate, counts in RATES.items()}
-        return values | {"failed": [float(episode.status == "error") for episode in episodes]}
+        return rows, passages(episodes)
+
+    def _keep(self, name: str, rows: list[Row], found: dict[str, Row], trainer: Trainer) -> None:
+        """Write the episodes of all ranks, in the order of the questions; every rank calls this after its rollout."""
+        of_ranks: list[Any] = [(rows, found)]
+        if distributed.is_initialized():
+            of_ranks = [None] * trainer.world_size
+            distributed.all_gather_object(of_ranks, (rows, found))
+        if trainer.global_rank:
+            return
+        dealt = zip_longest(*(rows for rows, _ in of_ranks))
+        everything = {id_: row for _, found in of_ranks for id_, row in found.items()}
+        split, update = self.datasets[name].split, trainer.global_step
+        keep(
+            Path(trainer.default_root_dir) / "data" / "validation" / f"{name}-{split}-{update:06d}.json",
+            [row for round_ in dealt for row in round_ if row is not None],
+            dict(sorted(everything.items())),
+            dataset=name,
+            split=split,
+            update=update,
+        )
+
+
+def _values(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Each measure of the questions where it is known."""
+    values = {measure: [float(row[measure]) for row in rows if row[measure] is not None] for measure in MEASURES}
+    values |= {rate: _verdicts(rows, *counts) for rate, counts in RATES.items()}
+    return values | {"failed": [float(row["status"] == "error") for row in rows]}
 
 
 def _verdicts(rows: Sequence[Row], wrong: str, judged: str) -> list[float]:

@@ -20,6 +20,8 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from evaluation.choices import choices_by_hops
+from evaluation.kept_episodes import passages
+from evaluation.results import read_json
 from evaluation.scoring import Match, Row, endings, score, summarise, summarise_groups
 
 
@@ -42,6 +44,8 @@ class Benchmark:
 
 class Evaluation:
     """A `Maker` of results: `data/predictions-<dataset>-<split>.jsonl` and `data/results.json`.
+
+    `data/passages-<dataset>-<split>.jsonl` has every passage that was found, once.
 
     Questions are split into units of `unit`, dealt out to the ranks and each written whole. A killed evaluation resumes
     after its last unit, and predictions do not depend on the number of processes.
@@ -97,6 +101,7 @@ class Evaluation:
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
             write_counts(path, counted(self.sampler) - before)
             write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
+            write_json(path.with_suffix(".passages"), passages(episodes))
             write_rows(path, rows)
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
@@ -110,6 +115,11 @@ class Evaluation:
             paths = [path for path, _ in self._units(folder, name, dataset)]
             rows = [row for path in paths for row in read_rows(path, None)]
             write_rows(folder / "data" / f"predictions-{name}-{dataset.split}.jsonl", rows)
+            found: dict[str, Row] = {}
+            for path in paths:
+                found |= read_json(path.with_suffix(".passages"))
+            passage_rows = ({"id": id_, **found[id_]} for id_ in sorted(found))
+            write_rows(folder / "data" / f"passages-{name}-{dataset.split}.jsonl", passage_rows)
             where: Row = {"dataset": name, "split": dataset.split}
             seconds = sum(float(path.with_suffix(".seconds").read_text()) for path in paths)
             spent += sum(map(unit_counts, paths), Counter())

@@ -19,6 +19,8 @@ from evaluation.stage_changes import changes_table
 from evaluation.step_auc import ALL, LOGP, POOLED, POSITION
 from evaluation.step_page import answers, auc_table
 from evaluation.tables import LEGEND, figure, metrics_table
+from evaluation.view_page import write_page
+from evaluation.view_run import read_run
 
 Row = dict[str, Any]
 
@@ -27,7 +29,7 @@ _MAX_CHARACTERS = 300  # of a step's text in an example
 
 
 def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path], *, question: str = "") -> str:
-    """Write this seed's `results.json`, `report.md`, `details.md`, `figures/` and the experiment's `results.json`.
+    """Write this seed's `results.json`, `report.md`, `details.md`, `report.html`, `figures/`, and all seeds' results.
 
     Returns the headline table. Same artifacts, same bytes: rows of this seed are replaced, those of others kept.
 
@@ -50,7 +52,8 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     notes = {stage: results["notes"] for stage, results in evaluations.items()}
     rows, shown = [result_row(row) for row in measured], [shown_row(row) for row in measured]
     places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
-    write_json(folder / "results.json", {"rows": rows, "groups": groups, "notes": notes, "artifacts": places})
+    told = {"question": question, "rows": rows, "groups": groups, "notes": notes, "artifacts": places}
+    write_json(folder / "results.json", told)
     title = f"{experiment}, seed {seed}"
     with atomic_write(folder / "details.md") as file:
         file.write(details_page(title, measured, groups, notes, artifacts, folder))
@@ -64,6 +67,7 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     figures = {name: list(draw_all(names, drawn, folder / "figures")) for name, names in _FIGURES.items()}
     with atomic_write(folder / "report.md") as file:
         file.write(_page(title, question, shown, artifacts, ranked, figures))
+    write_page(folder / "report.html", [read_run(folder)], ranked=ranked)
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -89,7 +93,8 @@ def _page(
         parts += [f"## Results: {name}", metrics_table({"stage": "stage"}, part)]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
     parts += [
-        "Results by group, metrics and settings of every stage, links to stages' own pages: [details](details.md)."
+        "Results by group, metrics and settings of every stage, links to stages' own pages: [details](details.md). "
+        "Episodes, trees and two arms side by side: [report.html](report.html)."
     ]
     if changes := changes_table(rows, artifacts):
         parts += [

@@ -107,7 +107,7 @@ def find_arms(run: str) -> list[Arm]:
     Raises:
         DataError: there is no such run or stage, or a seed is unfinished.
     """
-    name, folders = _folders(run)
+    name, folders = run_folders(run)
     place, _, stage = run.partition(":")
     artifacts: dict[str, dict[int, Path]] = {}
     for seed, path in folders.items():
@@ -128,7 +128,7 @@ def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
     Raises:
         DataError: as `find_arms`.
     """
-    name, folders = _folders(run)
+    name, folders = run_folders(run)
     for seed, path in folders.items():
         for stage, artifact in _finished(path)["artifacts"].items():
             yield name.split("/")[0], seed, stage, (path / artifact).resolve()
@@ -140,8 +140,12 @@ def _finished(folder: Path) -> dict[str, Any]:
     return read_json(folder / "results.json")
 
 
-def _folders(run: str) -> tuple[str, dict[int, Path]]:
-    """The name of a run, `<experiment>` or `<experiment>/seed<k>`, and its folders by seed."""
+def run_folders(run: str) -> tuple[str, dict[int, Path]]:
+    """The name of a run, `<experiment>` or `<experiment>/seed<k>`, and its folders by seed.
+
+    Raises:
+        DataError: there is no such folder.
+    """
     place = run.partition(":")[0]
     folder = next((path for path in (Path(place), Path("runs") / place) if path.is_dir()), None)
     if folder is None:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envs.interfaces import Oracle
-from envs.types import Episode, Gold
+from envs.interfaces import Judgement, Oracle
+from envs.types import Episode, Gold, Step
 from evaluation.evidence import Match, evidence
 from evaluation.statistics import bootstrap_interval, bootstrap_ratio
 from modules.metrics import cover_match, exact_match, f1_score
@@ -39,6 +39,10 @@ def score(
       that were. `judged_statements`, `unfounded_statements`: statements without a search, and those that are untrue.
     - `flawed`, `unresolved`: 1 for a right answer with an untrue step, or one that the steps do not establish; None
       without an oracle, `flawed` also where it can judge no step.
+    - `gold`: the hops and documents that the dataset knows; None without any.
+    - `steps`: of every step what it is, what was written, which documents it found and kept; `logp`, the mean
+      log-probability of its sampled tokens; and, where known, its `agent` (if several act), whether it is true
+      (`truth`), whether its search was `needless` and its statement `unfounded`.
 
     Args:
         episode: a finished episode.
@@ -56,6 +60,7 @@ def score(
         "status": episode.status,
         "hops": gold.hops,
         "type": gold.type,
+        "gold": _gold(gold),
         "turns": sum(turn.finish != "scripted" for turn in episode.turns),
         "tokens": sum(len(turn.action_ids) for turn in episode.turns),
         "truncations": dict(sorted(episode.truncations.items())),
@@ -63,6 +68,7 @@ def score(
         **dict.fromkeys(MEASURES),
         **dict.fromkeys(count for counts in RATES.values() for count in counts),
     }
+    judgement: Judgement | None = None
     if episode.status != "error":
         sampled = [step for step in episode.steps if step.spans]
         row |= {
@@ -85,17 +91,32 @@ def score(
             for rate, truth in (("osr", judgement.needless), ("usr", judgement.unfounded)):
                 told = [verdict for verdict in truth if verdict is not None]
                 row |= dict(zip(RATES[rate], (sum(told), len(told)), strict=True))
-    row["steps"] = [
-        {
-            "kind": step.kind,
-            "text": step.text,
-            "valid": step.valid,
-            "hits": [hit.document.id for hit in step.hits],
-            "said": step.said,
-            **({} if step.kept is None else {"kept": list(step.kept)}),
-        }
-        for step in episode.steps
-    ]
+    row["steps"] = [_step(episode, place, step, judgement) for place, step in enumerate(episode.steps)]
+    return row
+
+
+def _gold(gold: Gold) -> Row | None:
+    steps = [{"question": hop.question, "answer": hop.answer, "documents": list(hop.documents)} for hop in gold.steps]
+    known = {"steps": steps, "documents": list(gold.documents), "titles": list(gold.titles)}
+    return known if any(known.values()) else None
+
+
+def _step(episode: Episode, place: int, step: Step, judgement: Judgement | None) -> Row:
+    agents = {turn.agent for turn in episode.turns if turn.finish != "scripted"}
+    logps = [logp for turn, start, end in step.spans for logp in episode.turns[turn].action_logps[start:end]]
+    row: Row = {
+        "kind": step.kind,
+        "text": step.text,
+        "valid": step.valid,
+        "hits": [hit.document.id for hit in step.hits],
+        "said": step.said,
+        "logp": round(math.fsum(logps) / len(logps), 4) if logps else None,
+    }
+    row |= {} if step.kept is None else {"kept": list(step.kept)}
+    row |= {"agent": episode.turns[step.spans[0][0]].agent} if step.spans and len(agents) > 1 else {}
+    if judgement is not None:
+        verdicts = {"truth": judgement.valid, "needless": judgement.needless, "unfounded": judgement.unfounded}
+        row |= {name: told[place] for name, told in verdicts.items() if place < len(told) and told[place] is not None}
     return row
 
 

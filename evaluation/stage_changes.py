@@ -15,7 +15,13 @@ _METRICS = ("em", "f1")
 
 
 def changes_table(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) -> str:
-    """A line for each dataset of every evaluation of a fitted stage; empty if there is none.
+    """`changes` as a Markdown table; empty if there is none."""
+    header, lines = changes(rows, artifacts)
+    return table(header, lines, labels=3) if lines else ""
+
+
+def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) -> tuple[list[str], list[list[str]]]:
+    """Header and a line of cells for each dataset of every evaluation of a fitted stage.
 
     `artifacts` holds the folders by stage, every stage after those it depends on.
     """
@@ -30,7 +36,7 @@ def changes_table(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Pat
             cells = list(_differences(artifacts[stage], old, dataset, split))
             lines.append([stage, start or figure("em", None), f"{dataset}/{split}", *cells])
     header = ["evaluation", "compared with", "dataset", *(METRICS[metric] for metric in _METRICS)]
-    return table(header, lines, labels=3) if lines else ""
+    return header, lines
 
 
 def _previous(evaluations: Collection[str], artifacts: Mapping[str, Path]) -> dict[str, str | None]:

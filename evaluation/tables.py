@@ -54,13 +54,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, labels: int =
 
 def metrics_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Result rows with a column for each of `labels` (key -> heading), n, and each metric that any row has."""
+    return table(*metrics_cells(labels, rows), labels=len(labels))
+
+
+def metrics_cells(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of `metrics_table`."""
     metrics = [metric for metric in METRICS if any(row.get(metric) is not None for row in rows)]
     header = [*labels.values(), "n", *(METRICS[metric] for metric in metrics)]
     cells = [
         [*(str(row[key]) for key in labels), str(row["n"]), *(_estimate_of(metric, row) for metric in metrics)]
         for row in rows
     ]
-    return table(header, cells, labels=len(labels))
+    return header, cells
 
 
 def figure(metric: str, value: float | None, *, signed: bool = False) -> str:

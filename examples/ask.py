@@ -27,6 +27,9 @@ from common.errors import ConfigError, DataError, RetrievalError, UserError
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from evaluation.evaluate import Evaluation
+from evaluation.kept_episodes import passages
+from evaluation.scoring import score
+from evaluation.view_page import write_episode
 from modules.metrics import exact_match, f1_score
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -48,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
             )
         episode = ask(evaluation, options)
         print(transcript(episode))
+        if options.html:
+            write_html(options.html, evaluation, episode, options)
         if episode.status == "error":
             raise RetrievalError(episode.error)
     except UserError as error:
@@ -69,6 +74,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--stage", required=True, help="one of its evaluation stages")
     parser.add_argument("--dataset", help="whose questions and passages; default: the stage's first")
     parser.add_argument("--id", help="ask this question of the dataset")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the episode as a page too")
     parser.add_argument("--seed", type=int, default=0, help="for a policy that samples")
     options = parser.parse_intermixed_args(arguments)
     options.overrides = [word for word in options.words if re.match(r"\S+=", word)]  # no question begins so
@@ -93,6 +99,22 @@ def ask(evaluation: Evaluation, options: argparse.Namespace) -> Episode:
         raise DataError(f"{name} has no question with id {options.id}")
     environment = evaluation.environment.variant(retriever=dataset.retriever)
     return rollout(environment, evaluation.sampler, [question], seed=options.seed)[0]
+
+
+def write_html(path: Path, evaluation: Evaluation, episode: Episode, options: argparse.Namespace) -> None:
+    """The same view of the episode as a run's page gives; a question of one's own is not scored."""
+    dataset = evaluation.datasets[options.dataset or next(iter(evaluation.datasets))]
+    environment = evaluation.environment.variant(retriever=dataset.retriever)
+    row = score(
+        episode,
+        valid=environment.protocol.valid(episode),
+        retrieves=environment.retriever is not None,
+        match=dataset.match,
+        oracle=None if options.question else dataset.oracle,
+    )
+    if options.question:
+        row |= {"answers": [], "em": None, "f1": None}
+    write_episode(path, options.stage, row, passages([episode]))
 
 
 def transcript(episode: Episode) -> str:

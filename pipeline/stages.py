@@ -63,6 +63,19 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def announce(plan: Plan, question: str) -> None:
+    """Write what is about to run, for those who look at it meanwhile: `experiment.json` in the experiment's folder.
+
+    It holds the question that the experiment asks, what its file sets otherwise than its bases, and the artifact folder
+    of every stage, made or not.
+    """
+    plan.inputs.save()
+    output = Path(plan.experiment.output)
+    places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
+    told = {"question": question, "changes": plan.settings()["changes"], "stages": places}
+    write_json(plan.folder / "experiment.json", told)
+
+
 def record(plan: Plan) -> None:
     """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name."""
     artifacts = plan.artifacts()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 # The same bits need the same number of threads, here and in the processes that tests start. Before torch is imported.
@@ -19,6 +21,8 @@ from tests.micro import Quickstart
 NO_DATA = "RAG_DATA is not set"
 NO_ENGINE = "no vLLM: make engine"
 NO_PEERS = "no TRL: make peers"
+NO_BROWSER = "no Chromium: apt install chromium"
+CHROMIUM = shutil.which("chromium") if find_spec("playwright") else None
 ENGINE = Path(__file__).parents[1] / ".engine/bin/python"
 PEERS = Path(__file__).parents[1] / ".peers"
 
@@ -48,8 +52,9 @@ def data_root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `data`, `gpu`, `engine` or `peers` where there is no data, CUDA device, vLLM or TRL."""
+    """Skip what is marked `data`, `gpu`, `engine`, `peers` or `browser` where there is no such thing."""
     missing = {
+        "browser": None if CHROMIUM else NO_BROWSER,
         "data": None if os.environ.get("RAG_DATA") else NO_DATA,
         "engine": None if ENGINE.exists() else NO_ENGINE,
         "peers": None if PEERS.exists() else NO_PEERS,
@@ -64,6 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much was not tested, so that a green run without data or engine does not look like one with it."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
-    for what, missing in (("real data", NO_DATA), ("the real engine", NO_ENGINE), ("peers", NO_PEERS)):
+    sources = (
+        ("real data", NO_DATA),
+        ("the real engine", NO_ENGINE),
+        ("peers", NO_PEERS),
+        ("a real browser", NO_BROWSER),
+    )
+    for what, missing in sources:
         if skipped := sum(missing in reason for reason in reasons):
             terminalreporter.write_line(f"{skipped} tests of {what} skipped: {missing}", yellow=True)

@@ -51,6 +51,7 @@ def test_the_report_opens_with_the_question_of_the_file(tmp_path: Path) -> None:
     run(path)
     report = (tmp_path / "runs" / "toy" / "seed0" / "report.md").read_text()
     assert report.startswith("# toy, seed 0\n\nCan it count?\n")
+    assert "Can it count?" in (tmp_path / "runs" / "toy" / "seed0" / "report.html").read_text()
 
 
 def test_headline_metrics_of_makers_are_tensorboard_scalars(tmp_path: Path) -> None:

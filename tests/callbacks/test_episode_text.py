@@ -15,6 +15,7 @@ from callbacks.episode_text import EpisodeText, best_and_worst, episode_text
 from callbacks.rollout import Iteration
 from common.errors import ConfigError
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
+from evaluation.kept_episodes import kept
 from modules.rewards.terms import Scores
 from pipeline.fitting import fit
 from pipeline.schema import Experiment, TrainerSettings
@@ -125,6 +126,11 @@ def test_tensorboard_gets_them_every_nth_iteration(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "events"), {"tensors": 0}).Reload()
     points = events.Tensors("episodes/text_summary")
     assert [point.step for point in points] == [1, 3]
+    first, second = kept(tmp_path / "data" / "iterations")
+    assert [(point["iteration"], point["update"]) for point in (first, second)] == [(0, 1), (2, 3)]
+    shown_as = [row["shown_as"] for row in first["episodes"]]
+    assert shown_as in (["best of 4", "worst of 4"], ["one of 4 alike"])
+    assert {"reward", "letters"} == set(first["episodes"][0]["outcome"])
     text = points[0].tensor_proto.string_val[0].decode()
     assert text.count("**best of 4**") == text.count("**worst of 4**") == 1
     assert "letters" in text

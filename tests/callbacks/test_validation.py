@@ -13,11 +13,12 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import CSVLogger
 
-from callbacks.validation import Validation
+from callbacks.validation import Validation, _values
 from common.errors import ConfigError, RetrievalError
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Hit, Question
 from evaluation.evaluate import Benchmark
+from evaluation.kept_episodes import kept
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
@@ -152,20 +153,36 @@ def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
     policy = tiny_policy(byte_tokenizer())
     checked = validation(policy, Asked(5))
     checked.sampler.load(policy)
-    asked = [
-        checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=rank, world_size=world))  # type: ignore[arg-type]
+    whole, first, second = (
+        checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=rank, world_size=world))[0]  # type: ignore[arg-type]
         for rank, world in ((0, 1), (0, 2), (1, 2))
-    ]
-    assert [len(one["em"]) for one in asked] == [5, 3, 2]
-    assert sorted(asked[0]["searches"]) == sorted(asked[1]["searches"] + asked[2]["searches"])
+    )
+    assert [row["id"] for row in first] == ["q0", "q2", "q4"]
+    assert sorted([*first, *second], key=lambda row: row["id"]) == whole
 
 
 def test_searches_do_not_apply_to_a_dataset_without_a_retriever() -> None:
     policy = tiny_policy(byte_tokenizer())
     environment = RetrievalEnvironment(prorag(policy), limits=LIMITS)
     checked = Validation({"toy": Benchmark(Asked(2), "dev")}, environment, InProcessSampler(policy))
-    values = checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=0, world_size=1))  # type: ignore[arg-type]
-    assert (len(values["em"]), values["searches"]) == (2, [])
+    rows, found = checked._ask("toy", checked.datasets["toy"], SimpleNamespace(global_rank=0, world_size=1))  # type: ignore[arg-type]
+    values = _values(rows)
+    assert (len(values["em"]), values["searches"], found) == (2, [], {})
+
+
+def test_the_episodes_behind_every_point_of_a_curve_are_kept(tmp_path: Path) -> None:
+    policy = small_policy()
+    _, _, metrics = learn(tmp_path, policy=policy, callbacks=[validation(policy, Asked(3), every=2)], iterations=2)
+    start, end = kept(tmp_path / "data" / "validation")
+    assert [(point["dataset"], point["split"], point["update"]) for point in (start, end)] == [
+        ("toy", "dev", 0),
+        ("toy", "dev", 2),
+    ]
+    assert [row["id"] for row in end["episodes"]] == ["q0", "q1", "q2"]
+    valid = [row["valid_steps"] for row in end["episodes"] if row["valid_steps"] is not None]
+    assert sum(valid) / len(valid) == pytest.approx(metrics["eval/toy/dev/valid_steps"])
+    searched = any(row["searches"] for row in end["episodes"])
+    assert end["passages"] == ({"d": {"title": "ab", "text": "bad cab"}} if searched else {})
 
 
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def test_results_rows_groups_and_predictions(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in contents(tmp_path).splitlines()]
     assert [line["id"] for line in lines] == [f"q{n}" for n in range(10)]
     assert [step["kind"] for step in lines[0]["steps"]] == ["query", "subanswer", "answer"]
+    [passage] = (tmp_path / "data" / "passages-toy-test.jsonl").read_text().splitlines()
+    assert json.loads(passage) == {"id": "d", "title": "T", "text": "x"}
 
 
 def test_predictions_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:

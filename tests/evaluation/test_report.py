@@ -175,7 +175,7 @@ def test_same_artifacts_same_bytes(tmp_path: Path) -> None:
     first = {path.name: path.read_bytes() for path in (tmp_path / "exp" / "seed0").iterdir()}
     write(tmp_path, "exp", 0, {"eval": tmp_path / "store" / "eval-exp-0"})
     assert {path.name: path.read_bytes() for path in (tmp_path / "exp" / "seed0").iterdir()} == first
-    assert set(first) == {"results.json", "report.md", "details.md"}
+    assert set(first) == {"results.json", "report.md", "report.html", "details.md"}
 
 
 def test_an_experiment_without_evaluation_says_so(tmp_path: Path) -> None:

@@ -30,7 +30,28 @@ def test_an_episode_becomes_one_row() -> None:
     assert row["f1"] == pytest.approx(2 / 3)
     assert (row["hops"], row["type"], row["turns"], row["tokens"]) == (2, "bridge", 2, 3)
     assert row["flawed"] is None
-    assert row["steps"][0] == {"kind": "query", "text": "q", "valid": True, "hits": ["d1", "x9"], "said": "asks"}
+    assert row["gold"] == {"steps": [], "documents": ["d1", "d2"], "titles": ["One", "Two"]}
+    step = {"kind": "query", "text": "q", "valid": True, "hits": ["d1", "x9"], "said": "asks", "logp": 0.0}
+    assert row["steps"][0] == step
+
+
+def test_a_step_tells_its_mean_log_prob_its_agent_and_what_an_oracle_says_of_it() -> None:
+    judged = episode()
+    judged.turns[0].action_logps = (-0.5, -1.0)
+    judged.turns[1].agent = "reader"
+    oracle = FakeOracle((True, None), False, False, (True, None), (None, False))
+    query, answer = score(judged, valid=True, oracle=oracle)["steps"]
+    assert {name: query.get(name) for name in ("logp", "agent", "truth", "needless")} == {
+        "logp": -0.75,
+        "agent": "policy",
+        "truth": True,
+        "needless": True,
+    }
+    assert (answer["agent"], answer["unfounded"]) == ("reader", False)
+    assert {"truth", "needless"}.isdisjoint(answer), "what cannot be told is left out"
+    alone, _ = score(episode(gold=None), valid=True)["steps"]
+    assert {"agent", "truth"}.isdisjoint(alone)
+    assert score(episode(gold=None), valid=True)["gold"] is None
 
 
 def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_retriever() -> None:

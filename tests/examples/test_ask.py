@@ -32,6 +32,11 @@ def test_a_question_is_answered_step_by_step_with_its_hits(tmp_path: Path, capsy
     assert "Step 1: query" in text
     assert "</step> <subquery>" in text
     assert text.rstrip().endswith("EM 1, F1 1.00")
+    page = tmp_path / "one.html"
+    assert main(["--config", str(path), "--stage", "eval_teacher", "--html", str(page)]) == 0
+    for part in ("true ✓", "Gold chain", "EM 100.0, F1 100.0", "1 gold"):
+        assert part in page.read_text()
+    capsys.readouterr()
     assert main(["--config", str(path), "--stage", "eval_teacher", "--id", "no-such"]) == 1
     assert "no question with id no-such" in capsys.readouterr().err
 

@@ -1,0 +1,60 @@
+"""Look at runs in a browser: `python -m evaluation.view RUN [RUN …] [--out FILE] [--no-browser]`.
+
+A RUN is `runs/<experiment>` (all its seeds) or `runs/<experiment>/seed<k>`, finished or running, either with `:<stage>`
+for one of its evaluations. One seed's page is its `report.html`, made anew; several make a page that compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from common.errors import DataError, UserError
+from evaluation.results import run_folders
+from evaluation.view_page import write_page
+from evaluation.view_run import Run, read_run
+
+
+def find_runs(name: str) -> list[Run]:
+    """The runs that a name on the command line means, a seed each.
+
+    Raises:
+        DataError: there is none, or no evaluation of that name is finished.
+    """
+    runs = [read_run(folder) for folder in run_folders(name)[1].values()]
+    stage = name.partition(":")[2]
+    if stage:
+        runs = [replace(run, results={stage: run.results[stage]}) for run in runs if stage in run.results]
+    if not runs:
+        raise DataError(
+            f"{name}: " + (f"no seed has finished {stage}" if stage else "there is no folder seed<k> in it")
+        )
+    return runs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.view", description="Look at runs in a browser.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: report.html of the run, comparison.html beside several"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="write the page and do not open it")
+    options = parser.parse_args(arguments)
+    try:
+        runs = [run for name in options.runs for run in find_runs(name)]
+        one = len(runs) == 1
+        path = options.out or (runs[0].folder / "report.html" if one else runs[0].folder.parents[1] / "comparison.html")
+        write_page(path, runs)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    print(path)
+    if not options.no_browser:
+        webbrowser.open(path.resolve().as_uri())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The list of episodes: grouped by question, those with mistakes first where a page has no room for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+
+from evaluation.view_mistakes import MISTAKES, first_untrue, mistakes, outcome, searching
+from evaluation.view_run import Answers
+from evaluation.view_steps import Shelf, shown_episode, shown_question
+from evaluation.view_text import Row, printable
+
+NO_STEP = "no untrue step"
+
+
+@dataclass(slots=True)
+class Listed:
+    """An episode: which of the `Answers` it is of, its question, its mistakes, and its text where the page has it."""
+
+    of: int
+    question: int
+    row: Row
+    mistakes: list[str]
+    number: int
+    markup: str = ""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question with the episodes of all arms; `shown` is what a template needs of it."""
+
+    number: int
+    dataset: str
+    shown: Row
+    episodes: list[Listed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class EpisodeList:
+    """All questions and episodes of a page."""
+
+    answers: Sequence[Answers]
+    questions: list[Asked]
+    episodes: list[Listed]
+
+    @property
+    def arms(self) -> list[str]:
+        """The names of all arms, each once."""
+        return list(dict.fromkeys(each.arm for each in self.answers))
+
+    def on_page(self) -> list[Asked]:
+        """The questions of which the page has an episode."""
+        return [question for question in self.questions if any(episode.markup for episode in question.episodes)]
+
+    def counts(self) -> list[Row]:
+        """For each arm and dataset: its episodes, and by mistake all episodes that have it."""
+        return [
+            {
+                "arm": each.arm,
+                "dataset": each.dataset,
+                "n": len(each.rows),
+                "cells": [self._cell(of, name, lambda one, name=name: name in one.mistakes) for name in MISTAKES],
+            }
+            for of, each in enumerate(self.answers)
+        ]
+
+    def untrue(self) -> tuple[list[str], list[Row]]:
+        """Of wrong and of flawed episodes the kind of their first untrue step: the kinds, and a row an arm."""
+        judged = [one for one in self.episodes if _has_truth(one)]
+        kinds = sorted({first_untrue(one.row) or NO_STEP for one in judged if _went_wrong(one)} - {NO_STEP})
+        rows: list[Row] = []
+        for of in dict.fromkeys(one.of for one in judged):
+            each = self.answers[of]
+            cells = [
+                self._cell(of, f"untrue-{kind}", lambda one, kind=kind: _first(one) == kind)
+                for kind in (*kinds, NO_STEP)
+            ]
+            rows.append({"arm": each.arm, "dataset": each.dataset, "cells": cells})
+        return [*kinds, NO_STEP], rows
+
+    def _cell(self, of: int, name: str, fits: Callable[[Listed], bool]) -> Row:
+        """A count with its own list: `id` names the list, `shown` are its episodes on the page."""
+        members = [one for one in self.episodes if one.of == of and fits(one)]
+        shown = [one for one in members if one.markup]
+        return {"id": f"list-{of}-{name.replace(' ', '-')}", "name": name, "count": len(members), "shown": shown}
+
+
+def listed(answers: Sequence[Answers]) -> EpisodeList:
+    """All episodes, grouped by question: one question is the same id, text and answers on the same dataset."""
+    questions: dict[tuple[str, ...], Asked] = {}
+    episodes: list[Listed] = []
+    for of, each in enumerate(answers):
+        for row in each.rows:
+            key = (each.dataset, row["id"], row["question"], *row["answers"])
+            asked = questions.get(key)
+            if asked is None:
+                asked = questions[key] = Asked(len(questions), each.dataset, shown_question(row))
+            elif not asked.shown["gold"]:
+                asked.shown = shown_question(row)
+            episode = Listed(of, asked.number, row, mistakes(row), len(episodes))
+            episodes.append(episode)
+            asked.episodes.append(episode)
+    return EpisodeList(answers, list(questions.values()), episodes)
+
+
+def fill(page: EpisodeList, shelf: Shelf, budget: int, render: Callable[[Listed, Row], str]) -> None:
+    """Give episodes without text theirs until `budget` bytes are full: first those with a mistake, arm by arm in turn.
+
+    `render(episode, shown)` makes the text.
+    """
+    asked = {question.number for question in page.on_page()}
+    for episode in _by_need(page):
+        if episode.markup:
+            continue
+        each, question = page.answers[episode.of], page.questions[episode.question]
+        markup = render(episode, shown_episode(episode.row, each.passages, shelf))
+        budget -= len(markup.encode()) + _links_size(episode)
+        budget -= 0 if episode.question in asked else _question_size(question)
+        if budget < 0:
+            return
+        asked.add(episode.question)
+        episode.markup = markup
+
+
+def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked, Listed, Listed]]:
+    """The questions of the page that two arms answered differently well, the largest difference of EM, then F1, first.
+
+    Positive differences, where the second arm is better, come before negative ones of the same size.
+    """
+    pairs = []
+    for question in page.on_page():
+        by_arm = {page.answers[episode.of].arm: episode for episode in question.episodes}
+        if first in by_arm and second in by_arm:
+            one, other = by_arm[first], by_arm[second]
+            changed = tuple((other.row[m] or 0) - (one.row[m] or 0) for m in ("em", "f1"))
+            if any(changed):
+                pairs.append((tuple(-abs(value) for value in changed), -changed[0], question, one, other))
+    pairs.sort(key=lambda pair: (*pair[:2], pair[2].number))
+    return [pair[2:] for pair in pairs]
+
+
+def attributes(episode: Listed) -> Row:
+    """What the filters of a page ask of an episode."""
+    return {
+        "arm": episode.of,
+        "outcome": outcome(episode.row),
+        "mistakes": " ".join(episode.mistakes),
+        "searching": searching(episode.row),
+        "status": printable(episode.row["status"], 40),
+    }
+
+
+def _by_need(page: EpisodeList) -> Iterator[Listed]:
+    in_turn: list[list[Listed]] = [[] for _ in page.answers]
+    for episode in page.episodes:
+        if episode.mistakes:
+            in_turn[episode.of].append(episode)
+    yield from (one for one in chain.from_iterable(zip_longest(*in_turn)) if one is not None)
+    for question in page.questions:
+        yield from (episode for episode in question.episodes if not episode.mistakes)
+
+
+def _question_size(question: Asked) -> int:
+    text = question.shown["text"] + question.shown["answers"] + "".join(map("".join, question.shown["gold"]))
+    return len(text.encode()) + 60 * (len(question.episodes) + len(question.shown["gold"])) + 500
+
+
+def _links_size(episode: Listed) -> int:
+    """Bytes of the lists of counts that lead to an episode: each of its mistakes, and its first untrue step."""
+    return (len(episode.mistakes) + 1) * (60 + min(90, len(episode.row["question"]))) if episode.mistakes else 0
+
+
+def _went_wrong(episode: Listed) -> bool:
+    return "wrong" in episode.mistakes or "flawed" in episode.mistakes
+
+
+def _has_truth(episode: Listed) -> bool:
+    return any("truth" in step for step in episode.row["steps"])
+
+
+def _first(episode: Listed) -> str | None:
+    if not (_went_wrong(episode) and _has_truth(episode)):
+        return None
+    return first_untrue(episode.row) or NO_STEP

@@ -1,0 +1,117 @@
+"""The page of one run or of several: everything that a reader needs in one HTML file under 5 MB, without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from common.errors import DataError
+from common.files import atomic_write
+from evaluation.view_list import EpisodeList, Listed, attributes, fill, listed
+from evaluation.view_mistakes import outcome
+from evaluation.view_pair import compared_arms
+from evaluation.view_parts import page_parts
+from evaluation.view_run import Run, read_answers
+from evaluation.view_steps import Shelf, shown_episode, shown_question
+from evaluation.view_text import Row, printable
+
+LIMIT = 5_000_000  # bytes of a page
+_PASSAGES = 800_000  # of them, for passages
+_RESERVE = 100_000  # of them, for what grows with the episodes and is small
+_FILLINGS = 2
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_page(path: Path, runs: Sequence[Run], *, ranked: Sequence[Row] | None = None) -> None:
+    """Write the page of some runs; the same runs give the same bytes.
+
+    `ranked` are their step rankings (`evaluation.rankings`), measured here where they are not given.
+
+    Raises:
+        DataError: there is no run.
+    """
+    if not runs:
+        raise DataError("no run to show")
+    with atomic_write(path) as file:
+        file.write(render_page(runs, ranked=ranked))
+
+
+def render_page(runs: Sequence[Run], *, limit: int = LIMIT, ranked: Sequence[Row] | None = None) -> str:
+    """The page as HTML, of at most `limit` bytes as long as that is enough for everything but episodes."""
+    environment = template_environment()
+    template = environment.get_template("report.html")
+    several = len(runs) > 1
+    answers = [each for run in runs for each in read_answers(run, prefix=f"{run.name}:" if several else "")]
+    page, shelf = listed(answers), Shelf(_PASSAGES)
+    fixed = page_assets() | page_parts(runs, shelf, ranked) | {"pair": None}
+    macro: Any = environment.get_template("macros.html").module
+    text = template.render(fixed | _episodes(page, shelf))
+    for _ in range(_FILLINGS):  # what an episode adds to the page is estimated at first
+        room = limit - len(text.encode()) - _RESERVE - shelf.budget
+        fill(page, shelf, room, lambda one, shown: str(_article(macro, page, one, shown)))
+        text = template.render(fixed | _episodes(page, shelf) | {"pair": compared_arms(runs, page)})
+    return text
+
+
+def write_episode(path: Path, title: str, row: Row, found: Mapping[str, Row]) -> None:
+    """Write the page of one episode: `row` as in predictions, `found` the passages by id."""
+    shelf = Shelf(_PASSAGES)
+    shown = {"question": shown_question(row), "episode": shown_episode(row, found, shelf), "shelf": shelf}
+    template = template_environment().get_template("episode.html")
+    with atomic_write(path) as file:
+        file.write(template.render(page_assets() | shown | {"title": title}))
+
+
+def template_environment() -> Environment:
+    """The templates, with autoescape on: text of others is never markup."""
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"printable": printable, "outcome": outcome}
+    return environment
+
+
+def page_assets() -> Row:
+    """Style and script of a page, and the hash that alone lets the script run."""
+    style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": style, "script": script, "script_hash": f"sha256-{digest}"}
+
+
+def _episodes(page: EpisodeList, shelf: Shelf) -> Row:
+    kinds, untrue = page.untrue()
+    gone = [episode for episode in page.episodes if not episode.markup]
+    arms = page.arms
+    return {
+        "counts": page.counts(),
+        "untrue_kinds": kinds,
+        "untrue_rows": untrue,
+        "arms": arms,
+        "arm_of": lambda episode: page.answers[episode.of].arm,
+        "shelf": shelf,
+        "list": {
+            "all": len(page.episodes),
+            "shown": len(page.episodes) - len(gone),
+            "flawless": sum(not episode.mistakes for episode in gone),
+            "mistaken": sum(bool(episode.mistakes) for episode in gone),
+            "questions": page.on_page(),
+            "hops": sorted({q.shown["hops"] for q in page.questions if q.shown["hops"]}),
+            "statuses": sorted({printable(episode.row["status"], 40) for episode in page.episodes}),
+            "passages_left_out": shelf.left_out,
+        },
+    }
+
+
+def _article(macro: Any, page: EpisodeList, episode: Listed, shown: Row) -> Any:
+    of = page.answers[episode.of]
+    data = attributes(episode) | {"arm": page.arms.index(of.arm), "f1": round(episode.row.get("f1") or 0, 3)}
+    return macro.episode(shown, of.arm, f"e{episode.number}", data)

@@ -1,0 +1,154 @@
+"""The parts of a page around its episodes: results, stages, curves, reward model, trees, training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from common.errors import DataError
+from evaluation.evidence import stopping_by_hops
+from evaluation.figures import FIGURES
+from evaluation.rankings import rankings
+from evaluation.results import by_dataset, shown_row
+from evaluation.stage_changes import changes
+from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
+from evaluation.view_curves import curves
+from evaluation.view_figures import curves_figure, inline
+from evaluation.view_mistakes import MISTAKES
+from evaluation.view_run import Run
+from evaluation.view_steps import Shelf
+from evaluation.view_text import Row
+from evaluation.view_training import iterations, minds
+from evaluation.view_trees import search_trees
+
+_FIGURES = ("arms", "hops", "auc", "reliability")  # of those of the results pages
+_TENSORBOARD = "http://localhost:6006/"
+_TAGS = ("eval/", "rewards/", "search/", "adv/", "stop/", "loss", "kl", "entropy")
+
+SECTIONS = {
+    "results": "Results",
+    "stages": "Stages",
+    "curves": "Learning curves",
+    "reward-model": "Reward model",
+    "mistakes": "What went wrong",
+    "arms": "Two arms",
+    "episodes": "Episodes",
+    "trees": "Search trees",
+    "training": "Training episodes",
+    "passages": "Passages",
+}
+
+
+def page_parts(runs: Sequence[Run], shelf: Shelf, ranked: Sequence[Row] | None) -> Row:
+    """All of a page but its list of episodes; step rankings that are not given are measured."""
+    ranked = _rankings(runs) if ranked is None else ranked
+    shown, measured = [_run(run) for run in runs], _drawn(runs, ranked)
+    training = [list(part(run, shelf)) for part in (iterations, minds) for run in runs]
+    half = len(runs)
+    drawn = [(run.name, panels) for run in runs if (panels := curves(run))]
+    trees = [pair for run in runs for pair in _trees(run)]
+    title = ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison"
+    return {
+        "title": title,
+        "runs": shown,
+        "sections": list(SECTIONS.items()),
+        "results": _results(runs),
+        "figures": {name: inline(text) for name in _FIGURES if (text := FIGURES[name](measured))},
+        "legend": LEGEND,
+        "curves": [(name, curves_figure(panels)) for name, panels in drawn],
+        "logdir": runs[0].folder.parents[1].name,
+        "tensorboard": list(_tensorboard_links(runs)),
+        "trees": trees,
+        "iterations": [part for parts in training[:half] for part in parts],
+        "minds": [part for parts in training[half:] for part in parts],
+        "mistakes": MISTAKES,
+        "problems": list(dict.fromkeys(problem for run in runs for problem in run.problems)),
+    }
+
+
+def _run(run: Run) -> Row:
+    header, rows = stage_changes(run)
+    stages = [
+        [
+            stage.name,
+            stage.state,
+            stage.manifest.get("kind", MISSING),
+            figure("seconds", stage.manifest.get("seconds")),
+            ", ".join(_metrics(stage.manifest)) or MISSING,
+        ]
+        for stage in run.stages.values()
+    ]
+    unfinished = [stage.name for stage in run.stages.values() if stage.state != "finished"]
+    told = {"name": run.name, "question": run.question, "changes": run.changes, "unfinished": unfinished}
+    return told | {"change_header": header, "change_rows": rows, "stage_rows": stages}
+
+
+def stage_changes(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of what each stage changed; no cells where a file cannot be read."""
+    try:
+        return changes([shown_row(row) for row in run.rows()], run.artifacts)
+    except DataError as error:
+        run.problems.append(str(error))
+        return [], []
+
+
+def _metrics(manifest: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in manifest.get("metrics", {}).items():
+        yield f"{name} {MISSING if value is None else f'{value:.4g}'}"
+
+
+def _results(runs: Sequence[Run]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Header and cells of a table for each dataset."""
+    several = len(runs) > 1
+    rows = [
+        {**shown_row(row), "stage": f"{run.name}:{row['stage']}" if several else row["stage"]}
+        for run in runs
+        for row in run.rows()
+    ]
+    return {name: metrics_cells({"stage": "stage"}, part) for name, part in by_dataset(rows).items()}
+
+
+def _rankings(runs: Sequence[Run]) -> list[Row]:
+    """The step rankings of all runs, measured over the seeds of an experiment together."""
+    stages = [(*_experiment(run), stage, folder) for run in runs for stage, folder in run.artifacts.items()]
+    try:
+        return rankings(stages)
+    except (DataError, KeyError) as error:
+        runs[0].problems.append(_unreadable("a step ranking", error))
+        return []
+
+
+def _drawn(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
+    """What the figures of results are drawn from."""
+    rows, stopping = list[Row](), list[Row]()
+    for run in runs:
+        experiment, seed = _experiment(run)
+        where = {"experiment": experiment, "seed": seed}
+        rows += [{**row, **where} for row in run.rows()]
+        for stage, results in run.results.items():
+            stopping += [where | {"stage": stage} | row for row in stopping_by_hops(results["groups"])]
+    return {"rows": rows, "stopping": stopping, "rankings": ranked}
+
+
+def _experiment(run: Run) -> tuple[str, int]:
+    return run.folder.parent.name, int(run.folder.name.removeprefix("seed"))
+
+
+def _trees(run: Run) -> list[tuple[str, list[Row]]]:
+    try:
+        return list(search_trees(run))
+    except (DataError, KeyError) as error:
+        run.problems.append(_unreadable("a search or its pairs", error))
+        return []
+
+
+def _unreadable(what: str, error: Exception) -> str:
+    """Why a part is left out; a key is missing where an earlier version wrote the file."""
+    return f"{what} lacks {error}: an earlier version made it" if isinstance(error, KeyError) else str(error)
+
+
+def _tensorboard_links(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    chosen = quote("|".join(run.name for run in runs))
+    for tag in _TAGS:
+        yield tag, f"{_TENSORBOARD}?runFilter={chosen}&tagFilter={quote('^' + tag)}#timeseries"

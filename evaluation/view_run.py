@@ -1,0 +1,127 @@
+"""A run as its page reads it, whatever its state: finished, half-finished, with a stage that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from common.errors import DataError
+from datamodules.records import read_rows
+from evaluation.results import predictions, read_evaluation, read_json, read_manifest
+from evaluation.view_text import Row
+
+State = Literal["finished", "not finished", "not begun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a run, with its artifact folder."""
+
+    name: str
+    folder: Path
+    state: State
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An experiment of one seed.
+
+    Attributes:
+        name: `<experiment>/seed<k>`.
+        folder: where its pages are.
+        question: what it is to find out.
+        changes: what its file sets otherwise than its bases.
+        stages: by name, in the order of their work.
+        results: each finished evaluation's results, by stage.
+        problems: what could not be read, a sentence each.
+    """
+
+    name: str
+    folder: Path
+    question: str
+    changes: str
+    stages: dict[str, Stage]
+    results: dict[str, dict[str, Any]]
+    problems: list[str]
+
+    @property
+    def artifacts(self) -> dict[str, Path]:
+        """The folders of finished stages."""
+        return {name: stage.folder for name, stage in self.stages.items() if stage.state == "finished"}
+
+    def rows(self) -> list[Row]:
+        """A row of results for every dataset of every evaluation."""
+        return [{**row, "stage": stage} for stage, results in self.results.items() for row in results["rows"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of one evaluation on one dataset, an arm of a comparison: rows of predictions, passages by id."""
+
+    arm: str
+    dataset: str
+    rows: list[Row]
+    passages: dict[str, Row]
+
+
+def read_run(folder: Path) -> Run:
+    """Read `runs/<experiment>/seed<k>`.
+
+    Raises:
+        DataError: it holds nothing that names its stages.
+    """
+    folder = folder.resolve()
+    told, places = _told(folder)
+    problems: list[str] = []
+    stages = {name: _stage(name, place, problems) for name, place in places.items()}
+    results: dict[str, dict[str, Any]] = {}
+    for name, stage in stages.items():
+        if stage.state == "finished" and (stage.folder / "data" / "results.json").exists():
+            try:
+                results[name] = read_evaluation(stage.folder)
+            except DataError as error:
+                problems.append(str(error))
+    name = f"{folder.parent.name}/{folder.name}"
+    return Run(name, folder, told.get("question", ""), told.get("changes", ""), stages, results, problems)
+
+
+def read_answers(run: Run, *, prefix: str = "") -> Iterator[Answers]:
+    """The answers of every evaluation of a run, in the order of its stages; `prefix` comes before the arms' names.
+
+    What cannot be read goes to the run's problems.
+    """
+    for row in run.rows():
+        stage, where = row["stage"], f"{row['dataset']}-{row['split']}"
+        folder = run.stages[stage].folder
+        passages = folder / "data" / f"passages-{where}.jsonl"
+        try:
+            rows = list(predictions(folder, row["dataset"], row["split"]))
+            found = list(read_rows(passages, None)) if passages.exists() else []
+        except DataError as error:
+            run.problems.append(str(error))
+            continue
+        yield Answers(prefix + stage, f"{row['dataset']}/{row['split']}", rows, {each["id"]: each for each in found})
+
+
+def _told(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    """What a run says of itself: before its work, or, where an earlier version made it, after; and its folders."""
+    if (folder / "experiment.json").exists():
+        told = read_json(folder / "experiment.json")
+        return told, {name: folder.parents[1] / place for name, place in told["stages"].items()}
+    if (folder / "results.json").exists():
+        told = read_json(folder / "results.json")
+        return told, {name: folder / place for name, place in told["artifacts"].items()}
+    raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
+
+
+def _stage(name: str, folder: Path, problems: list[str]) -> Stage:
+    try:
+        manifest = read_manifest(folder)
+    except DataError as error:
+        problems.append(str(error))
+        manifest = {}
+    state: State = "finished" if manifest else "not finished" if folder.exists() else "not begun"
+    return Stage(name, folder, state, manifest)

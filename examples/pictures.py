@@ -1,0 +1,84 @@
+"""Take the pictures of the documentation from a run's page: overview, an episode, a tree, two arms.
+
+    python examples/pictures.py runs/quickstart/seed0
+
+It drives Chromium (`apt install chromium`) through Playwright, of the development requirements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.errors import ConfigError, UserError
+from evaluation.view import find_runs
+from evaluation.view_page import write_page
+
+_SIZE = {"width": 1100, "height": 820}
+_FORM = """const form = document.getElementById('filters');
+        const filter = () => form.dispatchEvent(new Event('input'));"""
+# By picture: what is done on the page before it is taken. The last arm is the policy at the end of the run.
+_SCENES = {
+    "overview": "scrollTo(0, 0)",
+    "episode": """
+        form.arm.selectedIndex = form.arm.options.length - 1; form.outcome.value = 'wrong'; filter();
+        const question = document.querySelector('#list > :not([hidden])');
+        question.open = true; question.querySelectorAll('.h').forEach((one) => { one.open = true; });
+        question.scrollIntoView()""",
+    "tree": """
+        const tree = document.querySelector('details.t'); tree.open = true;
+        tree.querySelectorAll('details').forEach((one) => { one.open = true; }); tree.scrollIntoView()""",
+    "two_arms": """
+        form.reset(); form.arm.selectedIndex = 2; form.against.selectedIndex = form.against.options.length - 1;
+        form.differ.checked = true; filter();
+        const first = document.querySelector('#list > :not([hidden])'); first.open = true; form.scrollIntoView()""",
+}
+
+
+def take(page: Path, folder: Path, chromium: str) -> list[Path]:
+    """Write `page_<name>.png` for every picture; returns their paths."""
+    from playwright.sync_api import sync_playwright
+
+    paths: list[Path] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for name, scene in _SCENES.items():
+            shown = browser.new_page(viewport=_SIZE, color_scheme="light")
+            shown.set_default_timeout(120_000)
+            shown.goto(page.resolve().as_uri())
+            shown.evaluate(f"() => {{ {_FORM} {scene} }}")
+            paths.append(folder / f"page_{name}.png")
+            shown.screenshot(path=paths[-1])
+        browser.close()
+    return paths
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the run's page anew and take its pictures; 1 for any error, 0 at the end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", metavar="RUN", help="runs/<experiment>/seed<k>")
+    parser.add_argument("--out", type=Path, default=Path("docs/pictures"), metavar="FOLDER", help="docs/pictures")
+    options = parser.parse_args(arguments)
+    try:
+        chromium = shutil.which("chromium")
+        if chromium is None:
+            raise ConfigError("no Chromium on this machine: apt install chromium")
+        run, *others = find_runs(options.run)
+        if others:
+            raise ConfigError(f"{options.run} has several seeds: name one of them, {options.run}/seed0 say")
+        write_page(run.folder / "report.html", [run])
+        options.out.mkdir(parents=True, exist_ok=True)
+        print(*take(run.folder / "report.html", options.out, chromium), sep="\n")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

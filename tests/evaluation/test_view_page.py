@@ -1,0 +1,277 @@
+"""The page of a run: its numbers are those of the files, every link leads somewhere, whatever the run's state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import DataError
+from datamodules.records import read_rows
+from evaluation import view
+from evaluation.tables import figure
+from evaluation.view_list import listed
+from evaluation.view_page import write_episode
+from evaluation.view_run import read_answers, read_run
+from tests.evaluation.fake import answered, evaluation, run
+from tests.evaluation.view_fakes import Page, arm, experiment, judged, page
+
+BEFORE = [judged(0, 1, True, True), judged(1, 0, False, False), judged(2, 0, True, False), judged(3, 1, True, True)]
+AFTER = [judged(0, 0, True, False), judged(1, 1, False, True, flawed=1.0), judged(2, 1, True, True), judged(3, 1)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    stages = {"eval_sft": arm(tmp_path, "eval_sft", BEFORE), "eval_rl": arm(tmp_path, "eval_rl", AFTER)}
+    return experiment(tmp_path, stages, question="Does <RL> help?")
+
+
+@pytest.fixture
+def shown(folder: Path) -> Page:
+    return page(folder)
+
+
+def test_it_opens_with_the_question_and_what_differs(shown: Page) -> None:
+    start = shown.html[shown.html.index("<h1>") : shown.html.index("<nav")]
+    assert "exp, seed 0" in start
+    assert "Does &lt;RL&gt; help?" in start
+    assert "rl.module.lr=2" in start
+    assert "Not finished" not in start
+
+
+def test_the_table_of_results_has_the_numbers_of_the_files(folder: Path, shown: Page) -> None:
+    header, *lines = shown.tables["Results: toy/dev"]
+    read = read_run(folder)
+    for row, line in zip(read.rows(), lines, strict=True):
+        cells = dict(zip(header, line, strict=True))
+        low, high = (figure("em", row[f"em_{end}"]) for end in ("low", "high"))
+        assert (cells["stage"], cells["n"]) == (row["stage"], str(row["n"]))
+        assert cells["EM"] == f"{figure('em', row['em'])} [{low}, {high}]"
+        assert cells["searches"] == figure("searches", row["searches"])
+
+
+def test_every_count_is_that_of_the_predictions_and_leads_to_just_those_episodes(folder: Path, shown: Page) -> None:
+    header = shown.counts()["arm"]
+    for of, stage in enumerate(("eval_sft", "eval_rl")):
+        place = folder.parents[1] / "store" / f"{stage}-1" / "data" / "predictions-toy-dev.jsonl"
+        rows = list(read_rows(place, None))
+        counts = dict(zip(header, shown.counts()[stage], strict=True))
+        assert counts["n"] == str(len(rows))
+        assert counts["wrong"] == str(sum(row["em"] == 0 for row in rows))
+        assert counts["right but flawed"] == str(sum(row.get("flawed") == 1 for row in rows))
+        assert counts["cut"] == str(sum(row["status"] == "step_budget" for row in rows))
+        if wrong := [row["question"] for row in rows if row["em"] == 0]:
+            assert [q for q in (f"Question {n}?" for n in range(4)) if q in shown.text[f"list-{of}-wrong"]] == wrong
+
+
+def test_every_link_leads_to_one_place(shown: Page) -> None:
+    assert len(shown.ids) == len(set(shown.ids))
+    assert set(shown.links) <= set(shown.ids)
+    assert {"list-0-wrong", "list-1-flawed", "e0", "p0", "episodes"} <= set(shown.links)
+
+
+def test_wrong_and_flawed_episodes_are_counted_by_their_first_untrue_step(shown: Page) -> None:
+    header, *lines = shown.tables["Wrong and flawed episodes by the kind of their first untrue step"]
+    assert header[2:] == ["answer", "query", "no untrue step"]
+    assert [line[2:] for line in lines] == [["1", "1", "0"], ["1", "1", "0"]]
+
+
+def test_two_arms_stand_side_by_side_and_their_differences_are_listed(shown: Page) -> None:
+    _, *lines = shown.tables["Where they differ, the largest difference first"]
+    assert [(line[0], line[1]) for line in lines] == [
+        ("Question 1?", "+100"),
+        ("Question 2?", "+100"),
+        ("Question 0?", "-100"),
+    ]
+    question = shown.html[shown.html.index('id="q1"') : shown.html.index('id="q2"')]
+    assert question.index("eval_sft</h4>") < question.index("eval_rl</h4>")
+
+
+def test_an_episode_has_what_was_written_found_and_known(shown: Page) -> None:
+    text = shown.text["e1"]
+    for part in ("1. query", "who is 1?", "2 passages, 1 gold", "true ✗", "EM 0.0", "step_budget"):
+        assert part in text
+    assert "Who wrote it? Ann" in shown.text["q1"]
+    assert "Text of d1." in shown.text[f"p{shown.html.split('Title d1')[0].rpartition('#p')[2].partition(chr(34))[0]}"]
+    told = shown.attributes["e1"]
+    assert (told["data-outcome"], told["data-mistakes"], told["data-status"]) == ("wrong", "wrong cut", "step_budget")
+
+
+def test_without_truth_and_passages_there_are_dashes(tmp_path: Path) -> None:
+    stages = {"eval": evaluation(tmp_path / "store" / "eval-1", [answered(0, 1), answered(1, 0)])}
+    shown = page(experiment(tmp_path, stages))
+    assert "true –" in shown.text["e0"]
+    assert "First untrue" not in shown.html.replace("first untrue", "")
+    assert "– No stage searched." in shown.html
+    assert "d1" in shown.text["e1"], "a passage without a text is shown by its id"
+
+
+def test_a_run_half_done_says_what_is_missing(tmp_path: Path) -> None:
+    begun = tmp_path / "store" / "rl-1"
+    begun.mkdir(parents=True)
+    stages = {"eval_sft": arm(tmp_path, "eval_sft", BEFORE), "rl": begun, "eval_rl": tmp_path / "store" / "eval_rl-1"}
+    shown = page(experiment(tmp_path, stages))
+    assert "Not finished: rl, eval_rl." in shown.html
+    states = {row[0]: row[1] for row in shown.tables["Stages"]}
+    assert states == {"stage": "state", "eval_sft": "finished", "rl": "not finished", "eval_rl": "not begun"}
+    assert shown.counts()["eval_sft"][1] == "4"
+
+
+def test_a_run_that_has_made_nothing_yet_has_a_page_of_dashes(tmp_path: Path) -> None:
+    shown = page(experiment(tmp_path, {"sft": tmp_path / "store" / "sft-1"}))
+    for dash in ("No evaluation is finished", "No stage has drawn a curve", "No stage ranked steps", "None were kept"):
+        assert f"– {dash}" in shown.html
+
+
+def fitted(folder: Path) -> None:
+    """Have the two evaluations of a run measure two policies, the second trained from the first."""
+    store = folder.parents[1] / "store"
+    told = json.loads((folder / "experiment.json").read_text())
+    for stage, inputs in (("sft", ()), ("rl", ("sft",))):
+        (store / f"{stage}-1").mkdir()
+        manifest = {"kind": "fit", "inputs": {name: {"artifact": f"{name}-1"} for name in inputs}}
+        (store / f"{stage}-1" / "manifest.json").write_text(json.dumps(manifest))
+        measured = json.loads((store / f"eval_{stage}-1" / "manifest.json").read_text())
+        measured["inputs"] = {stage: {"artifact": f"{stage}-1"}}
+        (store / f"eval_{stage}-1" / "manifest.json").write_text(json.dumps(measured))
+    told["stages"] = {"sft": "store/sft-1", "rl": "store/rl-1"} | told["stages"]
+    (folder / "experiment.json").write_text(json.dumps(told))
+
+
+def test_what_a_stage_changed_is_told_and_its_policies_are_the_two_that_are_compared(folder: Path) -> None:
+    fitted(folder)
+    shown = page(folder)
+    header, before, after = shown.tables["Change by stage: exp/seed0"]
+    assert dict(zip(header, before, strict=True))["EM"] == "–"
+    assert after[:3] == ["eval_rl", "eval_sft", "toy/dev"]
+    assert after[3].startswith("+25.0 [")
+    assert "eval_sft against eval_rl" in shown.html
+
+
+@pytest.mark.parametrize("damaged", ["manifest.json", "data/results.json", "data/predictions-toy-dev.jsonl"])
+def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path, damaged: str) -> None:
+    fitted(folder)
+    (folder.parents[1] / "store" / "eval_rl-1" / damaged).write_text("{")
+    shown = page(folder)
+    assert "Could not be read:" in shown.html
+    assert Path(damaged).name in shown.html
+    assert shown.counts()["eval_sft"][1] == "4"
+
+
+def test_a_step_ranking_of_an_earlier_version_is_left_out_and_named(folder: Path) -> None:
+    data = folder.parents[1] / "store" / "eval_rl-1" / "data"
+    (data / "step_ranking.json").write_text("{}")
+    (data / "steps.jsonl").write_text('{"id": "q", "kind": "query", "valid": true, "scores": {"prm": 1.0}}\n')
+    shown = page(folder)
+    assert "a step ranking lacks" in shown.html
+    assert "– No stage ranked steps." in shown.html
+
+
+def test_a_small_page_keeps_what_counts_lead_to_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    rows = [judged(number, float(number % 5 > 0), True, True) for number in range(200)]
+    folder = experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)})
+    whole, small = page(folder), page(folder, limit=1_130_000)
+    assert "200 of 200 episodes" in whole.html
+    left = [number for number in range(200) if f"e{number}" not in small.ids]
+    assert left
+    assert not [number for number in left if number % 5 == 0], "a wrong one was left out"
+    assert f"{200 - len(left)} of 200 episodes" in small.html
+    assert f"{len(left)} are left out: {len(left)} without any mistake." in small.html
+    assert set(small.links) <= set(small.ids)
+    assert small.counts()["eval"] == whole.counts()["eval"]
+
+
+def test_where_even_mistakes_have_no_room_their_count_says_how_many_are_there(tmp_path: Path) -> None:
+    rows = [judged(number, 0.0, True, False) for number in range(300)]
+    folder = experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)})
+    small = page(folder, limit=1_100_000)
+    held = sum(f"e{number}" in small.ids for number in range(300))
+    assert 0 < held < 300
+    assert f"wrong: 300, of which this page holds {held}<" in small.html
+    assert set(small.links) <= set(small.ids)
+
+
+def test_a_page_has_less_than_five_megabytes(tmp_path: Path) -> None:
+    long = {"said": "word " * 400}
+    rows = [judged(number, 0.0, True, False) for number in range(1500)]
+    for row in rows:
+        row["steps"][0] |= long
+    shown = page(experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)}))
+    assert 3_500_000 < len(shown.html.encode()) < 5_000_000
+
+
+def test_the_same_run_gives_the_same_bytes(folder: Path, shown: Page) -> None:
+    assert page(folder).html == shown.html
+
+
+def test_the_same_id_in_two_worlds_is_not_the_same_question(tmp_path: Path) -> None:
+    first = arm(tmp_path, "eval_a", [judged(0, 1)])
+    second = arm(tmp_path, "eval_b", [judged(0, 0, question="Another?")])
+    answers = list(read_answers(read_run(experiment(tmp_path, {"a": first, "b": second}))))
+    assert [question.shown["text"] for question in listed(answers).questions] == ["Question 0?", "Another?"]
+
+
+def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
+    folders = [
+        experiment(tmp_path, {"eval": arm(tmp_path, f"eval_{name}", rows)}, name=name)
+        for name, rows in (("base", BEFORE), ("new", AFTER))
+    ]
+    shown = page(*folders)
+    assert "<title>Comparison</title>" in shown.html
+    assert set(shown.counts()) == {"arm", "base/seed0:eval", "new/seed0:eval"}
+    assert "base/seed0:eval against new/seed0:eval" in shown.html
+    assert len(shown.tables["Where they differ, the largest difference first"]) == 4
+
+
+def test_the_report_writes_it_too(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    assert Page((tmp_path / "exp" / "seed0" / "report.html").read_text()).counts()["eval"][1:3] == ["2", "1"]
+    assert "[report.html](report.html)" in (tmp_path / "exp" / "seed0" / "report.md").read_text()
+
+
+def test_the_command_writes_a_runs_own_page_and_the_comparison_of_several(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(view.webbrowser, "open", opened.append)
+    view.main([str(folder)])
+    assert opened == [(folder / "report.html").as_uri()]
+    other = experiment(tmp_path, {"eval": arm(tmp_path, "eval_x", AFTER)}, name="other")
+    view.main([f"{folder}:eval_rl", str(other.parent), "--no-browser"])
+    assert len(opened) == 1
+    assert capsys.readouterr().out.split() == [str(folder / "report.html"), str(tmp_path / "comparison.html")]
+    assert set(Page((tmp_path / "comparison.html").read_text()).counts()) == {
+        "arm", "exp/seed0:eval_rl", "other/seed0:eval",
+    }  # fmt: skip
+
+
+def test_one_question_has_a_page_of_its_own_and_is_not_scored_where_no_answer_is_known(tmp_path: Path) -> None:
+    row = judged(0, 1, True, None) | {"answers": [], "em": None, "f1": None}
+    found = {"d0": {"title": "Zero", "text": "What d0 says."}}
+    write_episode(tmp_path / "one.html", "eval_rl", row, found)
+    shown = Page((tmp_path / "one.html").read_text())
+    for part in ("Question 0?", "eval_rl", "true ✓", "true –", "unscored –", "EM –, F1 –"):
+        assert part in shown.html
+    assert "What d0 says." in shown.text["p0"]
+
+
+def test_what_cannot_be_found_ends_in_one_line(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "empty" / "seed0").mkdir(parents=True)
+    for name, message in (
+        (str(tmp_path / "nothing"), "no run at"),
+        (str(tmp_path / "empty"), "names no stages"),
+        (f"{folder}:eval_dpo", "no seed has finished eval_dpo"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            view.main([name, "--no-browser"])
+    with pytest.raises(DataError, match="no run to show"):
+        view.write_page(tmp_path / "x.html", [])
+
+
+def test_an_older_run_is_known_by_its_results(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    told = read_run(tmp_path / "exp" / "seed0")
+    assert (list(told.stages), told.changes) == (["eval"], "")
+    results = json.loads((tmp_path / "exp" / "seed0" / "results.json").read_text())
+    assert results["artifacts"] == {"eval": "../../store/eval-exp-0"}

@@ -1,0 +1,84 @@
+"""Steps as they are shown: figures and verdicts, passages, what each agent held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluation.view_steps import Passage, Shelf, shown_episode, shown_question
+from evaluation.view_text import Chip, number, printable, verdict
+
+FOUND = {name: {"title": f"Title {name}", "text": f"Text {name}."} for name in ("d1", "d2", "d3")}
+
+
+def step(kind: str, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "text": "t", "valid": True, "hits": [], "said": f"I {kind}", **more}
+
+
+def row(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    told = {"id": "q", "question": "Who?", "answers": ["Ann"], "prediction": "Bob", "status": "answered"}
+    return told | {"em": 0.0, "f1": 0.25, "steps": list(steps)} | more
+
+
+def test_a_step_has_its_verdicts_rewards_advantage_and_log_prob_in_this_order() -> None:
+    told = step("query", truth=False, rewards={"reward": 0.5, "prm": -1.25}, advantage=1.0, logp=-0.5, valid=False)
+    (shown,) = shown_episode(row(told), {}, Shelf(0))["steps"]
+    assert shown["chips"] == [
+        Chip("format ✗", "bad"),
+        Chip("true ✗", "bad"),
+        Chip("reward +0.50", "good", 0.5),
+        Chip("prm -1.25", "bad", 1.0),
+        Chip("advantage +1.00", "good", 0.5),
+        Chip("log-prob -0.50", "bad", 0.25),
+    ]
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    assert verdict("true", None) == Chip("true –")
+    assert number("prm", None) == number("prm", float("nan")) == Chip("prm –")
+    assert number("prm", 0.0) == Chip("prm 0.00", "", 0.0)
+
+
+def test_of_two_agents_each_step_tells_what_was_held_kept_and_dropped() -> None:
+    gold = {"steps": [], "documents": ["d2"], "titles": []}
+    steps = [
+        step("query", agent="decider", hits=["d1", "d2"]),
+        step("keep", agent="selector", hits=["d1", "d2"], kept=["d2"]),
+        step("stop", agent="decider"),
+    ]
+    asked, kept, stopped = shown_episode(row(*steps, gold=gold), FOUND, Shelf(9999))["steps"]
+    assert (asked["agent"], asked["evidence"], asked["gold_hits"]) == ("decider", "none", 1)
+    assert kept["hits"] == [Passage("Title d1", 0, "dropped"), Passage("Title d2", 1, "gold, kept")]
+    assert (kept["evidence"], stopped["evidence"]) == ("", "Title d2")
+
+
+def test_gold_passages_are_told_by_title_in_a_corpus_with_other_ids() -> None:
+    gold = {"steps": [], "documents": ["hotpot-7"], "titles": ["title D1 "]}
+    (shown,) = shown_episode(row(step("query", hits=["d1", "d2"]), gold=gold), FOUND, Shelf(9999))["steps"]
+    assert [hit.marks for hit in shown["hits"]] == ["gold", ""]
+
+
+def test_a_passage_stands_on_the_page_once_and_without_room_it_has_its_title_alone() -> None:
+    shelf = Shelf(300)
+    assert [shelf.place(name, FOUND) for name in ("d1", "d2", "d1", "d3", "d3", "unknown")] == [
+        0,
+        1,
+        0,
+        None,
+        None,
+        None,
+    ]
+    assert [passage["text"] for passage in shelf.passages] == ["Text d1.", "Text d2."]
+    assert shelf.left_out == 1
+    assert shelf.place("d1", {"d1": {"title": "x", "text": "another world's"}}) is None, "not the same passage"
+
+
+def test_the_question_comes_with_its_gold_chain() -> None:
+    gold = {"steps": [{"question": "Who?", "answer": "Cyd", "documents": []}], "documents": [], "titles": []}
+    shown = shown_question(row(gold=gold, hops=1, answers=["Ann", "A."]))
+    assert (shown["gold"], shown["answers"], shown["hops"]) == ([("Who?", "Cyd")], "Ann / A.", 1)
+    assert shown_question(row())["gold"] == []
+
+
+def test_text_is_cut_with_a_note_and_unprintable_signs_are_replaced() -> None:
+    assert printable("abcdef", 4) == "abcd … (2 more characters)"
+    assert printable("a\x00b\x1b[31m\ud800\ttab\nline") == "a�b�[31m�\ttab\nline"

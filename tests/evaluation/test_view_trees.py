@@ -1,0 +1,104 @@
+"""Search trees and trees of rollouts as they unfold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datamodules.records import pair_to_row, tree_to_row, write_rows
+from datamodules.tree.node import Node, Tree
+from envs.siblings import Pair
+from envs.types import Action, Episode, Gold, GoldStep, Question, Turn
+from evaluation import view_trees
+from evaluation.view_run import Run, Stage
+from evaluation.view_trees import rollout_trees, search_trees
+
+QUESTION = Question("q", "Who?", ("Ann",), Gold(1, "bridge", (GoldStep("Who?", "Ann"),)))
+
+
+def turn(name: str, kind: str = "query") -> Turn:
+    return Turn("policy", (), (1,), (0.0,), "stop", f"q/0/0/{name}", text=f"says {name}", action=Action(kind, name))
+
+
+def tree(value: float = 0.5) -> Tree:
+    end = Node(turn("end", "answer"), 1.0, visits=1, value=1.0, status="answered", outcome=1.0)
+    good = Node(turn("good"), 0.75, visits=3, value=0.8, children=[end])
+    bad = Node(turn("bad"), 0.25, visits=1, value=0.1)
+    return Tree(QUESTION, (0,), Node(visits=4, value=value, children=[good, bad, Node(turn("idle"), 0.1)]))
+
+
+def run(tmp_path: Path, *trees: Tree) -> Run:
+    search, label = tmp_path / "search-1", tmp_path / "label-1"
+    write_rows(search / "data" / "trees.jsonl", map(tree_to_row, trees))
+    start = Episode(QUESTION, (0,))
+    pair = Pair(replace(start, turns=[turn("good")]), replace(start, turns=[turn("bad")]), reason="it asks for the hop")
+    write_rows(label / "data" / "pairs.jsonl", [pair_to_row(pair)])
+    read = {"inputs": {"search": {"artifact": "search-1"}}}
+    stages = [Stage("search", search, "finished", {"kind": "make"}), Stage("label", label, "finished", read)]
+    return Run("exp/seed0", tmp_path, "", "", {stage.name: stage for stage in stages}, {}, [])
+
+
+def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_visited_path(tmp_path: Path) -> None:
+    ((stage, (shown,)),) = search_trees(run(tmp_path, tree()))
+    root = shown["root"]
+    good, bad, idle = root["children"]
+    assert (stage, shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], False)
+    assert [node["figures"] for node in (root, good, bad, idle)] == [
+        "N 4, Q 0.50, P 1.00",
+        "N 3, Q 0.80, P 0.75",
+        "N 1, Q 0.10, P 0.25",
+        "N 0, Q –, P 0.10",
+    ]
+    assert [node["chosen"] for node in (root, good, good["children"][0], bad, idle)] == [True, True, True, False, False]
+    assert good["children"][0]["ended"] == "answered, value 1.00"
+    assert good["judged"] == [("better than", "bad", "it asks for the hop")]
+    assert bad["judged"] == [("worse than", "good", "it asks for the hop")]
+    assert (good["kind"], good["said"]) == ("query", "says good")
+
+
+def test_the_least_decided_trees_are_shown_and_long_ones_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_trees, "TREES", 2)
+    monkeypatch.setattr(view_trees, "NODES", 3)
+    ((_, shown),) = search_trees(run(tmp_path, *map(tree, (0.9, 0.45, 0.1, 0.6))))
+    assert [one["root"]["value"] for one in shown] == [0.45, 0.6]
+    assert [child["said"] for child in shown[0]["root"]["children"]] == ["says good"]
+    assert shown[0]["cut"]
+
+
+def test_pairs_of_another_search_are_not_of_this_one(tmp_path: Path) -> None:
+    other = run(tmp_path, tree())
+    other.stages["label"] = replace(other.stages["label"], manifest={"inputs": {"search": {"artifact": "search-2"}}})
+    ((_, (shown,)),) = search_trees(other)
+    assert shown["root"]["children"][0]["judged"] == ()
+
+
+def path(reward: float | None, *uids: str) -> dict:
+    steps = [
+        {"kind": "decide", "text": uid, "valid": True, "hits": [], "said": f"says {uid}", "uid": uid} for uid in uids
+    ]
+    told = {"id": "q", "question": "Who?", "answers": ["Ann"], "prediction": "Ann", "status": "answered"}
+    return told | {"outcome": {"reward": reward}, "steps": steps}
+
+
+def test_episodes_that_share_turns_are_a_tree_whose_values_are_its_leaves_means() -> None:
+    (shown,) = rollout_trees([path(1.0, "a", "b"), path(0.5, "a", "c"), path(None, "d")])
+    root = shown["root"]
+    shared, alone = root["children"]
+    assert [node["figures"] for node in (root, shared, alone)] == [
+        "3 leaves, mean reward 0.75",
+        "2 leaves, mean reward 0.75",
+        "1 leaf, mean reward –",
+    ]
+    assert [node["figures"] for node in shared["children"]] == [
+        "1 leaf, mean reward 1.00",
+        "1 leaf, mean reward 0.50",
+    ]
+    assert shared["children"][0]["ended"] == "answered: Ann"
+
+
+def test_independent_episodes_are_no_tree() -> None:
+    assert rollout_trees([path(1.0, "a"), path(0.0, "b")]) == []
