@@ -26,7 +26,7 @@ def environment(retriever: str = '"${parts.retriever}"', limits: str = '"${parts
 
 def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart) -> None:
     """Never rewarded: an episode that it failed has no score."""
-    places = {"search.data": 4, "sample.data": 2, "rl.callbacks.rollout": 4}
+    places = {"search.data": 2, "sample.data": 2, "rl.callbacks.rollout": 4}
     flaky = [f"stages.{place}.environment={environment(FLAKY % every)}" for place, every in places.items()]
     # A failed call fails no more than two episodes.
     sampling = '{target: "envs.rollout:independent_groups", pool: 2}'

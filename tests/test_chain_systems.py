@@ -67,7 +67,7 @@ def _small(system: System) -> list[str]:
         for change in (
             f"stages.{stage}.data.path=${{stage:{system.name}_teach}}",
             *(f"stages.{stage}.data.batch_size=8", f"stages.{stage}.data.micro_batch=8"),
-            f"stages.{stage}.trainer.max_epochs=12",
+            f"stages.{stage}.trainer.max_epochs=32",
         )
     ]
     return [

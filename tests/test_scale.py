@@ -222,7 +222,8 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
     one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
-    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-5
+    # The order of sums changes the last bits of a gradient, and Adam divides by its size. One step moves a weight 1e-3.
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 5e-5
     assert file != ADAPTER or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
 
 

@@ -62,6 +62,11 @@ def test_what_is_unknown_has_no_advantage_and_is_no_leaf() -> None:
     assert float(failed[1, 2]) == 0
 
 
+def test_an_episode_is_one_leaf_of_an_action_that_holds_several_steps() -> None:
+    twice = tree_gae(dataclasses.replace(INPUTS, step_turns_BS=(("r", "r", "s"), ("r", "b", "t"), ("q", "", ""))))
+    assert float(twice[0, 2]) == pytest.approx(0.5 * 0.5 + 0.5 * 0.2 - 0.1)
+
+
 def test_it_needs_a_critic() -> None:
     with pytest.raises(MissingInput, match=r"train with modules\.joint_ppo:JointPPO"):
         tree_gae(dataclasses.replace(INPUTS, values_BT=None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Turn
-from modules.samplers.decoding import Decoding
+from modules.samplers.fused_decoder import FusedDecoder
 from modules.samplers.in_process import InProcessSampler
+from modules.samplers.kv_cache import Rows
 from modules.samplers.prefixes import PrefixStore, Segment
 from tests.tiny import byte_tokenizer, question, tiny_policy
 
@@ -88,19 +90,13 @@ def test_equal_continuations_are_kept_once(store: PrefixStore) -> None:
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Tokens that prefixes were read with, pass by pass."""
     counts: list[int] = []
-    read, forward = Decoding._read, Decoding._forward
+    read = FusedDecoder.read
 
-    def reading(self: Decoding, *given: Any) -> torch.Tensor:
-        counts.append(0)
-        return read(self, *given)
+    def counting(self: FusedDecoder, rows: Rows, first: int, new: Sequence[Sequence[int]], *rest: Any) -> torch.Tensor:
+        counts.append(sum(map(len, new)))
+        return read(self, rows, first, new, *rest)
 
-    def counting(self: Decoding, ids: torch.Tensor, positions: Any, starts: Any, each: list[int], *rest: Any):
-        if counts and not counts[-1]:
-            counts[-1] = sum(each)
-        return forward(self, ids, positions, starts, each, *rest)
-
-    monkeypatch.setattr(Decoding, "_read", reading)
-    monkeypatch.setattr(Decoding, "_forward", counting)
+    monkeypatch.setattr(FusedDecoder, "read", counting)
     return counts
 
 
