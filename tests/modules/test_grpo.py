@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,73 +9,18 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError
-from envs.packing import CHANNELS, SequenceBatch, collate, pack
-from envs.rollout import rollout
-from envs.types import Episode
+from envs.packing import SequenceBatch
 from modules.functional.credit import CreditInputs, dual_granularity
 from modules.grpo import GRPO
-from modules.lora import LoRA
 from modules.optimizer import AdamW
-from modules.policy import Policy
-from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
-from tests.toy_rl import Asked, environment, small_policy
-
-TEMPERATURE = 0.7
-
-
-def sampled() -> list[Episode]:
-    """Eight episodes, of one to three turns; three with passages."""
-    policy = small_policy()
-    sampler = InProcessSampler(policy, temperature=TEMPERATURE)
-    episodes = rollout(environment(policy), sampler, list(Asked(8)), seed=4, samples=16)
-    searching = [one for one in episodes if any(turn.observation_ids for turn in one.turns)]
-    chosen = searching[:3] + [one for one in episodes if one not in searching][:5]
-    assert len(chosen) == 8
-    assert {len(one.turns) for one in chosen} == {1, 2, 3}
-    return chosen
+from tests.toy_grpo import TEMPERATURE, changed, module, packed, sampled, step
+from tests.toy_rl import small_policy
 
 
 @pytest.fixture(scope="module")
 def batch() -> SequenceBatch:
-    """Episodes of a random policy with passages in them, and an advantage for every step."""
-    rows = []
-    for number, episode in enumerate(sampled()):
-        for sequence in episode.sequences():
-            row = pack(sequence)
-            advantages = torch.tensor([1.0, -0.5, 0.3]) * (number + 1)
-            row.channels["advantages"] = advantages[row.step_index_T.long()].masked_fill(~row.loss_mask_T, 0.0)
-            rows.append(row)
-    return collate(rows)
-
-
-def module(policy: Policy | None = None, **settings: Any) -> GRPO:
-    """A module outside a Trainer, whose loss is the plain sum."""
-    made = GRPO(policy or small_policy(), AdamW(1e-3), credit=dual_granularity, temperature=TEMPERATURE, **settings)
-    made._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # pyright: ignore
-    made.logged = {}  # pyright: ignore
-
-    def log(name: str, value: Any, **_: Any) -> None:
-        made.logged[name] = float(torch.as_tensor(value).detach())  # pyright: ignore
-
-    made.log = log  # pyright: ignore
-    return made
-
-
-def step(made: GRPO, batch: SequenceBatch) -> tuple[float, dict[str, Tensor]]:
-    """The sum that a batch gives, and its gradients."""
-    made.zero_grad()
-    if made.reference is not None:
-        batch = changed(batch, reference_logps=made._reference_logprobs(made.reference, batch))
-    loss = made.training_step(batch, 0)
-    loss.backward()
-    return loss.item(), {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
-
-
-def changed(batch: SequenceBatch, **tensors: Tensor) -> SequenceBatch:
-    """The batch with other tensors; advantages may be among them."""
-    channels = batch.channels | {name: tensors.pop(name) for name in tuple(tensors) if name in CHANNELS}
-    return replace(batch, channels=channels, **tensors)
+    return packed()
 
 
 def test_stored_log_probs_are_those_of_the_training_forward(batch: SequenceBatch) -> None:
@@ -222,58 +165,6 @@ def test_groups_whose_advantages_are_all_0_may_be_dropped() -> None:
     assert (again.resample_rounds, dropping.resample_rounds) == (2, 0)
 
 
-@pytest.mark.parametrize("trainable_tokens", [False, True])
-def test_with_adapters_the_reference_is_their_base_and_no_second_model(
-    batch: SequenceBatch, trainable_tokens: bool
-) -> None:
-    """To the bit what a frozen copy gives, in a loss whose gradient is the same, dropout and checkpointing on."""
-    copied, shared = small_policy(), small_policy()
-    lora = LoRA(r=2, dropout=0.2, trainable_tokens=trainable_tokens)
-    settings: dict[str, Any] = {"kl_weight": 0.5, "lora": lora, "gradient_checkpointing": True}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        one = module(copied, reference=small_policy(), **settings)
-        torch.manual_seed(0)
-        other = module(shared, reference=shared, **settings)
-    for made in (one, other):
-        with torch.no_grad():
-            for parameter in made.model.parameters():
-                parameter.add_(0.02 * parameter.requires_grad)
-    assert one.reference is not None
-    assert other.reference is not None
-    assert other.reference.model is other.model
-    expected = one._reference_logprobs(one.reference, batch)
-    assert torch.equal(other._reference_logprobs(other.reference, batch), expected)
-    results = []
-    for made in (one, other):
-        torch.manual_seed(1)
-        results.append(step(made, batch))
-    assert results[0][0] == results[1][0]
-    assert all(torch.equal(gradient, results[1][1][name]) for name, gradient in results[0][1].items())
-    assert one.logged["kl"] == other.logged["kl"] > 1e-4  # pyright: ignore
-
-
-def test_a_policy_that_has_adapters_already_keeps_a_copy_as_its_reference() -> None:
-    """Without its adapters it would be another policy than the one that training begins with."""
-    policy = small_policy()
-    LoRA(r=2).apply(policy)
-    made = module(policy, reference=policy, kl_weight=0.5)
-    assert made.reference is not None
-    assert made.reference.model is not made.model
-
-
-def test_the_reference_pulls_the_policy_back(batch: SequenceBatch) -> None:
-    still = changed(batch, advantages=torch.zeros_like(batch.logps_BT))
-    drifted, anchor = small_policy(seed=5), small_policy()
-    free = step(module(drifted), still)
-    held = step(module(drifted, kl_weight=0.5, reference=anchor), still)
-    assert free[0] == 0
-    with torch.no_grad():
-        gap = sequence_logprobs(anchor.model, batch, TEMPERATURE) - sequence_logprobs(drifted.model, batch, TEMPERATURE)
-    assert held[0] == pytest.approx(0.5 * float((gap.exp() - 1 - gap).sum()), rel=1e-4)
-    assert any(gradient.abs().max() > 0 for gradient in held[1].values())
-
-
 def test_entropy_is_a_reward_of_the_loss(batch: SequenceBatch) -> None:
     """The loss is less by the weight times the sum of entropies, and its gradient makes the policy less sure."""
     still = changed(batch, advantages=torch.zeros_like(batch.logps_BT))
@@ -286,20 +177,6 @@ def test_entropy_is_a_reward_of_the_loss(batch: SequenceBatch) -> None:
             parameter -= 1e-3 * gradients[name]
     step(made, still)
     assert made.logged["entropy"] > entropy  # pyright: ignore
-
-
-def test_a_reference_that_is_the_policy_stays_behind_when_it_moves(batch: SequenceBatch) -> None:
-    """Equal components of a config are one object; a reference that moved along would never pull."""
-    policy = small_policy()
-    made = module(policy, kl_weight=0.5, reference=policy)
-    with torch.no_grad():
-        for parameter in made.model.parameters():
-            parameter.mul_(1.1)
-    step(made, batch)
-    assert made.logged["kl"] > 1e-4  # pyright: ignore
-    assert made.reference is not None
-    assert not any(parameter.requires_grad for parameter in made.reference.model.parameters())
-    assert all("reference" not in name for name in made.state_dict()), "it is in no checkpoint"
 
 
 def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: SequenceBatch) -> None:
