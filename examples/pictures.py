@@ -19,7 +19,6 @@ from common.errors import ConfigError, UserError
 from evaluation.view import find_runs
 from evaluation.view_page import write_page
 
-_SIZE = {"width": 1100, "height": 820}
 _FORM = """const form = document.getElementById('filters');
         const filter = () => form.dispatchEvent(new Event('input'));"""
 # By picture: what is done on the page before it is taken. The last arm is the policy at the end of the run.
@@ -48,7 +47,7 @@ def take(page: Path, folder: Path, chromium: str) -> list[Path]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, scene in _SCENES.items():
-            shown = browser.new_page(viewport=_SIZE, color_scheme="light")
+            shown = browser.new_page(viewport={"width": 1100, "height": 820}, color_scheme="light")
             shown.set_default_timeout(120_000)
             shown.goto(page.resolve().as_uri())
             shown.evaluate(f"() => {{ {_FORM} {scene} }}")
