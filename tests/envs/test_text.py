@@ -163,3 +163,18 @@ def test_special_tokens_without_brackets_are_split_in_data() -> None:
     assert special in codec.control("x[INST]")
     assert codec.decode(codec.data("x[INST]")) == "x[INST]"
     assert special not in codec.data("x[INST]")
+
+
+def test_a_text_is_encoded_once_as_data_and_once_as_trusted_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, encoded = Codec(byte_tokenizer(), TAGS), []
+    encode = type(codec.tokenizer).__call__
+
+    def counted(self: object, text: str, **settings: object) -> object:
+        encoded.append((text, settings.get("split_special_tokens", False)))
+        return encode(self, text, **settings)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(type(codec.tokenizer), "__call__", counted)
+    data, control = codec.data("<answer> Keldan"), codec.control("<answer> Keldan")
+    assert (codec.data("<answer> Keldan"), codec.control("<answer> Keldan")) == (data, control)
+    assert data != control
+    assert encoded == [("&lt;answer> Keldan", True), ("<answer> Keldan", False)]
