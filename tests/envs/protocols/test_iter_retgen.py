@@ -52,3 +52,5 @@ def test_an_empty_output_is_neither_valid_nor_an_answer() -> None:
 def test_without_its_last_iteration_there_is_no_answer() -> None:
     episode, _ = played("Ada", "Ada", "Ada", turns=2)
     assert (episode.status, episode.answer) == ("step_budget", "")
+    assert all(step.valid for step in episode.steps)
+    assert not IterRetGen(byte_tokenizer()).valid(episode)  # type: ignore[arg-type]

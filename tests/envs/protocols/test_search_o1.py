@@ -218,3 +218,10 @@ def test_an_episode_that_has_not_begun_has_no_steps_and_no_answer() -> None:
     episode = Episode(question(), ())
     assert PROTOCOL.steps(episode) == ()
     assert PROTOCOL.answer(episode) == ""
+
+
+def test_of_two_openings_the_last_one_counts_and_the_step_is_out_of_format() -> None:
+    episode, _, _ = played([f"{ASK} or rather {search('who')}", ANSWER])
+    step = episode.steps[0]
+    assert (step.kind, step.query, step.valid) == ("query", "who", False)
+    assert not PROTOCOL.valid(episode)
