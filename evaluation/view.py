@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,15 @@ def find_runs(name: str) -> list[Run]:
     return runs
 
 
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Each run once, with all of its evaluations that were asked for."""
+    by_folder: dict[Path, Run] = {}
+    for run in runs:
+        before = by_folder.get(run.folder)
+        by_folder[run.folder] = run if before is None else replace(before, results=before.results | run.results)
+    return list(by_folder.values())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m evaluation.view", description="Look at runs in a browser.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
@@ -45,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-browser", action="store_true", help="write the page and do not open it")
     options = parser.parse_args(arguments)
     try:
-        runs = [run for name in options.runs for run in find_runs(name)]
+        runs = merged(run for name in options.runs for run in find_runs(name))
         one = len(runs) == 1
         path = options.out or (runs[0].folder / "report.html" if one else runs[0].folder.parents[1] / "comparison.html")
         write_page(path, runs)

@@ -1,14 +1,13 @@
-"""The list of episodes: grouped by question, those with mistakes first where a page has no room for all."""
+"""The list of episodes: grouped by question, counted by mistake, compared by arm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
 
 from evaluation.view_mistakes import MISTAKES, first_untrue, mistakes, outcome, searching
 from evaluation.view_run import Answers
-from evaluation.view_steps import Shelf, shown_episode, shown_question
+from evaluation.view_steps import shown_question
 from evaluation.view_text import Row, printable
 
 NO_STEP = "no untrue step"
@@ -73,7 +72,7 @@ class EpisodeList:
         for of in dict.fromkeys(one.of for one in judged):
             each = self.answers[of]
             cells = [
-                self._cell(of, f"untrue-{kind}", lambda one, kind=kind: _first(one) == kind)
+                self._cell(of, f"untrue-{kind}", lambda one, kind=kind: first_mistake(one) == kind)
                 for kind in (*kinds, NO_STEP)
             ]
             rows.append({"arm": each.arm, "dataset": each.dataset, "cells": cells})
@@ -104,32 +103,13 @@ def listed(answers: Sequence[Answers]) -> EpisodeList:
     return EpisodeList(answers, list(questions.values()), episodes)
 
 
-def fill(page: EpisodeList, shelf: Shelf, budget: int, render: Callable[[Listed, Row], str]) -> None:
-    """Give episodes without text theirs until `budget` bytes are full: first those with a mistake, arm by arm in turn.
-
-    `render(episode, shown)` makes the text.
-    """
-    asked = {question.number for question in page.on_page()}
-    for episode in _by_need(page):
-        if episode.markup:
-            continue
-        each, question = page.answers[episode.of], page.questions[episode.question]
-        markup = render(episode, shown_episode(episode.row, each.passages, shelf))
-        budget -= len(markup.encode()) + _links_size(episode)
-        budget -= 0 if episode.question in asked else _question_size(question)
-        if budget < 0:
-            return
-        asked.add(episode.question)
-        episode.markup = markup
-
-
 def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked, Listed, Listed]]:
-    """The questions of the page that two arms answered differently well, the largest difference of EM, then F1, first.
+    """The questions that two arms answered differently well, the largest difference of EM, then F1, first.
 
     Positive differences, where the second arm is better, come before negative ones of the same size.
     """
     pairs = []
-    for question in page.on_page():
+    for question in page.questions:
         by_arm = {page.answers[episode.of].arm: episode for episode in question.episodes}
         if first in by_arm and second in by_arm:
             one, other = by_arm[first], by_arm[second]
@@ -138,6 +118,17 @@ def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked,
                 pairs.append((tuple(-abs(value) for value in changed), -changed[0], question, one, other))
     pairs.sort(key=lambda pair: (*pair[:2], pair[2].number))
     return [pair[2:] for pair in pairs]
+
+
+def worths(page: EpisodeList, question: Asked) -> str:
+    """How well each arm answered a question, also where the page has no room for its episode: `arm:worth` by spaces.
+
+    The worth is EM, and where that is the same, F1; an arm is its place among `page.arms`.
+    """
+    arms = {arm: place for place, arm in enumerate(page.arms)}
+    scored = [episode for episode in question.episodes if outcome(episode.row) != "unscored"]
+    worth = {arms[page.answers[one.of].arm]: (one.row["em"] or 0) + (one.row["f1"] or 0) / 1000 for one in scored}
+    return " ".join(f"{arm}:{value:.4g}" for arm, value in worth.items())
 
 
 def attributes(episode: Listed) -> Row:
@@ -151,26 +142,6 @@ def attributes(episode: Listed) -> Row:
     }
 
 
-def _by_need(page: EpisodeList) -> Iterator[Listed]:
-    in_turn: list[list[Listed]] = [[] for _ in page.answers]
-    for episode in page.episodes:
-        if episode.mistakes:
-            in_turn[episode.of].append(episode)
-    yield from (one for one in chain.from_iterable(zip_longest(*in_turn)) if one is not None)
-    for question in page.questions:
-        yield from (episode for episode in question.episodes if not episode.mistakes)
-
-
-def _question_size(question: Asked) -> int:
-    text = question.shown["text"] + question.shown["answers"] + "".join(map("".join, question.shown["gold"]))
-    return len(text.encode()) + 60 * (len(question.episodes) + len(question.shown["gold"])) + 500
-
-
-def _links_size(episode: Listed) -> int:
-    """Bytes of the lists of counts that lead to an episode: each of its mistakes, and its first untrue step."""
-    return (len(episode.mistakes) + 1) * (60 + min(90, len(episode.row["question"]))) if episode.mistakes else 0
-
-
 def _went_wrong(episode: Listed) -> bool:
     return "wrong" in episode.mistakes or "flawed" in episode.mistakes
 
@@ -179,7 +150,8 @@ def _has_truth(episode: Listed) -> bool:
     return any("truth" in step for step in episode.row["steps"])
 
 
-def _first(episode: Listed) -> str | None:
+def first_mistake(episode: Listed) -> str | None:
+    """The kind of the first untrue step of a wrong or flawed episode, `NO_STEP` without one; None of all others."""
     if not (_went_wrong(episode) and _has_truth(episode)):
         return None
     return first_untrue(episode.row) or NO_STEP

@@ -12,10 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.errors import DataError
 from common.files import atomic_write
-from evaluation.view_list import EpisodeList, Listed, attributes, fill, listed
+from evaluation.view_list import EpisodeList, Listed, attributes, listed, worths
 from evaluation.view_mistakes import outcome
 from evaluation.view_pair import compared_arms
 from evaluation.view_parts import page_parts
+from evaluation.view_room import fill
 from evaluation.view_run import Run, read_answers
 from evaluation.view_steps import Shelf, shown_episode, shown_question
 from evaluation.view_text import Row, printable
@@ -23,7 +24,7 @@ from evaluation.view_text import Row, printable
 LIMIT = 5_000_000  # bytes of a page
 _PASSAGES = 800_000  # of them, for passages
 _RESERVE = 100_000  # of them, for what grows with the episodes and is small
-_FILLINGS = 2
+_FILLINGS = 3
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -48,13 +49,15 @@ def render_page(runs: Sequence[Run], *, limit: int = LIMIT, ranked: Sequence[Row
     several = len(runs) > 1
     answers = [each for run in runs for each in read_answers(run, prefix=f"{run.name}:" if several else "")]
     page, shelf = listed(answers), Shelf(_PASSAGES)
-    fixed = page_assets() | page_parts(runs, shelf, ranked) | {"pair": None}
+    pair = compared_arms(runs, page)
+    compared = [side for _, *sides in pair["shown"] for side in sides] if pair else []
+    fixed = page_assets() | page_parts(runs, shelf, ranked) | {"pair": pair}
     macro: Any = environment.get_template("macros.html").module
     text = template.render(fixed | _episodes(page, shelf))
     for _ in range(_FILLINGS):  # what an episode adds to the page is estimated at first
-        room = limit - len(text.encode()) - _RESERVE - shelf.budget
-        fill(page, shelf, room, lambda one, shown: str(_article(macro, page, one, shown)))
-        text = template.render(fixed | _episodes(page, shelf) | {"pair": compared_arms(runs, page)})
+        room = limit - len(text.encode()) - _RESERVE
+        fill(page, shelf, room, lambda one, shown: str(_article(macro, page, one, shown)), first=compared)
+        text = template.render(fixed | _episodes(page, shelf))
     return text
 
 
@@ -97,6 +100,7 @@ def _episodes(page: EpisodeList, shelf: Shelf) -> Row:
         "untrue_rows": untrue,
         "arms": arms,
         "arm_of": lambda episode: page.answers[episode.of].arm,
+        "worths": lambda question: worths(page, question),
         "shelf": shelf,
         "list": {
             "all": len(page.episodes),
@@ -113,5 +117,5 @@ def _episodes(page: EpisodeList, shelf: Shelf) -> Row:
 
 def _article(macro: Any, page: EpisodeList, episode: Listed, shown: Row) -> Any:
     of = page.answers[episode.of]
-    data = attributes(episode) | {"arm": page.arms.index(of.arm), "f1": round(episode.row.get("f1") or 0, 3)}
+    data = attributes(episode) | {"arm": page.arms.index(of.arm)}
     return macro.episode(shown, of.arm, f"e{episode.number}", data)

@@ -15,10 +15,10 @@ _DIFFERENCES = 40  # questions in the table of two arms
 
 
 def compared_arms(runs: Sequence[Run], page: EpisodeList) -> Row | None:
-    """Where two arms differ: the last evaluation and the one it is compared with, or the last of the first two runs.
+    """Where two arms differ: the last ones of two experiments with the same seed, or two evaluations of a run.
 
     `first`, `second`, on how many questions the second is `better` and `worse`, those `shown`; None where no two arms
-    of the page answered a question differently well.
+    answered a question differently well.
     """
     for first, second in _pairs(runs, page):
         differing = differences(page, first, second)
@@ -31,11 +31,18 @@ def compared_arms(runs: Sequence[Run], page: EpisodeList) -> Row | None:
 
 
 def _pairs(runs: Sequence[Run], page: EpisodeList) -> Iterator[tuple[str, str]]:
-    if len(runs) > 1:
-        last = [[arm for arm in page.arms if arm.startswith(f"{run.name}:")][-1:] for run in runs]
-        arms = [arm for found in last for arm in found]
-        yield from pairwise(arms)
-        return
-    _, rows = stage_changes(runs[0])
-    yield from ((row[1], row[0]) for row in reversed(rows) if row[1] != MISSING)
-    yield from reversed(list(pairwise(page.arms)))
+    """Pairs of arms, those that a reader wants to see compared first."""
+    arms = {run.name: [arm for arm in page.arms if arm.startswith(_prefix(run, runs))] for run in runs}
+    for seed in dict.fromkeys(run.seed for run in runs):
+        yield from pairwise(arms[run.name][-1] for run in runs if run.seed == seed and arms[run.name])
+    for run in runs:
+        prefix = _prefix(run, runs)
+        _, rows = stage_changes(run)
+        yield from ((prefix + row[1], prefix + row[0]) for row in reversed(rows) if row[1] != MISSING)
+        yield from reversed(list(pairwise(arms[run.name])))
+    yield from pairwise(arms[run.name][-1] for run in runs if arms[run.name])
+
+
+def _prefix(run: Run, runs: Sequence[Run]) -> str:
+    """What comes before the names of a run's arms."""
+    return f"{run.name}:" if len(runs) > 1 else ""

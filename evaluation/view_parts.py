@@ -111,7 +111,7 @@ def _results(runs: Sequence[Run]) -> dict[str, tuple[list[str], list[list[str]]]
 
 def _rankings(runs: Sequence[Run]) -> list[Row]:
     """The step rankings of all runs, measured over the seeds of an experiment together."""
-    stages = [(*_experiment(run), stage, folder) for run in runs for stage, folder in run.artifacts.items()]
+    stages = [(run.experiment, run.seed, stage, folder) for run in runs for stage, folder in run.artifacts.items()]
     try:
         return rankings(stages)
     except (DataError, KeyError) as error:
@@ -123,16 +123,11 @@ def _drawn(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
     """What the figures of results are drawn from."""
     rows, stopping = list[Row](), list[Row]()
     for run in runs:
-        experiment, seed = _experiment(run)
-        where = {"experiment": experiment, "seed": seed}
+        where = {"experiment": run.experiment, "seed": run.seed}
         rows += [{**row, **where} for row in run.rows()]
         for stage, results in run.results.items():
             stopping += [where | {"stage": stage} | row for row in stopping_by_hops(results["groups"])]
     return {"rows": rows, "stopping": stopping, "rankings": ranked}
-
-
-def _experiment(run: Run) -> tuple[str, int]:
-    return run.folder.parent.name, int(run.folder.name.removeprefix("seed"))
 
 
 def _trees(run: Run) -> list[tuple[str, list[Row]]]:

@@ -48,6 +48,16 @@ class Run:
     problems: list[str]
 
     @property
+    def experiment(self) -> str:
+        """Its experiment's name."""
+        return self.folder.parent.name
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.folder.name.removeprefix("seed"))
+
+    @property
     def artifacts(self) -> dict[str, Path]:
         """The folders of finished stages."""
         return {name: stage.folder for name, stage in self.stages.items() if stage.state == "finished"}
@@ -84,8 +94,8 @@ def read_run(folder: Path) -> Run:
                 results[name] = read_evaluation(stage.folder)
             except DataError as error:
                 problems.append(str(error))
-    name = f"{folder.parent.name}/{folder.name}"
-    return Run(name, folder, told.get("question", ""), told.get("changes", ""), stages, results, problems)
+    named = f"{folder.parent.name}/{folder.name}"
+    return Run(named, folder, told.get("question", ""), told.get("changes", ""), stages, results, problems)
 
 
 def read_answers(run: Run, *, prefix: str = "") -> Iterator[Answers]:

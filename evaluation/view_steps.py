@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import escape
+
 from evaluation.tables import figure
 from evaluation.view_mistakes import outcome
 from evaluation.view_text import Chip, Row, number, printable, verdict
@@ -25,7 +27,7 @@ class Passage:
 
 @dataclass(slots=True)
 class Shelf:
-    """All passages of a page, each once, until `budget` characters are full."""
+    """All passages of a page, each once, until `budget` bytes are full."""
 
     budget: int
     passages: list[Row] = field(default_factory=list)
@@ -41,7 +43,7 @@ class Shelf:
         if key not in self._places:
             row = {"id": printable(id_, _TITLE), "title": printable(passage["title"], _TITLE)}
             row["text"] = printable(passage["text"], _PASSAGE)
-            size = sum(len(text.encode()) for text in row.values()) + _MARKUP
+            size = sum(len(str(escape(text)).encode()) for text in row.values()) + _MARKUP
             fits = size <= self.budget
             self._places[key] = len(self.passages) if fits else None
             self.passages += [row] if fits else []

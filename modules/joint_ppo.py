@@ -29,6 +29,7 @@ from modules.functional.losses import (
     clipped_policy_loss,
     clipped_tokens,
     clipped_value_loss,
+    clipped_values,
     k3_divergence,
     masked_total,
 )
@@ -219,6 +220,8 @@ class JointPPO(BaseTraining):
         mask_BT, clip = batch.loss_mask_BT, self.value_clip
         old_BT, returns_BT = batch.channels["values"], batch.channels["returns"]
         values_BT = token_values(self.critic, batch)
+        clipped_BT = clipped_values(values_BT.detach(), old_BT, returns_BT, clip=clip)
+        self._log_token_mean("critic/clip_ratio", clipped_BT, mask_BT)
         return clipped_value_loss(values_BT, old_BT, returns_BT, mask_BT, clip=clip, denominator=1.0), mask_BT.sum()
 
     def export(self, folder: Path) -> None:

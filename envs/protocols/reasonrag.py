@@ -14,6 +14,7 @@ text alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
@@ -160,7 +161,8 @@ class ReasonRAG:
 
     def valid(self, episode: Episode) -> bool:
         steps = self.steps(episode)
-        order = ["query", "evidence"] * (len(steps) // 2) + ["answer"]
+        # The forced answer follows a query where the iterations end with one.
+        order = [*islice(cycle(("query", "evidence")), max(0, len(steps) - 1)), "answer"]
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
 
     def answer(self, episode: Episode) -> str:

@@ -6,7 +6,8 @@
 
   // A passage opens where it was found, in place of a jump to the end of the page.
   document.addEventListener("click", (event) => {
-    const link = event.target.closest(".h a");
+    const within = event.target.closest('a[href^="#"]'), link = event.target.closest(".h a");
+    if (within && !link && within.hash === location.hash) reveal(); // followed before: the address does not change
     if (!link) return;
     event.preventDefault();
     const open = link.parentElement.querySelector("p");
@@ -34,7 +35,9 @@
     if (!texts.has(one)) texts.set(one, one.textContent.toLowerCase());
     return texts.get(one);
   };
-  const worth = (article) => (article.dataset.outcome === "right" ? 1 : 0) + Number(article.dataset.f1) / 1000;
+  // How well each arm answered a question, also where the page has no room for its episode.
+  const worths = new Map(questions.map((one) => [one, new Map(one.dataset.worth.split(" ").map((each) => each.split(":")))]));
+  const named = (arm) => form.elements.arm.options[Number(arm) + 1].text;
 
   function filter() {
     const want = Object.fromEntries(new FormData(form)), words = want.text.toLowerCase().trim();
@@ -44,6 +47,7 @@
       (!want.status || article.dataset.status === want.status) &&
       (!want.searching || article.dataset.searching === want.searching || article.dataset.searching === "both") &&
       (!words || textOf(question.firstElementChild).includes(words) || textOf(article).includes(words));
+    const narrowed = want.outcome || want.mistake || want.status || want.searching;
     const arms = [want.arm, want.against].filter((arm) => arm !== "");
     const compares = arms.length === 2 && arms[0] !== arms[1];
     const gaps = new Map();
@@ -52,17 +56,28 @@
       const all = articles(question);
       const sides = arms.length ? all.filter((one) => arms.includes(one.dataset.arm)) : all;
       let matching = want.hops && question.dataset.hops !== want.hops ? [] : sides.filter((one) => fits(question, one));
+      let listed = matching.length > 0;
+      question.querySelector(".absent")?.remove();
       if (compares) {
-        const pair = arms.map((arm) => all.find((one) => one.dataset.arm === arm));
-        gaps.set(question, pair[0] && pair[1] ? worth(pair[1]) - worth(pair[0]) : 0);
-        // Both sides are shown where one of them fits.
-        if (matching.length) matching = sides;
-        if (want.differ && !gaps.get(question)) matching = [];
+        const worth = worths.get(question), [one, two] = arms.map((arm) => worth.get(arm));
+        gaps.set(question, one === undefined || two === undefined ? 0 : two - one);
+        // Both sides are shown where one of them fits, and named where the page has no room for them.
+        if (listed) matching = sides;
+        else listed = want.differ && !sides.length && !narrowed && (!want.hops || question.dataset.hops === want.hops) &&
+          (!words || textOf(question.firstElementChild).includes(words));
+        if (want.differ && !gaps.get(question)) [matching, listed] = [[], false];
+        const absent = arms.filter((arm) => worth.has(arm) && !sides.some((side) => side.dataset.arm === arm));
+        if (listed && absent.length) {
+          const note = Object.assign(document.createElement("p"), { className: "n absent" });
+          const told = absent.map((arm) => `${named(arm)} ${worth.get(arm) >= 1 ? "right" : "wrong"}`);
+          note.textContent = `Left out to keep the page small: ${told.join(", ")}.`;
+          question.querySelector(".arms").before(note);
+        }
       }
       for (const one of all) one.hidden = !matching.includes(one);
-      question.hidden = !matching.length;
+      question.hidden = !listed;
       shown += matching.length;
-      asked += matching.length > 0;
+      asked += listed;
     }
     const sorts = compares && want.differ;
     if (sorts || sorted) {

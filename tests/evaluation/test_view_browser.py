@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evaluation.kept_episodes import keep
-from evaluation.view_page import write_episode, write_page
+from evaluation.view_page import render_page, write_episode, write_page
 from evaluation.view_run import read_run
 from tests.conftest import CHROMIUM
 from tests.evaluation.view_fakes import GOLD, arm, experiment, judged
@@ -108,6 +108,32 @@ def test_two_arms_stand_side_by_side_sorted_by_difference_and_aligned_by_step(sh
     assert one["x"] + one["width"] <= other["x"]
     shown.locator("#filters [name=differ]").uncheck()
     assert visible(shown)[:2] == ["e0", "e6"], "the order comes back"
+
+
+def test_differences_are_listed_where_a_side_was_left_out_too(browser: Any, tmp_path: Path) -> None:
+    """Of three arms, where the first is wrong on every other question, the page has no room for the right answers."""
+    rows = {name: [judged(n, float(n % 2 or name != "a"), True, True) for n in range(300)] for name in ("a", "b", "c")}
+    folder = experiment(tmp_path, {name: arm(tmp_path, name, each) for name, each in rows.items()})
+    (tmp_path / "small.html").write_text(render_page([read_run(folder)], limit=420_000))
+    for page in opened(browser, tmp_path / "small.html"):
+        page.locator("#filters [name=arm]").select_option(label="a")
+        page.locator("#filters [name=against]").select_option(label="c")
+        page.locator("#filters [name=differ]").check()
+        assert "of 150 questions" in page.locator("#shown").inner_text()
+        page.locator("#unfold").click()
+        left = page.locator("#q298 .absent")
+        assert left.text_content() == "Left out to keep the page small: c right."
+        page.locator("#filters [name=arm]").select_option(label="b")
+        assert "0 episodes of 0 questions" in page.locator("#shown").inner_text(), "b and c are right everywhere"
+        assert page.locator(".absent").count() == 0
+
+
+def test_a_link_that_was_followed_before_clears_the_filters_again(shown: Any) -> None:
+    for _ in range(2):
+        shown.locator("#filters [name=outcome]").select_option(label="right")
+        shown.evaluate("document.querySelector('#list-0-wrong').parentElement.open = true")
+        shown.locator("#list-0-wrong a").first.click()
+        assert shown.locator("#e1").is_visible()
 
 
 def test_a_count_leads_to_its_list_and_the_list_to_its_episodes_even_filtered_ones(shown: Any) -> None:

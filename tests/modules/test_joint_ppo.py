@@ -215,6 +215,7 @@ def test_all_learn_together(tmp_path: Path) -> None:
     _, _, _, last = trained(tmp_path, **settings, iterations=12)
     assert last["reward"] > first["reward"] + 0.15
     assert first["critic/explained_variance"] == 0
+    assert first["critic/clip_ratio"] == 0, "no value has moved before the first update"
 
 
 def test_two_adapters_on_one_backbone_share_its_weights_and_nothing_else(tmp_path: Path) -> None:

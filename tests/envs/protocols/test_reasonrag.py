@@ -74,6 +74,10 @@ def test_the_last_turn_is_asked_for_the_answer_alone() -> None:
     episode = played([ASK, FOUND, "So: <answer> Ada </answer>"], protocol=short)
     assert seen(episode)[2] == prompt("Tell.", f"\nPrevious Thoughts: {ASK} {FOUND}")
     assert (episode.answer, short.valid(episode)) == ("Ada", True)
+    even = ReasonRAG(byte_tokenizer(TAGS), **SETTINGS, iterations=4)  # pyright: ignore[reportArgumentType]
+    unread = played([ASK, FOUND, ASK, "<answer> Ada </answer>"], protocol=even)
+    assert [step.kind for step in unread.steps] == ["query", "evidence", "query", "answer"]
+    assert (unread.answer, even.valid(unread)) == ("Ada", True), "the last iteration may only answer"
     refused = played([ASK, FOUND, ASK], protocol=short)
     assert (refused.status, refused.answer, refused.steps[2].kind) == ("step_budget", "", "invalid")
     assert len(refused.turns) == 3

@@ -1,0 +1,70 @@
+"""Which episodes a page of limited size has: those that a reader looks for first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
+
+from markupsafe import escape
+
+from evaluation.view_list import Asked, EpisodeList, Listed, first_mistake
+from evaluation.view_steps import Shelf, shown_episode
+from evaluation.view_text import Row, printable
+
+_LINK, _LINKED = 60, 90  # bytes around a link to an episode, characters of the question in it
+
+
+def fill(
+    page: EpisodeList, shelf: Shelf, budget: int, render: Callable[[Listed, Row], str], *, first: Sequence[Listed] = ()
+) -> None:
+    """Give episodes without text theirs until `budget` bytes are full, passages included.
+
+    The order: `first`; of each arm one episode of every mistake; those with a mistake, arm by arm in turn; the others,
+    beginning with questions that another arm got wrong. `render(episode, shown)` makes the text.
+    """
+    asked = {question.number for question in page.on_page()}
+    for episode in _by_need(page, first):
+        if episode.markup:
+            continue
+        each, question = page.answers[episode.of], page.questions[episode.question]
+        for_passages = shelf.budget
+        markup = render(episode, shown_episode(episode.row, each.passages, shelf))
+        budget -= len(markup.encode()) + _links_size(episode) + for_passages - shelf.budget
+        budget -= 0 if episode.question in asked else _question_size(question)
+        if budget < 0:
+            return
+        asked.add(episode.question)
+        episode.markup = markup
+
+
+def _by_need(page: EpisodeList, first: Sequence[Listed]) -> Iterator[Listed]:
+    yield from first
+    seen = set[tuple[int, str | None]]()
+    in_turn: list[list[Listed]] = [[] for _ in page.answers]
+    for episode in page.episodes:
+        if episode.mistakes:
+            in_turn[episode.of].append(episode)
+            cells = {(episode.of, name) for name in (*episode.mistakes, first_mistake(episode))}
+            if cells - seen:
+                yield episode
+            seen |= cells
+    yield from (one for one in chain.from_iterable(zip_longest(*in_turn)) if one is not None)
+    for question in sorted(page.questions, key=lambda one: not any(episode.mistakes for episode in one.episodes)):
+        yield from (episode for episode in question.episodes if not episode.mistakes)
+
+
+def _question_size(question: Asked) -> int:
+    text = question.shown["text"] + question.shown["answers"] + "".join(map("".join, question.shown["gold"]))
+    return _size(text) + _LINK * (len(question.episodes) + len(question.shown["gold"])) + 500
+
+
+def _links_size(episode: Listed) -> int:
+    """Bytes of the lists of counts that lead to an episode: each of its mistakes, and its first untrue step."""
+    if not episode.mistakes:
+        return 0
+    return (len(episode.mistakes) + 1) * (_LINK + _size(printable(episode.row["question"], _LINKED)))
+
+
+def _size(text: str) -> int:
+    """Bytes of a text in HTML."""
+    return len(str(escape(text)).encode())
