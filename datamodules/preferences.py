@@ -75,7 +75,8 @@ class Preferences:
             groups = [group for group, _ in limited]
             before = counted(self.judge)
             answers = self.judge.compare(groups)
-            pairs = [_pairs(group, answer, most) for (group, most), answer in zip(limited, answers, strict=True)]
+            seen = set[tuple[int, int]]()
+            pairs = [_pairs(group, answer, most, seen) for (group, most), answer in zip(limited, answers, strict=True)]
             summary = {
                 "trees": len(trees),
                 "groups": len(groups),
@@ -135,10 +136,17 @@ class Preferences:
             raise DataError(f"{self.trees}: no trees to judge")
 
 
-def _pairs(group: Sequence[Candidate], verdicts: Sequence[Verdict] | None, most: int) -> list[Pair]:
+def _pairs(
+    group: Sequence[Candidate], verdicts: Sequence[Verdict] | None, most: int, seen: set[tuple[int, int]]
+) -> list[Pair]:
+    """The first pairs of a group that are not `seen`: siblings may meet again among the steps of their tree."""
     pairs = []
-    for verdict in (verdicts or ())[:most]:
+    for verdict in verdicts or ():
         better, worse = group[verdict.chosen], group[verdict.rejected]
+        turns = id(better.episode.turns[-1]), id(worse.episode.turns[-1])
+        if len(pairs) == most or turns in seen:
+            continue
+        seen.add(turns)
         values = (better.value, better.visits, worse.value, worse.visits)
         pairs.append(Pair(better.episode, worse.episode, *values, verdict.reason))
     return pairs

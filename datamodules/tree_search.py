@@ -112,7 +112,7 @@ class TreeSearch:
 
         Raises:
             DataError: there are no questions.
-            RetrievalError: every tree of a chunk failed, or the retriever failed too often in a row.
+            RetrievalError: every first retrieval of a chunk failed, or the retriever failed too often in a row.
         """
         searcher = TreeSearcher(self.environment, self.expander, self.simulator, self.settings, seed=seed)
         share = {"rank": rank, "world_size": world_size, "max_tokens": self.max_tokens}
@@ -122,7 +122,7 @@ class TreeSearch:
             total = len(questions) * self.settings.simulations
             with progress_bar(total, f"search {path.stem}", unit="sim") as bar:
                 trees = searcher.grow(questions, bar.update)
-            if all(tree.root.dead for tree in trees):
+            if all(tree.counts["failures"] and not tree.root.children for tree in trees):
                 raise RetrievalError(f"every retrieval failed for all {len(trees)} trees of {path.stem}: run again")
             if self.keep_rollouts:
                 write_rows(_played(path), map(episode_to_row, searcher.played))

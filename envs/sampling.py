@@ -166,7 +166,10 @@ class AtTemperature:
 
 
 class Greedy(AtTemperature):
-    """Passes requests on to be answered with the most probable tokens, with log-probs at the temperature behind."""
+    """Passes requests on to be answered with the most probable tokens.
+
+    Their log-probs are at the temperature of the sampler behind; of vLLM they are at 1.
+    """
 
     def __init__(self, sampler: Sampler) -> None:
         super().__init__(sampler)

@@ -52,7 +52,8 @@ def platt_of_labels(scores: ArrayLike, labels: ArrayLike) -> tuple[float, float]
 
 def _fitted(scores: np.ndarray, target: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
     """The scale above 0 and the offset that make the weighted likelihood of the targets greatest."""
-    centre, spread = scores.mean(), max(float(scores.std()), 1e-8)
+    centre, spread = scores.mean(), float(scores.std())
+    spread = spread if spread > 1e-8 else 1.0  # scores that are all the same say nothing of a scale
     x = (scores - centre) / spread
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:

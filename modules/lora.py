@@ -56,7 +56,7 @@ class LoRA:
         """Add the adapters to the policy's model, in place; before training they change no output.
 
         Raises:
-            ConfigError: no layer of the model has one of the names.
+            ConfigError: no layer of the model has one of the names, or one that has is not linear.
         """
         config = LoraConfig(
             r=self.r,
@@ -70,6 +70,10 @@ class LoRA:
             get_peft_model(policy.model, config, adapter_name=_ADAPTER)
         except ValueError as error:
             raise ConfigError(f"lora.targets {self.targets}: {str(error).splitlines()[0]}") from error
+        for name, module in policy.model.named_modules():
+            if isinstance(module, LoraLayer) and not isinstance(module.base_layer, nn.Linear):
+                kind = type(module.base_layer).__name__
+                raise ConfigError(f"lora.targets {self.targets}: {name} is no linear layer but {kind}: leave it out")
 
     def _tokens(self, policy: Policy) -> dict[str, list[int]]:
         """Ids of the rows that train, by the name of their table; a tied head follows the embedding."""

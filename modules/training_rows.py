@@ -44,6 +44,7 @@ def credit_inputs(
         group_size=group_size,
         step_lengths_BS=step_lengths(episodes, S),
         step_kinds_BS=_padded(kinds, S),
+        step_valid_BS=step_validity(episodes, S),
         step_turns_BS=_padded(turns, S),
         step_states_BS=_padded([step_states(episode) for episode in episodes], S),
         step_agents_BS=_padded(agents, S),
@@ -71,6 +72,12 @@ def step_lengths(episodes: Sequence[Episode], steps: int) -> Tensor:
         for column, step in enumerate(episode.steps):
             lengths_BS[row, column] = sum(end - start for _, start, end in step.spans)
     return lengths_BS
+
+
+def step_validity(episodes: Sequence[Episode], steps: int) -> Tensor:
+    """Whether each step is in format, `[B, S]` bool, true where an episode has no such step."""
+    rows = [[step.valid for step in episode.steps] for episode in episodes]
+    return torch.tensor([[*row, *[True] * (steps - len(row))] for row in rows], dtype=torch.bool).reshape(-1, steps)
 
 
 def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ tell them from right ones where reinforcement learning begins to write them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -90,9 +91,9 @@ def _claims(path: Episode) -> dict[int, Step]:
 def _with_claim(path: Episode, number: int, words: Turn, value: str, protocol: Protocol) -> Episode | None:
     """The path up to a turn, in whose place `words` are said, with another claim; None where they cannot be."""
     value, before = protocol.codec.neutralise(value), words.action.text
-    if not before or before not in words.text:
+    text, count = re.subn(rf"(?<!\w){re.escape(before)}(?!\w)", lambda _: value, words.text)  # not within a word
+    if not before or not count:
         return None
-    text = words.text.replace(before, value)
     ids = protocol.codec.control(text)
     turn = replace(
         path.turns[number],

@@ -20,7 +20,7 @@ class Node:
         value: mean of those values, discounted (Q).
         status: how the episode ended with this turn; None where it continues.
         outcome: value of the episode that ended here; None where it continues.
-        dead: it cannot be expanded, or all its children are dead; it is not selected again.
+        dead: it cannot be expanded, it ended without a value, or all its children are dead; it is not selected again.
     """
 
     turn: Turn | None = None
@@ -39,7 +39,8 @@ class Tree:
     """The search of one question.
 
     `counts` has `expansions`, `simulations` (values backed up from a node that was played out or judged), `terminal`
-    (values backed up again from the end of an episode), `dead` and `failures` (samples whose retrieval failed).
+    (values backed up again from the end of an episode), `dead` and `failures` (samples whose retrieval failed, and
+    rollouts that ended in an error).
     """
 
     question: Question

@@ -116,7 +116,7 @@ class TreeSearcher:
         self.played: list[Episode] = []  # what was played out for the last trees, in their order, but for failures
 
     def grow(self, questions: Sequence[Question], tick: Callable[[int], object] = int) -> list[Tree]:
-        """One tree a question, in order; `tick` is called with the number of selections after each round.
+        """One tree a question, in order; `tick` is called with the number of selections of each round.
 
         A tree does not depend on which others grow beside it, within the limits of the samplers' own promise.
 
@@ -132,12 +132,17 @@ class TreeSearcher:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)
         played: dict[int, list[Episode]] = {id(growth.tree): [] for growth in growths}
         with self._prefixes_kept([growth.tree.episode([growth.tree.root]) for growth in growths]):
-            while visits := [visit for growth in growths for visit in self._select(growth)]:
+            left = sum(growth.budget for growth in growths)
+            while True:
+                visits = [visit for growth in growths for visit in self._select(growth)]
+                left, before = sum(growth.budget for growth in growths), left
+                tick(before - left)  # nodes whose episodes had ended among them, which are no visits
+                if not visits:
+                    break
                 self._expand(visits)
                 self._simulate([visit for visit in visits if not visit.failed and not visit.path[-1].dead])
                 for visit in visits:
                     played[id(visit.growth.tree)] += [e for e in visit.rollouts if e.status not in (None, "error")]
-                tick(len(visits))
         self.played = [episode for growth in growths for episode in played[id(growth.tree)]]
         return [growth.tree for growth in growths]
 

@@ -43,7 +43,8 @@ def _node(node: Node) -> str:
     figures = f"N {node.visits}, Q {node.value:.2f}, P {node.prior:.2f}"
     if node.turn is None:
         return f"[{figures}] start"
-    ended = "" if node.status is None else f" [{node.status}: {node.outcome:.2g}]"
+    worth = "no value" if node.outcome is None else f"{node.outcome:.2g}"
+    ended = "" if node.status is None else f" [{node.status}: {worth}]"
     return f"[{figures}] {_turn(node.turn)}{ended}{' [dead]' if node.dead else ''}"
 
 

@@ -121,6 +121,7 @@ def dual_granularity(
     statistics: Statistics = "step",
     step_lengths_BS: Tensor | None = None,
     step_kinds_BS: Tensor | None = None,
+    step_valid_BS: Tensor | None = None,
     scale: bool = True,
 ) -> Tensor:
     """Outcome advantage plus `beta` times process advantage, one a step. Source: ProRAG Eqs 7 and 8.
@@ -142,6 +143,7 @@ def dual_granularity(
         statistics=statistics,
         step_lengths_BS=step_lengths_BS,
         step_kinds_BS=step_kinds_BS,
+        step_valid_BS=step_valid_BS,
         scale=scale,
     )
     return outcome_and_process(outcome_B, process_BS, step_mask_BS, group_size=group_size, beta=beta)

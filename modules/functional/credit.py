@@ -1,8 +1,10 @@
 """Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module.
 
-No reward is passed over in silence. `dual_granularity` weighs step rewards by `beta`; all others maximise the sum of an
-episode's rewards, outcome and steps, so without step rewards the outcome alone. A reward of weight 0 is only logged.
-An episode with an unknown reward trains nothing.
+No reward is passed over in silence. `dual_granularity`, the functions of `modules.functional.process_credit` and
+`tree_gae` weigh step rewards against the outcome; all others maximise the sum of an episode's rewards, outcome and
+steps, so without step rewards the outcome alone. A reward of weight 0 is only logged. An episode with an unknown
+outcome trains nothing. An unknown step reward leaves out its step where steps are weighed, and its episode where
+rewards are summed.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class CreditInputs:
         group_size: episodes a question.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
+        step_valid_BS: `[B, S]` bool, false on steps out of format.
         step_turns_BS: B rows of S uids of the turns in which the steps begin; empty beyond the last step. Where two
             episodes are paths of one tree, steps that they share have the same.
         step_states_BS: B rows of S names of the states in which the steps begin, as `envs.step_states` tells them
@@ -79,6 +82,7 @@ class CreditInputs:
     group_size: int
     step_lengths_BS: Tensor | None = None
     step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
+    step_valid_BS: Tensor | None = None
     step_turns_BS: tuple[tuple[str, ...], ...] | None = None
     step_states_BS: tuple[tuple[str, ...], ...] | None = None
     step_agents_BS: tuple[tuple[str, ...], ...] | None = None
@@ -111,6 +115,7 @@ def dual_granularity(
         statistics=statistics,
         step_lengths_BS=None if lengths_BS is None else lengths_BS.float(),
         step_kinds_BS=None if kinds is None else numbered(kinds, inputs.group_size),
+        step_valid_BS=inputs.step_valid_BS,
         scale=scale,
     )
 

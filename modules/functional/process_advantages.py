@@ -22,6 +22,7 @@ def process_advantages(
     statistics: Statistics = "step",
     step_lengths_BS: Tensor | None = None,
     step_kinds_BS: Tensor | None = None,
+    step_valid_BS: Tensor | None = None,
     scale: bool = True,
 ) -> Tensor:
     """(reward - mean) / population std over steps of a question's G episodes, which ones `statistics` says.
@@ -31,11 +32,15 @@ def process_advantages(
     position (`kind_index`). The first three compare steps of different kinds: where the reward of one kind is lower
     on the average, such as that of answers, the policy learns to avoid that kind.
 
+    With `kind` and `kind_index` a step out of format is of no kind: it is compared with all steps of the question, for
+    beside other steps out of format, which are worth as little, it would never be worse.
+
     Args:
         step_rewards_BS: `[B, S]`; NaN is left out, its advantage is 0.
         step_mask_BS: `[B, S]`, true where an episode has that step.
         step_lengths_BS: `[B, S]` policy tokens of each step; needed by `token`.
         step_kinds_BS: `[B, S]` int64, a number for each kind; needed by `kind` and `kind_index`.
+        step_valid_BS: `[B, S]` bool, false where a step is out of format; None: all are in it.
         scale: false does not divide by the std, so that small differences stay small.
 
     Raises:
@@ -47,24 +52,34 @@ def process_advantages(
             raise ValueError("statistics 'token' needs step_lengths_BS")
         weights_BS = weights_BS * step_lengths_BS
     compared = partial(normalize_rows, correction=0, eps=0.0, scale=scale)
-    return by_set(compared, step_rewards_BS, weights_BS, _sets(statistics, step_mask_BS, step_kinds_BS), group_size)
+    sets_BS = _sets(statistics, step_mask_BS, step_kinds_BS)
+    if step_valid_BS is None or statistics not in ("kind", "kind_index"):
+        return by_set(compared, step_rewards_BS, weights_BS, sets_BS, group_size)
+    within_BS = by_set(compared, step_rewards_BS, weights_BS * step_valid_BS, sets_BS, group_size)
+    among_all_BS = by_set(compared, step_rewards_BS, weights_BS, torch.zeros_like(sets_BS), group_size)
+    return torch.where(step_valid_BS, within_BS, among_all_BS)
 
 
 def potential_differences(
-    step_rewards_BS: Tensor, step_mask_BS: Tensor, step_kinds_BS: Tensor, *, group_size: int
+    step_rewards_BS: Tensor,
+    step_mask_BS: Tensor,
+    step_kinds_BS: Tensor,
+    *,
+    group_size: int,
+    step_valid_BS: Tensor | None = None,
 ) -> Tensor:
     """What a step adds to the potential of its episode: the potential after the step less that before it, `[B, S]`.
 
-    The potential is the reward less the mean of the steps of that kind in the question's G episodes, and 0 before the
-    first step. So a step is not blamed for errors made before it, and where the reward depends on the kind alone every
-    difference is 0. A step has 0 where its own reward is NaN or that of the step before it.
+    The potential is the reward less the mean of the steps of that kind in the question's G episodes (of all steps, for
+    a step out of format, as in `process_advantages`), and 0 before the first step. So a step is not blamed for errors
+    made before it, and where the reward depends on the kind alone every difference is 0. A step has 0 where its own
+    reward is NaN or that of the step before it.
 
     Sources: potentials, Ng, Harada and Russell 1999; differences as process rewards, arXiv 2410.08146.
     """
     mask_BS, unknown_BS = step_mask_BS.bool(), ~step_rewards_BS.isfinite()
-    potentials_BS = _within_kinds(step_rewards_BS, mask_BS, step_kinds_BS, group_size).masked_fill(
-        unknown_BS, float("nan")
-    )
+    potentials_BS = _within_kinds(step_rewards_BS, mask_BS, step_kinds_BS, step_valid_BS, group_size)
+    potentials_BS = potentials_BS.masked_fill(unknown_BS, float("nan"))
     before_B, gains_BS = torch.zeros_like(step_rewards_BS[:, 0]), torch.zeros_like(step_rewards_BS)
     for s in range(step_rewards_BS.shape[1]):
         gains_BS[:, s] = potentials_BS[:, s] - before_B
@@ -73,12 +88,19 @@ def potential_differences(
 
 
 def state_gains(
-    step_rewards_BS: Tensor, step_mask_BS: Tensor, step_kinds_BS: Tensor, step_states_BS: Tensor, *, group_size: int
+    step_rewards_BS: Tensor,
+    step_mask_BS: Tensor,
+    step_kinds_BS: Tensor,
+    step_states_BS: Tensor,
+    *,
+    group_size: int,
+    step_valid_BS: Tensor | None = None,
 ) -> Tensor:
     """What a step is better than the group's other steps from the same state, `[B, S]`.
 
-    Rewards are taken less the mean of the steps of their kind in the question's G episodes: an answer and a search from
-    one state are compared by how good they are of their kind. A step from a state where no other episode was has 0.
+    Rewards are taken less the mean of the steps of their kind in the question's G episodes (of all steps, for a step
+    out of format): an answer and a search from one state are compared by how good they are of their kind. A step from a
+    state where no other episode was has 0.
 
     Source: comparison within states, GiGPO, arXiv 2505.10978.
 
@@ -86,7 +108,7 @@ def state_gains(
         step_states_BS: `[B, S]` int64, the same number for the steps of a question that begin in the same state.
     """
     known_BS = step_mask_BS.bool() & step_rewards_BS.isfinite()
-    deviations_BS = _within_kinds(step_rewards_BS, known_BS, step_kinds_BS, group_size)
+    deviations_BS = _within_kinds(step_rewards_BS, known_BS, step_kinds_BS, step_valid_BS, group_size)
 
     def gains(values_RN: Tensor, weights_RN: Tensor) -> Tensor:
         return less_others(values_RN, weights_RN > 0)
@@ -94,10 +116,18 @@ def state_gains(
     return by_set(gains, deviations_BS, known_BS.to(deviations_BS.dtype), step_states_BS, group_size)
 
 
-def _within_kinds(rewards_BS: Tensor, mask_BS: Tensor, kinds_BS: Tensor, group_size: int) -> Tensor:
+def _within_kinds(
+    rewards_BS: Tensor, mask_BS: Tensor, kinds_BS: Tensor, valid_BS: Tensor | None, group_size: int
+) -> Tensor:
     """Rewards less the mean of the steps of their kind in the question's episodes."""
     return process_advantages(
-        rewards_BS, mask_BS, group_size=group_size, statistics="kind", step_kinds_BS=kinds_BS, scale=False
+        rewards_BS,
+        mask_BS,
+        group_size=group_size,
+        statistics="kind",
+        step_kinds_BS=kinds_BS,
+        step_valid_BS=valid_BS,
+        scale=False,
     )
 
 

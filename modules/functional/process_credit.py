@@ -26,7 +26,13 @@ def potential_difference(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     if inputs.step_kinds_BS is None:
         raise MissingInput("potential_difference needs step_kinds_BS")
     kinds_BS = numbered(inputs.step_kinds_BS, inputs.group_size)
-    process_BS = potential_differences(inputs.step_rewards_BS, _scored(inputs), kinds_BS, group_size=inputs.group_size)
+    process_BS = potential_differences(
+        inputs.step_rewards_BS,
+        _scored(inputs),
+        kinds_BS,
+        group_size=inputs.group_size,
+        step_valid_BS=inputs.step_valid_BS,
+    )
     return _with_outcome(inputs, process_BS, beta)
 
 
@@ -41,7 +47,14 @@ def state_gain(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     if inputs.step_kinds_BS is None or inputs.step_states_BS is None:
         raise MissingInput("state_gain needs step_kinds_BS and step_states_BS")
     kinds_BS, states_BS = (numbered(x, inputs.group_size) for x in (inputs.step_kinds_BS, inputs.step_states_BS))
-    process_BS = state_gains(inputs.step_rewards_BS, _scored(inputs), kinds_BS, states_BS, group_size=inputs.group_size)
+    process_BS = state_gains(
+        inputs.step_rewards_BS,
+        _scored(inputs),
+        kinds_BS,
+        states_BS,
+        group_size=inputs.group_size,
+        step_valid_BS=inputs.step_valid_BS,
+    )
     return _with_outcome(inputs, process_BS, beta)
 
 

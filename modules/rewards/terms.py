@@ -153,7 +153,13 @@ def replaced(scores: Scores, rows: Sequence[int], fresh: Scores) -> Scores:
         outcome_B=mixed(scores.outcome_B, fresh.outcome_B),
         breakdown={name: mixed(values, fresh.breakdown[name]) for name, values in scores.breakdown.items()},
         failures=scores.failures | fresh.failures,
+        logged={name: _joined(name, scores, fresh) for name in scores.logged | fresh.logged},
     )
+
+
+def _joined(name: str, *scores: Scores) -> Tensor:
+    """What a reward logged of all episodes that were scored, the replaced ones among them."""
+    return torch.cat([each.logged[name] for each in scores if name in each.logged])
 
 
 def _table(name: str, term: Term, returned: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
@@ -174,7 +175,9 @@ def can_fuse(model: PreTrainedModel) -> bool:
         for name, child in block.named_children()
         if name.endswith("_proj")
     ]
-    return all(can_multiply(child) for child in [*linear, cast(nn.Module, model.get_output_embeddings())])
+    table = model.get_input_embeddings()
+    looks_up = type(table) is nn.Embedding or isinstance(table, TrainableTokensWrapper)
+    return looks_up and all(can_multiply(child) for child in [*linear, cast(nn.Module, model.get_output_embeddings())])
 
 
 def chunks(counts: Sequence[int], size: int) -> list[list[tuple[int, int, int]]]:

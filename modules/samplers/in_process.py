@@ -1,7 +1,7 @@
 """In-process batched sampling: token ids in, token ids and log-probabilities out, what was read kept across turns.
 
-What shares a batch is decided by token counts and settings alone, and every random number by the request's seed, so a
-turn's tokens do not depend on what else is being generated.
+What shares a batch is decided by token counts and settings alone, and every random number by the request's seed, so in
+float32 a turn's tokens do not depend on what else is being generated. In bfloat16 they do, by rounding.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def server_command(
 
 
 def environment(cache_gib: int) -> dict[str, str]:
-    """Variables of the server: this rank's share of the cores or its GPU; those that are set already stay."""
+    """Variables of the server beside the process's own: this rank's share of the cores, unless set, or its GPU."""
     rank, ranks = (
         int(os.environ.get(name, default)) for name, default in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
     )

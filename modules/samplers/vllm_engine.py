@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from common.errors import ConfigError
 from modules.policy import Dtype, Policy
@@ -86,6 +87,7 @@ class VLLMEngine:
             raise ConfigError("an engine at `urls` reads weights from files: give it `scratch`, a folder that it sees")
         self._scratch_root = scratch
         self._url_version = "that was not asked"
+        self._name = uuid4().hex[:12]  # of its weights: a server that two engines were given must not mix them up
         self._policy: Policy | None = None
         self._stale = True
         self._client: VLLMClient | None = None
@@ -96,7 +98,16 @@ class VLLMEngine:
         self.gap = 0.0  # of the last proof
 
     def __deepcopy__(self, memo: object) -> VLLMEngine:
-        """Another engine with the same settings: agents whose policies differ need one each."""
+        """Another engine with the same settings: agents whose policies differ need one each.
+
+        Raises:
+            ConfigError: the settings name a server.
+        """
+        if self._url is not None:
+            raise ConfigError(
+                f"agents with policies of their own need a vLLM server each, {self._url} has one policy's weights: "
+                "give each agent a sampler whose engine has other `urls`"
+            )
         return VLLMEngine(**self._settings)
 
     @property
@@ -144,8 +155,8 @@ class VLLMEngine:
 
     @property
     def version(self) -> str:
-        """The version of the weights: a folder's name, so that each is written once."""
-        return f"weights-{self._updates:06d}"
+        """The version of the weights: a folder's name, so that each is written once; no other engine has the same."""
+        return f"weights-{self._name}-{self._updates:06d}"
 
     def recover(self, life: int, reason: str) -> None:
         """Start the server again, unless that was done since `life`.

@@ -62,6 +62,12 @@ def test_only_flat_groups_are_sampled_and_scored_again() -> None:
     assert made.scores.outcome_B.tolist() == made.scores.breakdown["out"].tolist() == [2, 3, 0, 1, 0, 1]
     assert made.scores.step_mask_BS.sum(dim=1).tolist() == [1, 1, 3, 3, 2, 2]
     assert made.scores.breakdown["step"].shape == (6, 3)
+    assert not made.scores.logged
+    asked.clear()
+    for one, values in ((groups, [1.0]), (later[0], [2.0, 3.0])):
+        one.scores.logged["out/late"] = torch.tensor(values)
+    kept = replace_flat_groups(groups, rounds=1, **rules).scores.logged
+    assert {name: values.tolist() for name, values in kept.items()} == {"out/late": [1.0, 2.0, 3.0]}
     asked.clear()
     assert "".join(replace_flat_groups(groups, rounds=1, **rules).episodes) == "EFGHXY"  # pyright: ignore
     assert replace_flat_groups(groups, rounds=0, **rules) is groups

@@ -18,7 +18,7 @@ from pipeline.plan import Plan
 FOLDER = Path(train.__file__).parent / "configs" / "credit"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 # What compares steps of different kinds, for comparison.
-ACROSS_KINDS = {"step_statistics", "place_statistics", "truth_all_kinds"}
+ACROSS_KINDS = {"step_statistics", "place_statistics", "all_kinds", "truth_all_kinds"}
 ARMS = {"rl": 0.3} | {f"rl_{round(100 * beta)}": beta for beta in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)}
 
 # Two right episodes of a question: one answers after a search, one after two. The scores know the kind of a step alone.

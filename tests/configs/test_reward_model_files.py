@@ -25,7 +25,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "read_at_both": {"prm.module.read_at": "both"},
     "without_logp": {"prm.module.logp_weight": 0.0},
     "hot_siblings": {"search.data.expander.temperature": 1.3, "search.data.simulator.sampler.temperature": 1.3},
-    **{f"steps_{most}": {"label.data.most": most} for most in (300, 1000, 3000, 10000)},
+    **{
+        f"steps_{most}": {"label.data.most": most, "prm.trainer.max_epochs": epochs}  # as many updates, or more
+        for most, epochs in ((300, 36), (1000, 11), (3000, 4))
+    },
+    "steps_10000": {"label.data.most": 10000},
 }
 
 

@@ -176,6 +176,14 @@ def test_steps_with_different_histories_are_compared_on_request(protocol: ProRAG
     assert (found["groups"], found["pairs"]) == (1, 9)  # of twelve
 
 
+def test_a_pair_of_siblings_is_no_further_pair_of_its_tree_too(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    """Each tree has one group with one pair, which its steps with any histories give again."""
+    judge = ValueGap(min_gap=0.1)
+    alone = run(Preferences(trees, protocol, judge), tmp_path / "siblings")
+    both = run(Preferences(trees, protocol, judge, pairs_per_tree=3), tmp_path / "both")
+    assert (both["groups"], both["pairs"]) == (2 * alone["groups"], alone["pairs"])
+
+
 def test_no_pairs_at_all_is_one_clear_line(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
     judge = Told({f"q{i}": () for i in range(4)})
     with pytest.raises(DataError, match="no pairs: of 5 groups of steps the judge found 4 alike and failed on 1"):

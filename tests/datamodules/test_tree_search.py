@@ -14,7 +14,7 @@ from datamodules import tree_search
 from datamodules.records import episode_from_row, read_rows
 from datamodules.tree.node import Tree
 from datamodules.tree.selection import AllAtOnce, Puct
-from datamodules.tree.values import AnswerScore, DiscountedMean
+from datamodules.tree.values import AnswerScore, DiscountedMean, Leaf
 from datamodules.tree_search import TreeSearch, read_trees
 from envs.protocols.prorag import ProRAG
 from envs.requests import Request
@@ -190,6 +190,24 @@ def test_an_outage_leaves_no_trees_behind(protocol: ProRAG, tmp_path: Path) -> N
     with pytest.raises(RetrievalError, match="run again"):
         maker.make(tmp_path, seed=0, rank=0, world_size=1)
     assert files(tmp_path) == {}
+
+
+class Silent:
+    """A judge that gives no value to anything."""
+
+    rollouts = 0
+
+    def __call__(self, leaves: Sequence[Leaf]) -> list[float | None]:
+        return [None] * len(leaves)
+
+
+def test_ends_without_a_value_are_no_outage_and_are_shown_as_such(protocol: ProRAG, tmp_path: Path) -> None:
+    maker = stage(protocol, width=AllAtOnce(1), leaf_value=Silent())
+    maker.expander = maker.simulator = Scripted(protocol.codec.control, lambda _: LINES[2])
+    for _ in range(2):  # again over trees that are written
+        run(maker, tmp_path)
+    assert all(tree.root.children[0].dead for tree in read_trees(tmp_path))
+    assert "[answered: no value] [dead]" in (tmp_path / "report.md").read_text()
 
 
 def test_no_questions_is_one_clear_line(protocol: ProRAG, tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def test_separable_scores_get_a_finite_scale_and_reversed_ones_keep_their_order(
     assert np.isfinite(platt([1.0, 1.0], [1.0])).all()
 
 
+def test_scores_that_are_all_the_same_keep_their_scale() -> None:
+    assert platt_of_labels([0.3], [1]) == (1.0, pytest.approx(np.log(2) - 0.3, abs=1e-3))  # one right: 2 in 3
+    assert platt_of_labels([0.3, 0.3, 0.3], [1, 0, 1])[0] == 1.0
+    assert platt([0.3], [0.3])[0] == 1.0
+
+
 def test_one_side_alone_cannot_be_calibrated() -> None:
     with pytest.raises(ValueError, match="both sides, got 1 and 0"):
         platt([1.0], [])

@@ -141,6 +141,11 @@ def test_a_layer_that_is_not_there_is_named() -> None:
         LoRA(targets=["qq_proj"]).apply(policy(tied=False))
 
 
+def test_a_layer_that_is_not_linear_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.embed_tokens is no linear layer but Embedding: leave it out"):
+        LoRA(targets=["q_proj", "embed_tokens"], trainable_tokens=False).apply(policy(tied=False))
+
+
 def test_a_resumed_run_ends_in_the_bytes_of_an_unbroken_one_with_dropout_too(tmp_path: Path) -> None:
     lora = LoRA(r=4, dropout=0.3)
     trained(tmp_path / "whole", lora, epochs=3)

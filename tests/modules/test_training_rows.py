@@ -18,6 +18,7 @@ from modules.training_rows import (
     in_places,
     step_lengths,
     step_means,
+    step_validity,
     token_advantages,
     training_rows,
 )
@@ -65,6 +66,14 @@ def test_a_step_over_two_turns_has_its_tokens_in_order() -> None:
     lengths = step_lengths([one], 2)
     assert lengths.tolist() == [[1, 3]]
     assert step_means(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), lengths).tolist() == [[1, 3]]
+
+
+def test_what_is_out_of_format_is_told_to_the_credit() -> None:
+    one, two = episode(turn("a", (3,)), turn("b", (5,))), episode(turn("c", (6,)))
+    one.steps = (one.steps[0], Step("invalid", False, one.steps[1].spans))
+    assert step_validity([one, two], 3).tolist() == [[True, False, True], [True, True, True]]
+    scores = Scores(torch.zeros(2, 2), torch.ones(2, 2).bool(), torch.ones(2), {}, {})
+    assert torch.equal(credit_inputs([one, two], scores, 2).step_valid_BS, torch.tensor([[True, False], [True, True]]))
 
 
 def test_a_turn_that_episodes_share_is_trained_once_with_its_mean_advantage() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from common.errors import ConfigError
 from datamodules.tree.hard_negatives import MadeUp, early_answers, wrong_hops
 from envs.protocols.prorag import ProRAG, step_kind
-from envs.types import Episode
+from envs.types import Action, Episode
 from tests.labelled import path
 
 STEPS = (
@@ -46,6 +48,17 @@ def test_the_answer_comes_before_a_search_that_is_still_to_be_made(protocol: Pro
     assert ends(made) == [(3, said.format("Ada")), (5, said.format("Eve"))]
     assert [(one.answer, one.status) for one in made] == [("Ada", "answered"), ("Eve", "answered")]
     assert not list(early_answers(path(protocol, *STEPS[:-1]), protocol)), "no answer, no words to give one in"
+
+
+def test_only_whole_words_are_the_claim(protocol: ProRAG) -> None:
+    """As the world's teacher writes it: the claim `no` stands in `not` and in `know` too."""
+    steps = path(protocol, *STEPS[:-1], "answer no")
+    text = "I know both, they are not the same, so no. </step>\n<answer>\nno </answer>"
+    last = replace(steps.turns[-1], text=text, action_ids=protocol.codec.control(text), action=Action("answer", "no"))
+    told = replace(steps, turns=[*steps.turns[:-1], last], steps=())
+    told.steps = protocol.steps(told)
+    said = "I know both, they are not the same, so {0}. </step> <answer> {0} </answer>"
+    assert ends(list(early_answers(told, protocol))) == [(3, said.format("Ada")), (5, said.format("Eve"))]
 
 
 def test_a_path_with_one_claim_has_none(protocol: ProRAG) -> None:

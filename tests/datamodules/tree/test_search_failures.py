@@ -54,6 +54,16 @@ def test_a_tree_whose_first_step_cannot_be_retrieved_ends_there(protocol: ProRAG
     assert tree.counts["failures"] == 3
 
 
+def test_the_bar_of_progress_counts_every_selection(protocol: ProRAG) -> None:
+    """Of 20, most choose an answer again that has its value already."""
+    ticks = list[int]()
+    book: Book = {(): [QUERY.format("a"), ANSWER.format("Ada")]}
+    searcher(protocol, Counted(protocol, book), Counted(protocol, {}), simulations=20, children=2).grow(
+        [question(), question()], ticks.append
+    )
+    assert sum(ticks) == 40
+
+
 def test_a_failed_simulation_is_counted_and_never_becomes_a_value(protocol: ProRAG) -> None:
     book: Book = {(): [SUB.format("guess")]}
     search = searcher(

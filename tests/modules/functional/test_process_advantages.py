@@ -49,6 +49,36 @@ def test_but_it_is_where_kinds_are_compared_with_each_other() -> None:
 REWARDS = torch.tensor([[0.9, 0.8, 0.2, 0.0, 0.0], [0.7, 0.8, 0.2, 0.6, 0.8]])
 
 
+def test_a_step_out_of_format_is_compared_with_all_steps_of_the_question_and_changes_no_kind() -> None:
+    """A fourth kind, that of what cannot be read, in place of the last answer: beside others of it, it would have 0."""
+    rewards, kinds = REWARDS.clone(), KINDS.clone()
+    rewards[1, 4], kinds[1, 4] = 0.0, 3
+    valid = kinds < 3
+    valid[0, 3:] = True
+    own: Any = {"group_size": 2, "step_kinds_BS": kinds, "step_valid_BS": valid}
+    # All eight: sum 4.2, mean .525, squares 3.02. Queries .9 .7 .2: mean .6.
+    unscaled = process_advantages(rewards, MASK, statistics="kind", scale=False, **own)
+    assert unscaled.tolist() == approx([[0.3, 0.066667, 0, 0, 0], [0.1, 0.066667, -0.4, -0.133333, -0.525]])
+    std = (3.02 / 8 - 0.525**2) ** 0.5
+    assert process_advantages(rewards, MASK, statistics="kind", **own)[1, 4] == pytest.approx(-0.525 / std)
+    for statistics in ("step", "step_index"):
+        assert torch.equal(
+            process_advantages(rewards, MASK, statistics=statistics, **own),
+            process_advantages(rewards, MASK, group_size=2, statistics=statistics),
+        )
+    gains = potential_differences(rewards, MASK, kinds, group_size=2, step_valid_BS=valid)
+    assert gains[1].tolist() == approx([[0.1, -0.033333, -0.466667, 0.266667, -0.391667]])[0]
+
+
+def test_from_one_state_a_step_out_of_format_is_worse_than_a_wrong_one() -> None:
+    rewards = torch.tensor([[0.9, 0.6], [0.2, 0.5], [0.0, 0.6]])
+    kinds, states = torch.tensor([[0, 1], [0, 1], [2, 1]]), torch.tensor([[0, 1], [0, 2], [0, 3]])
+    valid = torch.tensor([[True, True], [True, True], [False, True]])
+    # Queries .9 .2: +.35, -.35; the third, less the mean .46667 of all six; each less the mean of the two others.
+    gains = state_gains(rewards, torch.ones(3, 2), kinds, states, group_size=3, step_valid_BS=valid)
+    assert gains[:, 0].tolist() == pytest.approx([0.35 + 0.408333, -0.35 + 0.058333, -0.466667], abs=1e-5)
+
+
 def test_each_kind_has_a_mean_and_a_deviation_of_its_own() -> None:
     # Queries .9 .7 .2: mean .6, deviation sqrt((.09 + .01 + .16) / 3); reads .8 .8 .6: mean .73333; answers .2 .8.
     assert within(REWARDS, "kind", scale=False).tolist() == approx(

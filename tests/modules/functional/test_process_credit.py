@@ -32,6 +32,19 @@ def test_a_process_advantage_is_added_to_the_outcome_s() -> None:
         assert given[1] == pytest.approx([-OUTCOME - 0.5 * value for value in process]), credit
 
 
+def test_a_step_out_of_format_has_no_shelter_among_its_kind() -> None:
+    one = replace(
+        INPUTS,
+        step_rewards_BS=torch.tensor([[0.9, 0.7], [0.1, 0.0]]),
+        step_kinds_BS=(("query", "answer"), ("query", "invalid")),
+        step_valid_BS=torch.tensor([[True, True], [True, False]]),
+        step_states_BS=(("start", "a"), ("start", "a")),
+    )  # of all four the mean is .425; queries are +.4 and -.4, the answer is alone of its kind
+    kinds = partial(dual_granularity, statistics="kind", scale=False)
+    for credit, process in ((kinds, -0.425), (potential_difference, -0.425 + 0.4), (state_gain, -0.425)):
+        assert credit(one, beta=0.5)[1, 1] == pytest.approx(-OUTCOME + 0.5 * process), credit
+
+
 def test_statistics_by_kind_read_the_names_of_kinds() -> None:
     by_kind = dual_granularity(INPUTS, beta=0.5, statistics="kind")
     assert by_kind[0].tolist() == pytest.approx([OUTCOME + 0.5] * 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -140,6 +141,12 @@ def test_adapters_count_and_so_do_the_rows_of_trained_tokens(tied: bool) -> None
     ids=["gelu", "dynamic-rope"],
 )
 def test_what_it_does_not_compute_is_left_to_the_library(model: PreTrainedModel) -> None:
+    assert not can_fuse(model)
+
+
+def test_embeddings_with_adapters_are_left_to_the_library() -> None:
+    model = qwen3()
+    get_peft_model(model, LoraConfig(target_modules=["q_proj", "embed_tokens"]))
     assert not can_fuse(model)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from common.accounts import tokens_of
 from common.errors import ConfigError
 from envs.requests import Request
-from envs.sampling import Greedy, take_turns
+from envs.sampling import ByAgent, Greedy, take_turns
 from envs.types import Episode, Limits, Question
 from modules.functional.logprobs import token_logprobs
 from modules.lora import LoRA
@@ -94,6 +94,22 @@ def test_a_turn_is_the_same_in_other_company_and_greedy_where_asked(made: Made) 
     assert [t.action_ids for t in greedy] == [t.action_ids for t in take_turns(made(temperature=0.0), asked(6))]
 
 
+def test_two_policies_on_one_server_are_never_mixed_up(made: Made) -> None:
+    """The second engine's update replaces the first one's weights, and both have made as many updates."""
+    first, second = made(temperature=1.0), made(small_policy(seed=1), temperature=1.0)
+    take_turns(first, asked(1))
+    take_turns(second, asked(1))
+    with pytest.raises(EngineError, match="sampled by weights weights-"):
+        take_turns(first, asked(1))
+
+
+def test_agents_with_policies_of_their_own_must_name_a_server_each(made: Made) -> None:
+    sampler = made(temperature=1.0)
+    agents = ByAgent({"a": sampler, "b": sampler})
+    with pytest.raises(ConfigError, match="need a vLLM server each, http://127"):
+        agents.load({"a": small_policy(), "b": small_policy(1)})
+
+
 def test_a_slow_turn_keeps_no_other_waiting(made: Made, server: VLLMServer) -> None:
     server.delay = lambda sampling: 1.5 if sampling.get("seed") == 2**62 else 0.0
     sampler, requests = made(temperature=1.0), asked(4)
@@ -156,8 +172,8 @@ def test_other_weights_than_the_policys_end_the_run(made: Made, server: VLLMServ
     ("change", "reason"),
     [
         (
-            {"weight_versions": [{"version": "weights-000000", "start": 0, "end": 6}]},
-            "sampled by weights weights-000000",
+            {"weight_versions": [{"version": "weights-other-000001", "start": 0, "end": 6}]},
+            "sampled by weights weights-other-000001",
         ),
         ({"weight_versions": None}, "sampled by weights without a version"),
         ({"token_ids": []}, "0 token ids with"),
