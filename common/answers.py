@@ -1,7 +1,8 @@
 """Answer metrics: normalisation, and exact match, F1 and cover match over aliases.
 
 They follow the official HotpotQA evaluation (Yang et al. 2018, hotpot_evaluate_v1.py, itself after SQuAD's), with one
-difference: an empty prediction scores 0 even where an answer normalises to the empty text ("The").
+difference: an answer that normalises to nothing ("The", "---") is never matched. Officially an empty prediction is
+right there.
 """
 
 from __future__ import annotations

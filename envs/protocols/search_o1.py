@@ -29,6 +29,7 @@ FOUND = "Final information:"
 REPEATED = "You have searched for this before; the result stands above."
 SPENT = "No search is left. Answer with what you know."
 LATEST = 4  # steps of the reasoning that the second agent sees besides the first and those that search
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _BOXED = re.compile(r"\\\s*boxed\s*\{")
 
 INSTRUCTION = f"""Answer the question. Think step by step, and search for every fact that you are not sure of: write \
@@ -179,13 +180,18 @@ class SearchO1:
 
 
 def boxed(text: str) -> str:
-    """What stands in the last `\\boxed{…}`, braces inside it included; empty without one that is closed."""
+    """What stands in the last `\\boxed{…}`, braces inside it included; empty without one that is closed.
+
+    One `\\text{…}` around all of it goes: models that were trained on mathematics write it.
+    """
     for opening in reversed(list(_BOXED.finditer(text))):
         depth = 1
         for place in range(opening.end(), len(text)):
             depth += {"{": 1, "}": -1}.get(text[place], 0)
             if not depth:
-                return text[opening.end() : place].strip()
+                inside = text[opening.end() : place].strip()
+                wrapped = _TEXT.fullmatch(inside)
+                return wrapped[1].strip() if wrapped else inside
     return ""
 
 

@@ -137,12 +137,17 @@ class HierarchicalReward:
         context.counts[JUDGE_CALLS] += len(over) + len(under)
         context.log("over_search", _numbers(same))
         context.log("under_search", 1 - _numbers(holds))
-        context.log("unjudged", _numbers([*same, *holds]).isnan())
+        # A query that the policy could not be asked has no verdict either.
+        unasked = [
+            (episode, step) for episode in episodes if self._over
+            for step in claims_of_searches(episode) if episode.steps[step].query not in asked
+        ]  # fmt: skip
+        context.log("unjudged", _numbers([*same, *holds, *[None] * len(unasked)]).isnan())
         fine = [(check, None if verdict is None else not verdict) for check, verdict in zip(over, same, strict=True)]
         fine += zip(under, holds, strict=True)
-        return [
-            _Checked(episode, {c.step: verdict for c, verdict in fine if c.episode is episode}) for episode in episodes
-        ]
+        verdicts = [(check.episode, check.step, verdict) for check, verdict in fine]
+        verdicts += [(episode, step, None) for episode, step in unasked]
+        return [_Checked(one, {step: verdict for of, step, verdict in verdicts if of is one}) for one in episodes]
 
     def _too_many_unjudged(self, found: Sequence[_Checked]) -> set[str]:
         """Questions of which more checks have no verdict than may."""

@@ -7,7 +7,7 @@ from envs.types import Step
 
 
 def query(text: str, claim: str | None = "") -> Step:
-    return Step("query", True, (), query=text, claim=claim)
+    return Step("query", True, ((0, 0, 1),), query=text, claim=claim)
 
 
 def claim(text: str, *, recall: bool = False) -> Step:
@@ -32,6 +32,14 @@ def test_a_step_that_searches_and_claims_reads_its_own_search() -> None:
 def test_a_search_that_was_never_concluded_is_read_by_no_statement() -> None:
     assert searches([query("a"), claim("1", recall=True), ANSWER]) == [(0, None)]
     assert statements([query("a"), claim("1", recall=True), ANSWER]) == [1]
+
+
+def test_what_is_written_below_passages_that_the_protocol_fetched_is_no_statement_without_a_search() -> None:
+    """IRCoT's sentences: each stands below what was found for the one before it."""
+    fetched = Step("query", True, (), query="a")
+    first, second = claim("1", recall=True), claim("2", recall=True)
+    assert searches([fetched, first, second, ANSWER]) == [(0, 1)]
+    assert statements([fetched, first, second, ANSWER]) == [2]
 
 
 def test_a_claim_reads_the_last_search_and_a_second_claim_reads_none() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from envs.interfaces import Check, RewardContext
 from envs.protocols.direct import Direct
+from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.step_checks import answers_alone, over_search_checks, read_claim, under_search_checks
-from envs.types import Episode, Limits, Step
+from envs.types import Episode, Limits, Step, Turn
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
-from tests.tiny import question
+from tests.tiny import Scripted, question
 from tests.toy_rl import TERMS, learn, small_policy
 
 SPAN = ((0, 0, 1),)
@@ -26,6 +28,8 @@ def test_searches_with_their_claims_and_statements_are_checked() -> None:
         Step("query", True, SPAN, query="b"),
         Step("subanswer", True, SPAN, claim="three"),
         Step("query", True, SPAN, query="c"),  # nothing reads it
+        Step("query", True, (), query="d"),  # not the policy's
+        Step("sentence", True, SPAN, claim="read", recall=True),
         Step("answer", True, SPAN, claim="four"),
     )
     episode = Episode(question(), (), steps=steps)
@@ -35,6 +39,22 @@ def test_searches_with_their_claims_and_statements_are_checked() -> None:
     under = under_search_checks(episode)
     assert under == [Check("under_search", episode, 1)]
     assert read_claim(under[0]) == "two"
+
+
+class Refuses(Scripted):
+    """Answers what it is asked alone, but for one query: that turn ends in an error."""
+
+    def take(self, request: Request) -> Turn:
+        turn = super().take(request)
+        return replace(turn, finish="error") if request.episode.question.text == "b" else turn
+
+
+def test_a_query_that_could_not_be_asked_has_no_answer_and_no_check() -> None:
+    environment = alone(small_policy())
+    given = answers_alone(["a", "b"], Refuses(environment.protocol.codec.control, lambda _: "so"), environment)
+    assert list(given) == ["a"]
+    steps = tuple(Step("search", True, SPAN, query=query, claim="one") for query in "ab")
+    assert [check.step for check in over_search_checks(Episode(question(), (), steps=steps), given)] == [0]
 
 
 def alone(policy: Any) -> RetrievalEnvironment:

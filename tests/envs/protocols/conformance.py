@@ -148,9 +148,9 @@ def _steps_say_what_was_written(protocol: Protocol, episode: Episode) -> None:
 
 
 def _a_format_has_a_place_for_claims_or_none(protocol: Protocol, episode: Episode) -> None:
-    """A step that searches has a claim, maybe an empty one, just where the format can write what was read."""
+    """A step that searches has a claim, maybe an empty one, just where the format can write what was found."""
     searching = [step.claim is not None for step in episode.steps if step.query]
-    assert searching == ["read" in protocol.moves] * len(searching)
+    assert searching == [bool({"read", "recall"} & set(protocol.moves))] * len(searching)
 
 
 def _verdicts(episode: Episode) -> list[object]:

@@ -63,7 +63,7 @@ def test_an_unsure_sentence_is_searched_for_without_its_unsure_tokens_and_drafte
     episode, retriever, protocol = played([("Bob wrote it. S", "Bob"), ("Ada wrote it. S", "Ada"), SURE[1]])
     assert retriever.queries == ["wrote it."], "the second draft is kept, however unsure"
     assert [step.kind for step in episode.steps] == ["draft", "query", "sentence", "answer"]
-    assert [step.claim for step in episode.steps] == [None, None, "Ada wrote it.", "Ada"]
+    assert [step.claim for step in episode.steps] == [None, "", "Ada wrote it.", "Ada"]
     first, second, last = contexts(protocol, episode)
     assert ["Passages:" in text for text in (first, second, last)] == [False, True, False]
     assert second.endswith("assistant\n"), "without the first draft"

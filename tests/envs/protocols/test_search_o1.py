@@ -182,6 +182,7 @@ def test_the_first_step_the_last_four_and_those_that_search_are_kept() -> None:
         (r"\boxed{Ada}", "Ada"),
         (r"\boxed{Bob} no, \boxed{ Ada }", "Ada"),
         (r"\boxed{\text{Ada} {b}}", r"\text{Ada} {b}"),
+        (r"\boxed{ \text{Ada Lovelace} }", "Ada Lovelace"),
         (r"\boxed{Ada} and \boxed{never closed", "Ada"),
         (r"\ boxed { Ada }", "Ada"),
         (r"\boxed{}", ""),

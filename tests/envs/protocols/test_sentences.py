@@ -58,6 +58,7 @@ def test_a_turns_first_sentence_in_tokens_and_text() -> None:
         ("So the answer is: J. K. Rowling", "J. K. Rowling"),
         ("So the answer is: ", ""),
         ("Also the answer is: Ada", ""),
+        ("So the answer isn't known.", ""),
         ("The answer", ""),
     ],
 )

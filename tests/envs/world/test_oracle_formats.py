@@ -105,6 +105,11 @@ def test_a_sentence_about_a_relation_that_goes_both_ways_is_read(village: Path) 
     assert judged(village, asks, identity="w-1hop-000004-spouse").valid == (True,)
 
 
+def test_of_what_was_thrown_away_there_is_no_truth_to_tell(village: Path) -> None:
+    draft = wrote("", None, kind="draft", dropped=True)
+    assert judged(village, draft, wrote(SEARCH, CLAIMS_ILVA, FILM)).valid == (None, True)
+
+
 def test_what_the_policy_did_not_write_is_not_judged_but_counts(village: Path) -> None:
     scripted = wrote("Where was the director born?", "", FILM, spans=())
     first, second = wrote(SEARCH, CLAIMS_ILVA, FILM), wrote(BIRTHPLACE[1], "Keldan", ARCHITECT)

@@ -19,6 +19,7 @@ from envs.rollout import rollout
 from envs.types import Episode, Hit, Limits
 from envs.world.facts import World
 from envs.world.flaws import Flaws, answered
+from envs.world.oracle import Oracle
 from envs.world.passages import passage
 from envs.world.query_reader import Reader
 from envs.world.questions import question
@@ -113,6 +114,20 @@ def test_without_passages_a_value_is_a_guess_and_is_looked_up(village: Path) -> 
     low = [logp for logp in draft.action_logps if logp < 0]
     assert low == [math.log(GUESS)] * len("Ilva Tarrow (architect)")
     assert set(read.action_logps) == {0.0}
+    judgement = Oracle(village).judge(episode)
+    assert judgement.valid == (None, None, True, None, None, True, True), "drafts and searches are not judged"
+    assert (judgement.flawed, judgement.resolved, judgement.unfounded) == (False, True, (None,) * 7)
+
+
+@pytest.mark.parametrize("protocol", [IRCoT, FLARE])
+def test_a_passage_alone_settles_nothing_where_sentences_tell_what_was_read(village: Path, protocol: Any) -> None:
+    """A false sentence below the right passage, then the right answer by luck."""
+    false = "The birthplace of Ilva Tarrow (architect) is Brimby."
+    lines = {DIRECTOR: DIRECTOR, BIRTHPLACE: false}
+    episode, _ = taught(village, protocol(byte_tokenizer()))
+    steps = tuple(replace(step, claim=lines.get(step.claim or "", step.claim)) for step in episode.steps)
+    judgement = Oracle(village).judge(replace(episode, steps=steps))
+    assert (judgement.resolved, judgement.unresolved) == (False, True)
 
 
 def test_sides_of_a_comparison(village: Path) -> None:

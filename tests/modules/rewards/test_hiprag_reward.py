@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,6 +134,21 @@ def test_a_step_counts_if_its_search_was_needed_or_its_statement_holds() -> None
     assert scored(whole(**DETECTS), FOUR) == pytest.approx([1.2])
     assert scored(whole(**DETECTS, lambda_p=0.0), FOUR) == pytest.approx([1.0])
     assert scored(whole(**DETECTS, lambda_p=0.6), FOUR) == pytest.approx([1.3])
+
+
+def test_a_query_that_the_policy_could_not_be_asked_is_a_step_without_a_verdict() -> None:
+    """It counts as a step and not as a good one; of four checks one has no verdict, which is above 20 %."""
+
+    class Down(Policy):
+        def take(self, request: Request) -> Turn:
+            turn = super().take(request)
+            return replace(turn, finish="error") if request.episode.question.text == "b" else turn
+
+    assert scored(whole(**DETECTS), FOUR, policy=Down()) == pytest.approx([1.0])
+    assert scored(whole(**DETECTS, most_unjudged=0.25), FOUR, policy=Down()) == pytest.approx([1.1])
+    context = RewardContext(PROTOCOL, Down())
+    whole(**DETECTS)([FOUR], context)
+    assert context.logged["unjudged"].tolist() == [0, 0, 0, 1]
 
 
 def test_one_detection_alone_lets_the_other_steps_be() -> None:
