@@ -108,7 +108,13 @@ class BaseTraining(LightningModule):
             {"params": loss.parameters()} | ({} if loss.lr is None else {"lr": loss.lr})
             for loss in self.losses().values()
         ]
-        return self.optimizer.configure(groups, int(self.trainer.estimated_stepping_batches), self.progress)
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise ConfigError("training has no end: give trainer.max_epochs or max_steps, by which the rate decays")
+        # Lightning has built the loader to count them. A resumed run's position in its epoch is read back only into one
+        # that is built afterwards, and without it the epoch would begin anew.
+        self.trainer.fit_loop._combined_loader = None
+        return self.optimizer.configure(groups, int(steps), self.progress)
 
     def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
         """`mean_losses` of a module with one loss."""
@@ -147,6 +153,11 @@ class BaseTraining(LightningModule):
         torch.manual_seed(stable_hash(self._seed, "batch", self.current_epoch, batch_idx, self.global_rank))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self._sums is not None:
+            raise ConfigError(
+                "a checkpoint within an optimiser step would lose its gradients: trainer.val_check_interval must be a "
+                f"whole number of steps of {self.trainer.accumulate_grad_batches} batches"
+            )
         parameters = self.named_parameters(remove_duplicate=False)
         frozen = {name for name, parameter in parameters if not parameter.requires_grad}
         state = checkpoint["state_dict"]

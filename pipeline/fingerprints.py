@@ -61,13 +61,17 @@ def digest(settings: object) -> str:
 
 
 def fingerprint(stage: Stage, experiment: Experiment, inputs: Inputs, stages: Mapping[str, str]) -> str:
-    """The hash of all that a stage's result depends on; `stages` holds those of the stages it references."""
+    """The hash of all that a stage's result depends on; `stages` holds those of the stages it references.
+
+    The name of a referenced stage counts: a fit's random numbers follow from it.
+    """
     standard = TrainerSettings()
     trainer = {name: value for name, value in vars(stage.trainer).items() if value != getattr(standard, name)}
     trainer.pop("log_every_n_steps", None)
     settings = {"module": stage.module, "data": stage.data, "callbacks": stage.callbacks, "trainer": trainer}
     run = {"seed": experiment.seed, "world_size": experiment.world_size}
-    return digest(with_folders(inputs.pinned(settings), stages) | run)
+    named = {name: f"{name}-{made}" for name, made in stages.items()}
+    return digest(with_folders(inputs.pinned(settings), named) | run)
 
 
 class Inputs:

@@ -97,6 +97,8 @@ def fit(
     _require_held_out_data(checkpoints, module)
     for callback in checkpoints:
         _require_saving(callback)
+        if trainer.check_val_every_n_epoch != 1 and not callback.monitor and not callback._every_n_train_steps:
+            callback._save_on_train_epoch_end = True  # else after validation alone, of which there may be none
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
     logged = _LastMetrics()
     last = folder / "checkpoints" / "last.ckpt"

@@ -183,16 +183,14 @@ def _exit_code(failures: Mapping[int, Any]) -> int:
     if failure.exitcode > 0:
         return failure.exitcode
     why = ", often for lack of memory" if failure.exitcode == -signal.SIGKILL else ""
-    print(
-        f"error: rank {rank} was killed ({failure.signal_name()}{why}): run the same command to resume", file=sys.stderr
-    )
+    print(f"error: rank {rank} was killed ({failure.signal_name()}{why}): {_how_to_resume()}", file=sys.stderr)
     return 128 - failure.exitcode
 
 
 def exit_on_signal(number: int, _: object) -> NoReturn:
     """A signal handler that ends this process and its threads at once: the next run repeats the unfinished unit."""
     if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
-        os.write(2, b"interrupted: run the same command to resume\n")  # print itself may have been interrupted
+        os.write(2, f"interrupted: {_how_to_resume()}\n".encode())  # print itself may have been interrupted
     with suppress(RuntimeError):
         sys.stdout.flush()
     os._exit(128 + number)
@@ -216,3 +214,8 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _how_to_resume() -> str:
+    forced = any(argument.startswith("--force") for argument in sys.argv)
+    return "run the same command to resume" + (", without --force" if forced else "")

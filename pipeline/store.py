@@ -87,11 +87,16 @@ class Artifact:
         return json.loads(path.read_text(encoding="utf-8"))
 
     def set_aside(self) -> None:
-        """Move the artifact to `<folder>.old`, replacing an earlier one, so that it is made again."""
-        if self.folder.exists():
-            old = self.folder.with_name(f"{self.folder.name}.old")
+        """Move the artifact to `<folder>.old`, replacing an earlier one, so that it is made again.
+
+        One that is not complete is deleted: it is less than what an earlier call put aside.
+        """
+        old = self.folder.with_name(f"{self.folder.name}.old")
+        if self.complete:
             shutil.rmtree(old, ignore_errors=True)
             self.folder.rename(old)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest: from now on the artifact is complete."""

@@ -15,6 +15,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from datamodules.batches import Batches
+from modules.optimizer import AdamW
+from modules.training import BaseTraining
 
 
 def batches(count: int = 20, epoch: int = 0, **settings: Any) -> Batches[int, list[int]]:
@@ -120,9 +122,25 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def trained(folder: Path, steps: int, resume: Path | None = None) -> Recorder:
+class OwnRecorder(BaseTraining):
+    """The same, as our training modules are: the learning rate decays over the number of steps."""
+
+    def __init__(self) -> None:
+        super().__init__(AdamW(0.1))
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: list[tuple[int, list[int]]] = []
+
+    def training_step(self, batch: Sequence[int], index: int) -> torch.Tensor:
+        self.seen.append((self.current_epoch, list(batch)))
+        return self.mean_loss(self.weight.sum(), torch.tensor(1.0))
+
+
+Recorders = type[Recorder] | type[OwnRecorder]
+
+
+def trained(folder: Path, steps: int, kind: Recorders, resume: Path | None = None) -> Recorder | OwnRecorder:
     """Three epochs of four batches, broken off after `steps`, with a checkpoint after every step."""
-    module = Recorder()
+    module = kind()
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
@@ -138,12 +156,13 @@ def trained(folder: Path, steps: int, resume: Path | None = None) -> Recorder:
     return module
 
 
+@pytest.mark.parametrize("kind", [Recorder, OwnRecorder])
 @pytest.mark.parametrize("stop", [2, 4, 7])
-def test_a_trainer_broken_off_within_an_epoch_sees_the_rest_of_it(tmp_path: Path, stop: int) -> None:
-    whole = trained(tmp_path / "whole", 12).seen
+def test_a_trainer_broken_off_within_an_epoch_sees_the_rest_of_it(tmp_path: Path, stop: int, kind: Recorders) -> None:
+    whole = trained(tmp_path / "whole", 12, kind).seen
     assert [epoch for epoch, _ in whole] == [0] * 4 + [1] * 4 + [2] * 4
-    first = trained(tmp_path / "cut", stop).seen
-    rest = trained(tmp_path / "cut", 12, resume=tmp_path / "cut" / f"step={stop}.ckpt").seen
+    first = trained(tmp_path / "cut", stop, kind).seen
+    rest = trained(tmp_path / "cut", 12, kind, resume=tmp_path / "cut" / f"step={stop}.ckpt").seen
     assert first + rest == whole
 
 

@@ -33,7 +33,9 @@ CRITIC = {"module": PPO, "credit": gae, "critic_lr": 1e-2}
 def module(**settings: Any) -> PPO:
     """A module outside a Trainer, whose losses are plain sums."""
     made = PPO(small_policy(), AdamW(1e-3), **({"critic_lr": 1e-2} | settings))
-    made._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1, current_epoch=0)  # pyright: ignore
+    loop: Any = SimpleNamespace()
+    trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1, current_epoch=0, fit_loop=loop)
+    made._trainer = trainer  # pyright: ignore
     made.logged = {}  # pyright: ignore
 
     def log(name: str, value: Any, **_: Any) -> None:

@@ -48,6 +48,15 @@ def test_settings_seed_and_world_size_count() -> None:
     assert of(data(x=1), devices=2) == of(data(x=1), num_nodes=2)
 
 
+def test_the_name_of_a_stage_that_is_read_counts() -> None:
+    """A fit begins at random numbers that follow from its name, whatever it has in common with another."""
+    hashes = {"sft": "f" * 64, "warm_up": "f" * 64}
+    found = {
+        fingerprint(data(x=f"${{stage:{name}}}"), Experiment("x", {}), Inputs(Path("runs")), hashes) for name in hashes
+    }
+    assert len(found) == 2
+
+
 def test_files_and_folders_count_by_content_not_by_name(tmp_path: Path) -> None:
     output = tmp_path / "runs"
     for name in ("one", "two"):

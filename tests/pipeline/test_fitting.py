@@ -17,17 +17,22 @@ from torch.utils.data import DataLoader
 from common.errors import ConfigError
 from pipeline.fitting import AtomicCheckpointIO, fit
 from pipeline.schema import Experiment, TrainerSettings
-from tests.toy_training import Line, Slope
+from tests.toy_training import ActorCritic, Line, Rows, Slope
+
+LAST = {"filename": "last", "enable_version_counter": False}
+BEST = {"filename": "best", "enable_version_counter": False, "monitor": "val_loss"}
 
 
-def fitted(folder: Path, seed: int = 1, checkpoint: ModelCheckpoint | None = None) -> dict[str, torch.Tensor]:
+def fitted(
+    folder: Path, seed: int = 1, checkpoint: ModelCheckpoint | None = None, **trainer: Any
+) -> dict[str, torch.Tensor]:
     seed_everything(seed, verbose=False)
     module = Slope()
     fit(
         module,
         Line(),
         [checkpoint or ModelCheckpoint(save_last=True)],
-        trainer=TrainerSettings(max_epochs=2),
+        trainer=TrainerSettings(**{"max_epochs": 2} | trainer),
         strategy="auto",
         experiment=Experiment("toy", {}, accelerator="cpu"),
         folder=folder,
@@ -94,6 +99,34 @@ def test_checkpoints_that_would_not_be_written_are_refused(tmp_path: Path) -> No
         fitted(tmp_path, checkpoint=ModelCheckpoint(save_top_k=0, save_last=True))
 
 
+def test_without_validation_a_checkpoint_is_saved_all_the_same(tmp_path: Path) -> None:
+    """Lightning would save after a validation that comes every second epoch, and there is nothing to validate."""
+    fitted(tmp_path, checkpoint=ModelCheckpoint(**LAST), check_val_every_n_epoch=2)
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
+
+
+class Validated(Rows):
+    def val_dataloader(self) -> list[torch.Tensor]:
+        return [torch.ones(1, 2)]
+
+
+class Checked(ActorCritic):
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        self.log("val_loss", batch.sum())
+
+
+@pytest.mark.parametrize(("interval", "whole"), [(3, False), (8, True)])
+def test_a_checkpoint_within_an_optimiser_step_is_refused(tmp_path: Path, interval: int, whole: bool) -> None:
+    """A step takes eight batches."""
+    settings = {"max_epochs": 2, "val_check_interval": interval}
+    run: dict[str, Any] = {
+        "trainer": TrainerSettings(**settings), "strategy": "auto", "folder": tmp_path,
+        "experiment": Experiment("toy", {}, accelerator="cpu"), "events": tmp_path / "tensorboard" / "fit" / "0123",
+    }  # fmt: skip
+    with nullcontext() if whole else pytest.raises(ConfigError, match="val_check_interval must be a whole number of"):
+        fit(Checked(str(tmp_path)), Validated(1), [ModelCheckpoint(**LAST)], **run)
+
+
 class HeldOut(Line):
     def val_dataloader(self) -> DataLoader[Any]:
         return self.train_dataloader()
@@ -116,10 +149,6 @@ class Wavering(Slope):
 
     def on_train_epoch_end(self) -> None:
         self.epochs.append(self.layer.weight.item())
-
-
-LAST = {"filename": "last", "enable_version_counter": False}
-BEST = {"filename": "best", "enable_version_counter": False, "monitor": "val_loss"}
 
 
 def best_of_three(

@@ -60,6 +60,17 @@ def test_setting_aside_keeps_the_last_one_only(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sft-0123.old" / "manifest.json").read_text()) == {"making": "second"}
 
 
+def test_one_that_was_killed_while_it_was_made_again_does_not_replace_the_whole_one(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path / "sft-0123")
+    artifact.set_aside()  # there is none
+    artifact.open({}, ORIGIN)
+    artifact.close({"making": "first"})
+    for _ in range(2):  # forced, killed, and forced again
+        artifact.set_aside()
+        artifact.open({}, ORIGIN)
+    assert json.loads((tmp_path / "sft-0123.old" / "manifest.json").read_text()) == {"making": "first"}
+
+
 def test_a_second_maker_says_that_it_waits_and_then_goes_on(tmp_path: Path, capsys) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
     order: list[str] = []
