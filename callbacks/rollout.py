@@ -156,7 +156,7 @@ class RolloutCallback(Callback):
 
         def score(episodes: Sequence[Episode]) -> Scores:
             before = tokens_in(counted(self.sampler))
-            with self._timed("time/prm"):
+            with self._timed("time/rewards"):
                 scores = combine(self.terms, episodes, context)
             self._for_rewards += tokens_in(counted(self.sampler)) - before
             return scores

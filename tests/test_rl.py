@@ -155,7 +155,7 @@ def test_tensorboard_has_every_iteration_s_measures_and_times(unbroken: Path) ->
     named = "reward rewards/letters/mean rewards/steps/mean frac_reward_zero_std entropy clip_ratio/region_mean kl "
     named += "adv/mean search/count format/valid_rate stop/answered stop/malformed completions/mean_length "
     named += "tokens/rollout tokens/rewards "
-    named += "time/rollout time/retrieval time/prm time/update perf/tokens_per_s loss grad_norm lr logp_gap/max"
+    named += "time/rollout time/retrieval time/rewards time/update perf/tokens_per_s loss grad_norm lr logp_gap/max"
     assert set(named.split()) <= tags
     for tag in ("reward", "entropy", "time/update"):
         assert len(accumulator.Scalars(tag)) == ITERATIONS
