@@ -11,7 +11,8 @@ def searches(steps: Sequence[Step]) -> list[tuple[int, int | None]]:
     """For every search (the index of the step with the query, the index of the step whose claim reads it).
 
     A step that searches and claims reads its own search; otherwise the next claim does that comes before another
-    search, is not from memory and is not the answer. None where there is no such claim.
+    search, is not from memory and is not the answer. What comes after a search that the protocol made by itself is not
+    from memory: its passages stand above it. None where there is no such claim.
     """
     found: list[tuple[int, int | None]] = []
     waiting: int | None = None  # the search that no claim has read yet
@@ -19,7 +20,7 @@ def searches(steps: Sequence[Step]) -> list[tuple[int, int | None]]:
         if step.query:
             found.append((index, index if step.claim else None))
             waiting = None if step.claim else len(found) - 1
-        elif waiting is not None and _claims(step) and not step.recall:
+        elif waiting is not None and _claims(step) and not (step.recall and steps[found[waiting][0]].spans):
             found[waiting] = (found[waiting][0], index)
             waiting = None
     return found

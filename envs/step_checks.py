@@ -14,9 +14,10 @@ from envs.types import Episode, Question
 
 
 def claims_of_searches(episode: Episode) -> dict[int, str]:
-    """For each step that searches, the claim that reads what it found; searches that no claim reads are left out."""
+    """For each step of the policy that searches, the claim that reads what it found, where there is one."""
     steps = episode.steps
-    return {search: steps[reader].claim or "" for search, reader in searches(steps) if reader is not None}
+    read = {search: reader for search, reader in searches(steps) if reader is not None and steps[search].spans}
+    return {search: steps[reader].claim or "" for search, reader in read.items()}
 
 
 def read_claim(check: Check) -> str:
@@ -26,10 +27,9 @@ def read_claim(check: Check) -> str:
 
 
 def over_search_checks(episode: Episode, answers: Mapping[str, str]) -> list[Check]:
-    """One for each search whose claim is known; `answers` are the policy's own, by query."""
-    return [
-        Check("over_search", episode, step, answers[episode.steps[step].query]) for step in claims_of_searches(episode)
-    ]
+    """One for each search whose claim is known; `answers` are the policy's own, by query, of those that it answered."""
+    own = ((step, answers.get(episode.steps[step].query)) for step in claims_of_searches(episode))
+    return [Check("over_search", episode, step, answer) for step, answer in own if answer is not None]
 
 
 def under_search_checks(episode: Episode) -> list[Check]:
@@ -38,8 +38,12 @@ def under_search_checks(episode: Episode) -> list[Check]:
 
 
 def answers_alone(queries: Iterable[str], sampler: Sampler, environment: RetrievalEnvironment) -> dict[str, str]:
-    """What a policy answers to each distinct query, greedily, alone: in an environment that shows no passages."""
+    """What a policy answers to each distinct query, greedily, alone: in an environment that shows no passages.
+
+    A query whose turn could not be sampled is left out.
+    """
     distinct = list(dict.fromkeys(queries))
     asked: Sequence[Question] = [Question(f"alone-{stable_hash(query)}", query, ()) for query in distinct]
     episodes = rollout(environment, Greedy(sampler), asked, seed=0, label="answers alone")
-    return {query: episode.answer for query, episode in zip(distinct, episodes, strict=True)}
+    answered = zip(distinct, episodes, strict=True)
+    return {query: episode.answer for query, episode in answered if episode.status != "error"}

@@ -155,6 +155,7 @@ class Step:
         hits: what its search found.
         recall: whether its claim comes from memory, so that no passage need support it.
         kept: ids of those that it keeps as evidence, where it selects from passages (its `hits`); None in other steps.
+        dropped: whether the protocol throws it away and has it written again: there is no truth to tell of it.
     """
 
     kind: str
@@ -166,6 +167,7 @@ class Step:
     hits: tuple[Hit, ...] = ()
     recall: bool = False
     kept: tuple[str, ...] | None = None
+    dropped: bool = False
 
     @property
     def text(self) -> str:

@@ -38,7 +38,7 @@ def first_sentence(codec: Codec, turn: Turn) -> tuple[int, str]:
 def announced(text: str, marker: str = MARKER) -> str:
     """What follows the answer marker, in any case and spacing and with or without its colon; empty without one."""
     words = r"\s+".join(map(re.escape, marker.rstrip(":").split()))
-    found = re.search(rf"\b{words}\s*:?(.*)", text, re.IGNORECASE | re.DOTALL)
+    found = re.search(rf"\b{words}(?![\w'’])\s*:?(.*)", text, re.IGNORECASE | re.DOTALL)
     return found[1].strip().removesuffix(".").strip() if found else ""
 
 
@@ -52,10 +52,10 @@ def as_sentence(codec: Codec, move: Move, marker: str = MARKER) -> str:
 
 def sentence_steps(episode: Episode) -> tuple[Step, ...]:
     """One step a turn. A sentence may come from a passage or from memory, the format does not tell: its claim needs no
-    passage. A draft that is searched for asserts nothing.
+    passage. A draft that is searched for asserts nothing, for the sentence below the passages takes its place.
     """
     return tuple(
-        Step("query", True, (), query=turn.action.text, claim=None, hits=turn.hits)
+        Step("query", True, (), query=turn.action.text, hits=turn.hits)
         if turn.finish == "scripted"
         else Step(
             turn.action.kind,
@@ -64,6 +64,7 @@ def sentence_steps(episode: Episode) -> tuple[Step, ...]:
             claim=None if turn.action.kind == "draft" else turn.action.text,
             said=turn.text,
             recall=turn.action.kind in ("sentence", "end"),
+            dropped=turn.action.kind == "draft",
         )
         for index, turn in enumerate(episode.turns)
     )

@@ -19,7 +19,8 @@ from envs.world.questions import is_comparison
 class Judgement:
     """What the oracle says of an episode; None where it cannot tell.
 
-    It cannot tell of a step that the policy did not write, nor of a format that shows nothing but the answer.
+    It cannot tell of a step that the policy did not write or that was thrown away, nor of a format that shows nothing
+    but the answer.
 
     Attributes:
         valid: for every step, whether it is right in content and in format.
@@ -81,6 +82,9 @@ class Oracle:
             return Judgement(unknown, None, None, None, unknown, unknown)
         valid: list[bool | None] = []
         for step in steps:
+            if step.dropped:
+                valid.append(None)
+                continue
             right = trail.answer(step, answers) if step.kind == "answer" else trail.take(step)
             valid.append(right and step.valid if step.spans else None)
         resolved = not trail.open
