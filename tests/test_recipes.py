@@ -39,6 +39,12 @@ SYSTEM = (
 )
 
 
+OWN = (
+    *("stages.rl.trainer.max_epochs=2", "stages.rl.data.group_size=4", "accelerator=cpu"),
+    *("parts.environment.limits.turn_tokens=24", "parts.environment.limits.total_tokens=512"),
+)
+
+
 @pytest.fixture
 def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Does what a recipe says in a folder of its own, with the settings and the store of the small run."""
@@ -54,11 +60,13 @@ def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.syspath_prepend(tmp_path)
         flag, name, *arguments = shlex.split(command)
         config = (tmp_path / name).read_text()
-        (base,) = re.findall(r"^base: \[(.*)\]$", config, re.M)
-        small = {"quickstart.yaml": micro.CHAIN, "base/comparison.yaml": SYSTEM}.get(base, UNTRAINED)
+        base = "".join(re.findall(r"^base: \[(.*)\]$", config, re.M))
+        own = [f"parts.model={artifacts(quickstart.output)['sft'] / 'model'}", *OWN]
+        small = {"quickstart.yaml": micro.CHAIN, "base/comparison.yaml": SYSTEM, "": own}.get(base, UNTRAINED)
         assert flag == "--config"
         assert micro.run(*arguments, *small, f"output={quickstart.output}", config=Path(name)) == 0
-        Plan.of(load(Path(name), [f"output={quickstart.output}"])).checked()  # whole, too: without --stage
+        model = () if base else small[:1]  # there need not be a large one here
+        Plan.of(load(Path(name), [f"output={quickstart.output}", *model])).checked()  # whole, too: without --stage
         return artifacts(quickstart.output, re.findall(r"^experiment: (\w+)$", config, re.M)[0])
 
     return followed
@@ -66,6 +74,16 @@ def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_your_own_model_and_questions(follow: Follow) -> None:
+    made = follow("Your own model and questions")
+    accounts = json.loads((made["rl"] / "manifest.json").read_text())["accounts"]
+    assert accounts["updates"] == 2
+    assert (made["rl"] / "adapter" / "adapter_config.json").exists()
+    for stage in ("eval_before", "eval_after"):
+        [row] = rows(made[stage] / "data" / "predictions-mine-test.jsonl")
+        assert (row["id"], row["answers"]) == ("2", ["Oslo"])
 
 
 def test_a_reward(quickstart: Quickstart, follow: Follow) -> None:
