@@ -136,11 +136,16 @@ def _parse(text: str, label: str, marks: dict[Key, str], key: Key = ()) -> Any:
         raise ConfigError(f"{label} is not YAML: {' '.join(str(error).split())}") from error
 
 
-def _construct(loader: _Loader, node: yaml.Node, label: str, marks: dict[Key, str], key: Key) -> Any:
+def _construct(
+    loader: _Loader, node: yaml.Node, label: str, marks: dict[Key, str], key: Key, above: tuple[yaml.Node, ...] = ()
+) -> Any:
+    if any(node is one for one in above):
+        raise ConfigError(f"{_mark(label, node.start_mark.line + 1)}: an anchor whose value holds itself")
+    above = (*above, node)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             marks[(*key, index)] = _mark(label, item.start_mark.line + 1)
-        return [_construct(loader, item, label, marks, (*key, index)) for index, item in enumerate(node.value)]
+        return [_construct(loader, item, label, marks, (*key, index), above) for index, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return loader.construct_object(node)
     entries: dict[str, Any] = {}
@@ -152,7 +157,7 @@ def _construct(loader: _Loader, node: yaml.Node, label: str, marks: dict[Key, st
         if name in entries:
             raise ConfigError(f"the key '{name}' ({mark}) is defined twice: first at {marks[(*key, name)]}")
         marks[(*key, name)] = mark
-        entries[name] = _construct(loader, value_node, label, marks, (*key, name))
+        entries[name] = _construct(loader, value_node, label, marks, (*key, name), above)
     return entries
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, model_validator
@@ -53,6 +54,18 @@ class _Reply(BaseModel):
             raise ValueError("a valid pair needs two different ids")
         return self
 
+    @classmethod
+    def read(cls, reply: dict[str, Any], *, candidates: int) -> _Reply:
+        """A reply that names none but the candidates that were shown, 1 to `candidates`.
+
+        Raises:
+            ValueError: it is another; the model is asked again.
+        """
+        read = cls.model_validate(reply)
+        if read.has_valid_pair and not {read.positive_id, read.negative_id} <= set(range(1, candidates + 1)):
+            raise ValueError(f"candidates {read.positive_id} and {read.negative_id} of {candidates}")
+        return read
+
 
 class ChatJudge:
     """Compares siblings by a model's opinion of their logic and efficiency.
@@ -81,13 +94,15 @@ class ChatJudge:
         """
         if any(candidate.episode.turns[:-1] != group[0].episode.turns[:-1] for group in groups for candidate in group):
             raise ConfigError("ChatJudge compares siblings alone: leave pairs_per_tree at 0")
-        orders = {index: self._order(group) for index, group in enumerate(groups) if len(group) > 1}
-        calls = [ChatCall(INSTRUCTION, self._payload(groups[index], order)) for index, order in orders.items()]
-        self.counts[JUDGE_CALLS] += len(calls)
-        replies = self._client.ask(calls, _Reply.model_validate, label="judge")
         verdicts: list[tuple[Verdict, ...] | None] = [() for _ in groups]
-        for (index, order), reply in zip(orders.items(), replies, strict=True):
-            verdicts[index] = self._verdict(order, reply)
+        for count in sorted({len(group) for group in groups} - {0, 1}):
+            orders = {index: self._order(group) for index, group in enumerate(groups) if len(group) == count}
+            calls = [ChatCall(INSTRUCTION, self._payload(groups[index], order)) for index, order in orders.items()]
+            self.counts[JUDGE_CALLS] += len(calls)
+            read = partial(_Reply.read, candidates=count)
+            replies = self._client.ask(calls, read, label=f"judge, {count} candidates")
+            for (index, order), reply in zip(orders.items(), replies, strict=True):
+                verdicts[index] = self._verdict(order, reply)
         return verdicts
 
     def _verdict(self, order: Sequence[int], reply: _Reply | None) -> tuple[Verdict, ...] | None:
@@ -96,9 +111,6 @@ class ChatJudge:
             return None
         if not reply.has_valid_pair or reply.positive_id is None or reply.negative_id is None:
             return ()
-        if not {reply.positive_id, reply.negative_id} <= set(range(1, len(order) + 1)):
-            self.counts["judge_unknown_candidate"] += 1
-            return None
         shown = " ".join(str(index) for index in order)
         chosen, rejected = order[reply.positive_id - 1], order[reply.negative_id - 1]
         return (Verdict(chosen, rejected, f"{reply.reason} (shown in the order {shown})"),)

@@ -29,6 +29,12 @@ def test_the_question_of_a_file_is_asked_by_the_comment_at_its_head(tmp_path: Pa
     assert [question_of(write(tmp_path, "x.yaml", text)) for text in texts] == list(texts.values())
 
 
+def test_an_anchor_that_holds_itself_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"x\.yaml:1: an anchor whose value holds itself"):
+        read(write(tmp_path, "x.yaml", "a: &a\n  b: [*a]\n"))
+    assert read(write(tmp_path, "y.yaml", "a: &a {b: 1}\nc: [*a, *a]\n")).value["c"] == [{"b": 1}] * 2
+
+
 def test_every_key_and_list_element_has_its_line(tmp_path: Path) -> None:
     document = read(write(tmp_path, "x.yaml", "a:\n  b: 1\n  c:\n    - x\n    - y: 2\n"))
     lines = {key: mark.rpartition(":")[2] for key, mark in document.marks.items() if key}
