@@ -60,11 +60,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# Two processes of one thread each; the tests of a file share its fixtures.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 fast: setup
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 quickstart: setup
 	$(BIN)/python train.py --config configs/quickstart.yaml
