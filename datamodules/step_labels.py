@@ -25,9 +25,8 @@ class StepLabels:
     """A `Maker` of labelled steps: `data/labels.jsonl`, `data/step_labels.json` and `report.md`.
 
     Every step in format is judged by itself and once, however many paths share it; a query also needs hits. What the
-    policy writes a second time after the same context is a step of its own. Siblings
-    that differ in their words alone are labelled too, so nothing of the search is lost, as it is where only pairs with
-    a better and a worse side count.
+    policy writes a second time after the same context is a step of its own. Siblings that differ in their words alone
+    are labelled too, so nothing of the search is lost, as it is where only pairs with a better and a worse side count.
 
     Questions are judged in units of `unit`, shared out over ranks. A unit is written complete, with its counts, so a
     killed run continues with the first missing unit and no step of a written unit is judged again.
