@@ -24,7 +24,7 @@ from evaluation.view_text import Row, printable
 LIMIT = 5_000_000  # bytes of a page
 _PASSAGES = 800_000  # of them, for passages
 _RESERVE = 100_000  # of them, for what grows with the episodes and is small
-_FILLINGS = 3
+_FILLINGS = 2
 _TEMPLATES = Path(__file__).parent / "templates"
 
 

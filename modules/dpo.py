@@ -6,7 +6,7 @@ before is context, also where the policy wrote it.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -67,20 +67,12 @@ class DPO(Training):
             reference = frozen_reference(reference, policy, lora)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.reference, self.beta, self.reference_free = reference, beta, reference_free
-        self._measured: Tensor | None = None  # sums of the measures over an optimiser step so far, and the pairs
         self._held_out: list[Tensor] = []
 
     def training_step(self, batch: TurnPairBatch, index: int) -> Tensor:
         logps_N4 = self._logprobs(batch)
-        measured = torch.cat([self._measures(logps_N4.detach()).sum(dim=0), logps_N4.new_tensor([len(batch)])])
-        self._measured = measured if self._measured is None else self._measured + measured
+        self.log_means(self._named("dpo/", self._measures(logps_N4.detach()).sum(dim=0)), len(batch))
         return self.mean_loss(self._loss(logps_N4) * len(batch), logps_N4.new_tensor(len(batch)))
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        super().on_before_optimizer_step(optimizer)
-        sums = cast(Tensor, self.trainer.strategy.reduce(self._measured, reduce_op="sum"))
-        self._measured = None
-        self._log_measures("", sums[:-1] / sums[-1])
 
     def validation_step(self, batch: TurnPairBatch, index: int) -> None:
         numbers_N1 = batch.number_N[:, None].double()
@@ -91,7 +83,7 @@ class DPO(Training):
         self._held_out = []
         logps_N4 = each_once(gathered.reshape(-1, 5))[:, 1:]
         self.log("val_loss", self._loss(logps_N4))
-        self._log_measures("val_", self._measures(logps_N4).mean(dim=0))
+        self.log_dict(self._named("dpo/val_", self._measures(logps_N4).mean(dim=0)))
 
     def _logprobs(self, batch: TurnPairBatch) -> Tensor:
         """`[N, 4]`: of each pair the summed log-probs of chosen and rejected turn, by the policy and by the reference.
@@ -116,7 +108,8 @@ class DPO(Training):
         margin_N = self.beta * (chosen_N - rejected_N)
         return torch.stack([margin_N, (margin_N > 0).float(), *drift_N2.T], dim=1)
 
-    def _log_measures(self, prefix: str, values: Tensor) -> None:
-        for name, value in zip(_MEASURES, values, strict=True):
-            if self.reference is not None or not name.endswith("drift"):
-                self.log(f"dpo/{prefix}{name}", value)
+    def _named(self, prefix: str, values: Tensor) -> dict[str, Tensor]:
+        """The measures by name, without those of a reference that there is not."""
+        told = self.reference is not None
+        named = zip(_MEASURES, values, strict=True)
+        return {prefix + name: value for name, value in named if told or not name.endswith("drift")}

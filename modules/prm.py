@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +55,6 @@ class PRM(RewardTraining):
         training: dict[str, Any] = {"lora": lora, "gradient_checkpointing": gradient_checkpointing}
         super().__init__(policy, optimizer, **reading, **training)
         self.pointwise = pointwise
-        self._right: Tensor | None = None  # right pairs of an optimiser step so far, and all
 
     def training_step(self, batch: PairBatch, index: int) -> Tensor:
         chosen_N, rejected_N = self._scores(batch)
@@ -64,15 +63,8 @@ class PRM(RewardTraining):
             zero_N = torch.zeros_like(chosen_N)
             alone = pairwise_ranking_loss(chosen_N, zero_N) + pairwise_ranking_loss(zero_N, rejected_N)
             mean = mean + self.pointwise * alone / 2
-        right = torch.stack([(chosen_N > rejected_N).sum().float(), mean.new_tensor(len(batch))]).detach()
-        self._right = right if self._right is None else self._right + right
+        self.log_means({"accuracy": (chosen_N > rejected_N).sum()}, len(batch))
         return self.mean_loss(mean * len(batch), mean.new_tensor(len(batch)))
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        super().on_before_optimizer_step(optimizer)
-        right, pairs = cast(Tensor, self.trainer.strategy.reduce(self._right, reduce_op="sum"))
-        self._right = None
-        self.log("accuracy", right / pairs)
 
     def scored(self, batch: PairBatch) -> Tensor:
         """`[N, 3]`: number of each pair, score of its better and of its worse step."""

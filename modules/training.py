@@ -71,6 +71,7 @@ class BaseTraining(LightningModule):
         self.strict_loading = False  # a checkpoint holds only what trains
         self._seed = torch.initial_seed()
         self._sums: Tensor | None = None  # [losses, 2], totals and counts of an optimiser step so far
+        self._means: dict[str, Tensor] = {}  # for `log_means`, `[2]` each: total and count of an optimiser step so far
 
     def losses(self) -> dict[str, Loss]:
         """The losses by name. A module with several overrides this and calls `mean_losses`.
@@ -140,6 +141,17 @@ class BaseTraining(LightningModule):
         scale = self.trainer.accumulate_grad_batches * self.trainer.world_size
         return torch.stack([total for total, _ in sums.values()]).sum() * scale
 
+    def log_means(self, totals: Mapping[str, Tensor], count: float) -> None:
+        """Log means of this batch's optimiser step with it, over all of its batches and ranks.
+
+        Args:
+            totals: scalars, each the sum of a measure over this batch; the same names in every batch.
+            count: what they are to be divided by.
+        """
+        for name, total in totals.items():
+            batch = torch.stack([total.detach().float(), total.new_tensor(count, dtype=torch.float32)])
+            self._means[name] = self._means[name] + batch if name in self._means else batch
+
     def _check_finite(self, what: str, value: float) -> None:
         """Before it reaches a weight: a loss that is finite may still have a gradient that is not."""
         if not math.isfinite(value):
@@ -180,6 +192,10 @@ class BaseTraining(LightningModule):
             self.log(f"loss{suffix}", total * scale)
             self.log(f"grad_norm{suffix}", norm)
             self.log(f"lr{suffix}", optimizer.param_groups[number]["lr"])
+        if self._means:
+            means = cast(Tensor, self.trainer.strategy.reduce(torch.stack([*self._means.values()]), reduce_op="sum"))
+            self.log_dict({name: total / count for name, (total, count) in zip(self._means, means, strict=True)})
+            self._means = {}
 
     def configure_gradient_clipping(
         self,

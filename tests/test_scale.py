@@ -36,38 +36,31 @@ def teach() -> dict[str, Any]:
     """A stage of episodes to learn from, of two to eight turns."""
     data = {
         "target": "datamodules.episode_sampling:EpisodeSampling",
-        "questions": {
-            "target": "datamodules.sources.world_questions:WorldQuestions",
-            "path": "${stage:world}",
-            "split": "sft",
-        },
+        "questions": {"target": "datamodules.sources.world_questions:WorldQuestions", "path": "${stage:world}"}
+        | {"split": "sft"},
         "environment": {
             "target": "envs.retrieval:RetrievalEnvironment",
             "protocol": "${parts.protocol}",
             "retriever": "${parts.retriever}",
             "limits": {"target": "envs.types:Limits", "turn_tokens": 64},
         },
-        "sampler": {
-            "target": "envs.world.teacher:Teacher",
-            "world": "${stage:world}",
-            "protocol": "${parts.protocol}",
-        },
+        "sampler": {"target": "envs.world.teacher:Teacher", "world": "${stage:world}", "protocol": "${parts.protocol}"},
     }
     return {"data": data}
 
 
+def checkpoint(name: str, **settings: Any) -> dict[str, Any]:
+    target = {"target": "lightning.pytorch.callbacks:ModelCheckpoint", "enable_version_counter": False}
+    return target | {"filename": name} | settings
+
+
 def stage(module: dict[str, Any], data: dict[str, Any], callbacks: dict[str, Any], **trainer: Any) -> dict[str, Any]:
     """Two epochs, a checkpoint after each."""
-    checkpoint = {
-        "target": "lightning.pytorch.callbacks:ModelCheckpoint",
-        "filename": "last",
-        "enable_version_counter": False,
-    }
     optimizer = {"target": "modules.optimizer:AdamW", "lr": 1e-3, "floor": 1.0}
     return {
         "module": module | {"optimizer": optimizer},
         "data": data,
-        "callbacks": {"checkpoint": checkpoint} | callbacks,
+        "callbacks": {"checkpoint": checkpoint("last")} | callbacks,
         "trainer": {"max_epochs": 2, "gradient_clip_val": 0.5, **trainer},
     }
 
@@ -88,12 +81,7 @@ def prm(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any
     pairs = str(folder / "pairs")
     module = {"target": "modules.prm:PRM", "policy": {"target": "modules.policy:load_policy", "model": pairs}}
     data = {"target": "datamodules.pair_data:PairData", "path": pairs, "batch_size": 8, "validation": 0.3}
-    best = {
-        "target": "lightning.pytorch.callbacks:ModelCheckpoint",
-        "filename": "best",
-        "enable_version_counter": False,
-    }
-    best |= {"monitor": "prm/pair_accuracy", "mode": "max"}
+    best = checkpoint("best", monitor="prm/pair_accuracy", mode="max")
     return stage(module | settings, data, {"best": best}, **trainer)
 
 
@@ -222,8 +210,9 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
     one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
-    # The order of sums changes the last bits of a gradient, and Adam divides by its size. One step moves a weight 1e-3.
-    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 5e-5
+    # The order of sums changes the last bits of a gradient, and Adam divides by its size: a small gradient's noise is
+    # a part of the step, which is 1e-3.
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 2e-4
     assert file != ADAPTER or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
 
 
@@ -238,12 +227,15 @@ def test_two_ranks_read_and_calibrate_as_one(folder: Path, name: str) -> None:
     assert settings[0]["scale"] != 1
 
 
-@pytest.mark.parametrize("name", ["dpo", "dpo_lora"])
-def test_two_ranks_measure_preferences_as_one(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["prm", "prm_lora", "dpo", "dpo_lora"])
+def test_two_ranks_measure_as_one(folder: Path, name: str) -> None:
     one, two = (micro.metrics(artifact(folder / output, name)) for output in ("one", "two"))
-    assert one.keys() == two.keys() >= {"dpo/margin", "dpo/accuracy", "dpo/val_margin", "dpo/val_chosen_drift"}
+    told = {"accuracy", "prm/pair_accuracy"}
+    if name.startswith("dpo"):
+        told = {"dpo/margin", "dpo/accuracy", "dpo/val_margin", "dpo/val_chosen_drift"}
+        assert one["dpo/val_margin"] != 0
+    assert one.keys() == two.keys() >= told
     assert one == pytest.approx(two, rel=1e-3, abs=1e-4)
-    assert one["dpo/val_margin"] != 0
 
 
 @pytest.mark.parametrize("name", ["prm", "prm_lora"])

@@ -13,9 +13,7 @@ from evaluation import view
 from evaluation.tables import figure
 from evaluation.view_list import listed
 from evaluation.view_page import write_episode
-from evaluation.view_room import fill
-from evaluation.view_run import Answers, read_answers, read_run
-from evaluation.view_steps import Shelf
+from evaluation.view_run import read_answers, read_run
 from tests.evaluation.fake import answered, evaluation, run
 from tests.evaluation.view_fakes import Page, arm, experiment, judged, page
 
@@ -170,39 +168,6 @@ def test_a_step_ranking_of_an_earlier_version_is_left_out_and_named(folder: Path
     assert "– No stage ranked steps." in shown.html
 
 
-def test_a_small_page_keeps_what_counts_lead_to_and_says_what_it_leaves_out(tmp_path: Path) -> None:
-    rows = [judged(number, float(number % 5 > 0), True, True) for number in range(200)]
-    folder = experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)})
-    whole, small = page(folder), page(folder, limit=330_000)
-    assert "200 of 200 episodes" in whole.html
-    left = [number for number in range(200) if f"e{number}" not in small.ids]
-    assert left
-    assert not [number for number in left if number % 5 == 0], "a wrong one was left out"
-    assert f"{200 - len(left)} of 200 episodes" in small.html
-    assert f"{len(left)} are left out: {len(left)} without any mistake." in small.html
-    assert set(small.links) <= set(small.ids)
-    assert small.counts()["eval"] == whole.counts()["eval"]
-
-
-def test_where_even_mistakes_have_no_room_their_count_says_how_many_are_there(tmp_path: Path) -> None:
-    rows = [judged(number, 0.0, True, False) for number in range(300)]
-    folder = experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)})
-    small = page(folder, limit=300_000)
-    held = sum(f"e{number}" in small.ids for number in range(300))
-    assert 0 < held < 300
-    assert f"wrong: 300, of which this page holds {held}<" in small.html
-    assert set(small.links) <= set(small.ids)
-
-
-def test_a_page_has_less_than_five_megabytes(tmp_path: Path) -> None:
-    long = {"said": "word " * 400}
-    rows = [judged(number, 0.0, True, False) for number in range(2000)]
-    for row in rows:
-        row["steps"][0] |= long
-    shown = page(experiment(tmp_path, {"eval": arm(tmp_path, "eval", rows)}))
-    assert 4_700_000 < len(shown.html.encode()) < 5_000_000
-
-
 def test_the_same_run_gives_the_same_bytes(folder: Path, shown: Page) -> None:
     assert page(folder).html == shown.html
 
@@ -248,29 +213,6 @@ def test_two_evaluations_of_one_run_are_compared(
 def test_arms_that_do_equally_well_are_said_to(tmp_path: Path) -> None:
     stages = {name: arm(tmp_path, name, BEFORE) for name in ("eval_a", "eval_b")}
     assert "No two arms answered the same question differently well." in page(experiment(tmp_path, stages)).html
-
-
-def test_a_small_page_has_both_sides_of_a_difference_and_one_episode_of_each_mistake(tmp_path: Path) -> None:
-    """A first arm is wrong on the first 200 questions, a second on the last alone, where one step is out of format."""
-    before = [judged(number, float(number > 199), True, number > 199) for number in range(300)]
-    after = [judged(number, float(number < 299), True, True) for number in range(300)]
-    after[250] |= {"valid_steps": 0.5}
-    folder = experiment(tmp_path, {"a": arm(tmp_path, "a", before), "b": arm(tmp_path, "b", after)})
-    small = page(folder, limit=420_000)
-    held = {int(id_[1:]) for id_ in small.ids if id_[0] == "e" and id_[1:].isdigit()}
-    assert 100 < len(held) < 300
-    assert {*range(40), *range(300, 340), 599} <= held, "40 differences, and the mistake of the second arm"
-    assert 550 in held, "the only one out of format"
-    assert set(small.links) <= set(small.ids)
-
-
-def test_right_answers_beside_wrong_ones_come_before_other_right_ones(tmp_path: Path) -> None:
-    rows = {name: [judged(number, 1.0, True, True) for number in range(100)] for name in ("a", "b")}
-    rows["a"][99] = judged(99, 0.0, True, False)
-    answers = [Answers(name, "toy/dev", each, {}) for name, each in rows.items()]
-    episodes, kept = listed(answers), list[int]()
-    fill(episodes, Shelf(0), 10_000, lambda episode, shown: kept.append(episode.number) or "x" * 1_000)
-    assert kept[:3] == [99, 199, 0]
 
 
 def test_the_report_writes_it_too(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,13 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from safetensors.torch import load_file
+from torch import Tensor
 
 from common.errors import ConfigError
 from datamodules.pair_data import PairData
 from datamodules.records import pair_to_row, write_rows
 from envs.protocols.prorag import ProRAG
-from envs.score_positions import ScoreBatch
+from envs.score_positions import PairBatch, ScoreBatch
 from modules.optimizer import AdamW
 from modules.prm import PRM
 from modules.reward_model import RewardModel, load_reward_model
@@ -36,6 +38,7 @@ def fitted(
     validation: float = 0.3,
     lr: float = 3e-3,
     precision: Any = "32-true",
+    batches: tuple[int, int] = (8, 8),
     **settings: Any,
 ) -> Trainer:
     module = PRM(tiny_policy(byte_tokenizer()), AdamW(lr), **settings)
@@ -50,7 +53,9 @@ def fitted(
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    trainer.fit(module, datamodule=PairData(pairs, batch_size=8, validation=validation))
+    batch_size, micro_batch = batches
+    data = PairData(pairs, batch_size=batch_size, micro_batch=micro_batch, validation=validation)
+    trainer.fit(module, datamodule=data)
     module.export(folder)
     return trainer
 
@@ -87,6 +92,21 @@ def test_backbone_head_and_weight_of_the_log_probability_are_trained(pairs: Path
     assert head.logp_weight.item() != 1
     after = trainer.lightning_module.model.state_dict()
     assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], after["model.layers.0.mlp.up_proj.weight"])
+
+
+def test_the_accuracy_of_an_update_is_that_of_all_its_pairs(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In five passes of eight pairs, whose scores are set, 8, 2, 0, 0 and 0 of them are right."""
+    right = cycle((8, 2, 0, 0, 0))
+
+    def scores(self: PRM, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        rejected_N = self.head.linear.weight.sum().expand(len(batch))
+        return rejected_N + torch.where(torch.arange(len(batch)) < next(right), 1.0, -1.0), rejected_N
+
+    monkeypatch.setattr(PRM, "_scores", scores)
+    trainer = fitted(pairs, tmp_path, epochs=1, validation=0.0, batches=(40, 8))
+    assert float(trainer.callback_metrics["accuracy"]) == 0.25
 
 
 def test_the_pointwise_loss_adds_each_side_alone_and_learns_where_zero_is(pairs: Path, tmp_path: Path) -> None:

@@ -268,13 +268,12 @@ def test_settings_out_of_range(setting: dict[str, str | int]) -> None:
 
 
 words = st.text(st.characters(exclude_characters="<>&", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
-MOVES: list[tuple[MoveKind, str]] = [("search", "query"), ("read", "evidence"), ("conclude", "answer")]
+MOVES: dict[str, MoveKind] = {"query": "search", "evidence": "read", "answer": "conclude"}
 
 
-@given(words, words, st.sampled_from(MOVES))
-def test_a_move_is_written_validly_and_parses_back(thought: str, text: str, kinds: tuple[MoveKind, str]) -> None:
-    move, kind = kinds
-    written = PROTOCOL.say(Episode(question(), ()), [Move(move, text, thought), Move("search", "more", "next")])
+@given(words, words, st.sampled_from([*MOVES]))
+def test_a_move_is_written_validly_and_parses_back(thought: str, text: str, kind: str) -> None:
+    written = PROTOCOL.say(Episode(question(), ()), [Move(MOVES[kind], text, thought), Move("search", "more", "next")])
     marker = PROTOCOL.markers.get(kind, "")
     assert ends_in(written, kind, marker)
     assert said(written, {kind: marker}) == Action(kind, text.strip())
@@ -286,19 +285,16 @@ def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
     assert said(written, PROTOCOL.markers) == Action("answer", "x&lt;/answer>&lt;answer>y")
 
 
-PARTS = st.lists(
-    st.sampled_from([*TAGS, ASK, FOUND, TELL, "t", " ", "\n", "<", "</ Query>", "So the answer is", "é"]), max_size=7
-)
+PARTS = st.sampled_from([*TAGS, ASK, FOUND, TELL, "t", " ", "\n", "<", "</ Query>", "So the answer is", "é"])
 
 
-@given(st.lists(PARTS.map("".join), min_size=1, max_size=5))
+@given(st.lists(st.lists(PARTS, max_size=7).map("".join), min_size=1, max_size=5))
 def test_no_text_breaks_an_episode_nor_leaves_a_token_without_step(texts: list[str]) -> None:
     for protocol in (PROTOCOL, PLAIN):
         episode = played(texts, protocol=protocol)
         spans = [(number, 0, len(turn.action_ids)) for number, turn in enumerate(episode.turns)]
         assert [step.spans for step in episode.steps] == [(span,) for span in spans]
-        assert (episode.status == "answered") == bool(episode.answer)
-        assert episode.status in ("answered", "step_budget")
+        assert episode.status == ("answered" if episode.answer else "step_budget")
         assert not any(step.valid for step in episode.steps if step.kind == "invalid")
         if protocol.valid(episode):
             assert all(step.valid for step in episode.steps)
