@@ -24,7 +24,7 @@ def group_normalize(values_B: Tensor, group_size: int, *, eps: float = 1e-4) -> 
     Returns:
         `[B]`; 0 where the group's values lie within 1e-6, or fewer than two are known.
     """
-    values_QG = values_B.reshape(-1, group_size)
+    values_QG = _by_question(values_B, group_size)
     return normalize_rows(values_QG, values_QG.isfinite().to(values_QG.dtype), correction=1, eps=eps).reshape(-1)
 
 
@@ -41,7 +41,7 @@ def grpo(outcome_B: Tensor, *, group_size: int, scale: bool = True, eps: float =
     Returns:
         `[B]`; 0 where the group's values lie within 1e-6, or fewer than two are known.
     """
-    values_QG = outcome_B.reshape(-1, group_size)
+    values_QG = _by_question(outcome_B, group_size)
     known_QG = values_QG.isfinite().to(values_QG.dtype)
     return normalize_rows(values_QG, known_QG, correction=1, eps=eps, scale=scale).reshape(-1)
 
@@ -55,7 +55,7 @@ def leave_one_out(outcome_B: Tensor, *, group_size: int) -> Tensor:
     Returns:
         `[B]`; 0 where the group's values lie within 1e-6, or fewer than two are known.
     """
-    values_QG = outcome_B.reshape(-1, group_size)
+    values_QG = _by_question(outcome_B, group_size)
     return less_others(values_QG, values_QG.isfinite()).reshape(-1)
 
 
@@ -158,6 +158,11 @@ def outcome_and_process(
     """
     advantages_BS = group_normalize(outcome_B, group_size)[:, None] + beta * process_BS
     return advantages_BS.masked_fill(~(step_mask_BS.bool() & outcome_B.isfinite()[:, None]), 0.0)
+
+
+def _by_question(values_B: Tensor, group_size: int) -> Tensor:
+    """`[B]` -> `[Q, G]`, a row for each question; whole numbers become float32."""
+    return (values_B if values_B.is_floating_point() else values_B.float()).reshape(-1, group_size)
 
 
 def _by_place(values_BS: Tensor, group_size: int) -> Tensor:

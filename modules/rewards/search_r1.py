@@ -31,7 +31,7 @@ def staged(
     episode with any answer `lambda_a`. Source: arXiv 2505.15117 and its released code.
 
     Args:
-        correct_B: `[B]`, float or bool, as the others are; NaN where it is not known.
+        correct_B: `[B]`, float or bool, as the others are; NaN where it is not known, as is then what depends on it.
         well_formed_B: whether the whole episode follows the format.
         answered_B: whether there is an answer at all.
         retrieved_B: whether a gold answer occurs in what was retrieved.
@@ -42,7 +42,8 @@ def staged(
     malformed_B = 1 - well_formed_B
     right_B = 1 - lambda_f * malformed_B
     wrong_B = well_formed_B * (lambda_f + lambda_r * retrieved_B) + malformed_B * lambda_a * answered_B
-    return correct_B * right_B + (1 - correct_B) * wrong_B
+    reward_B = correct_B * right_B + (1 - correct_B) * wrong_B
+    return torch.where(correct_B == 1, right_B, reward_B)  # of a right answer nothing but the format has to be known
 
 
 def staged_answer(

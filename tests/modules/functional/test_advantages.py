@@ -162,6 +162,12 @@ def test_outcomes_without_spread_say_nothing(compare, outcome: list[float]) -> N
     assert compare(torch.tensor(outcome), group_size=1).tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("compare", [grpo, leave_one_out])
+def test_whole_numbers_are_outcomes_too(compare) -> None:
+    outcome = torch.tensor([1, 0, 0, 5])
+    assert torch.equal(compare(outcome, group_size=2), compare(outcome.float(), group_size=2))
+
+
 def test_a_step_is_followed_by_what_its_episode_gets_from_it_on() -> None:
     rewards = torch.tensor([[1.0, 2.0, 4.0], [1.0, 1.0, 9.0], [5.0, 9.0, 9.0]])
     mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])

@@ -56,6 +56,9 @@ def test_what_was_retrieved_counts_for_a_wrong_answer_in_good_form_alone() -> No
 def test_what_is_not_known_stays_unknown() -> None:
     unknown, known = torch.tensor([NAN, 0.0]), torch.ones(2)
     assert staged(unknown, known, known, known).isnan().tolist() == [True, False]
+    right, wrong = torch.ones(2), torch.zeros(2)
+    assert staged(right, torch.tensor([1.0, 0.0]), unknown, unknown).tolist() == pytest.approx([1.0, 0.8])
+    assert staged(wrong, known, known, unknown, lambda_r=0.1).isnan().tolist() == [True, False]
 
 
 def test_the_reward_reads_answer_format_and_passages_of_an_episode() -> None:
