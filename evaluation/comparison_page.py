@@ -7,7 +7,7 @@ came from its own warm-up, how well verifiers agree with the truth, and what the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,16 +121,20 @@ def _system(name: str, seeds: Mapping[int, Mapping[str, Any]]) -> System:
 
 
 def _versions(seeds: Mapping[int, Mapping[str, Any]]) -> str:
-    """A sentence that says where the code differed between rows."""
-    made: dict[str, list[str]] = {}
+    """A sentence that says where the code differed from that of most rows."""
+    made: dict[str, dict[str, list[int]]] = {}  # by source, of each system the seeds
     for seed, frozen in seeds.items():
         for system in frozen["systems"]:
             for source in system["sources"]:
-                made.setdefault(source, []).append(f"{system['name']} of seed {seed}")
-    if len(made) == 1:
-        return f"One version of the code ({next(iter(made))}) made all rows."
-    told = "; ".join(f"{source}: {', '.join(rows)}" for source, rows in made.items())
-    return f"**Not one version of the code made all rows** (by hash of the source: {told})."
+                made.setdefault(source, {}).setdefault(system["name"], []).append(seed)
+    first, *others = sorted(made, key=lambda source: -sum(map(len, made[source].values())))
+    if not others:
+        return f"One version of the code ({first}) made all rows."
+    told = "; ".join(
+        f"{source} made {', '.join(f'{name} (seed {_listed(own)})' for name, own in made[source].items())}"
+        for source in others
+    )
+    return f"**Not one version of the code made all rows** (by hash of the source): {first} made most of them, {told}."
 
 
 def _figures(systems: Collection[System], base: System) -> str:
@@ -280,7 +284,7 @@ def _published(published: Mapping[str, Any]) -> Iterator[str]:
             yield part["note"]
 
 
-def _listed(seeds: Mapping[int, Any]) -> str:
+def _listed(seeds: Iterable[int]) -> str:
     return ", ".join(map(str, seeds))
 
 

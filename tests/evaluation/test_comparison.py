@@ -131,7 +131,7 @@ def test_the_page_says_whether_one_version_of_the_code_made_it(tmp_path: Path) -
     assert "One version of the code (aaa) made all rows." in "\n".join(parts_of(frozen(tmp_path / "one")))
     text = "\n".join(parts_of(frozen(tmp_path / "two", other_rl={"source": "bbb"})))
     assert "**Not one version of the code made all rows**" in text
-    assert "bbb: other_rl of seed 1)" in text
+    assert "aaa made most of them, bbb made other_rl (seed 1)." in text
 
 
 def test_verifiers_and_published_figures_stand_beside_them(tmp_path: Path) -> None:
