@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from envs.interfaces import Protocol, StepJudge
 from envs.labelled_steps import LabelledEpisode
 from envs.siblings import Candidate
 from envs.types import Episode
+
+log = logging.getLogger(__name__)
 
 
 class StepLabels:
@@ -99,6 +102,8 @@ class StepLabels:
             summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             counts.update(summary.pop("counts"))
             total.update(summary)
+        if self.most is not None and counts[JUDGED_STEPS] < self.most:
+            log.warning("%s holds %d steps to judge, not the %d of `most`", self.path, counts[JUDGED_STEPS], self.most)
         kinds = sorted(name.removeprefix("steps/") for name in total if name.startswith("steps/"))
         if not kinds:
             raise DataError(

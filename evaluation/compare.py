@@ -29,7 +29,7 @@ from evaluation.statistics import (
     paired_bootstrap,
     paired_t_test,
 )
-from evaluation.tables import METRICS, estimate, figure, p_value, table
+from evaluation.tables import METRICS, MISSING, estimate, figure, p_value, table
 
 _SEED = 0  # of the bootstrap: the same runs always give the same table
 
@@ -87,14 +87,16 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
     header = ["arm", "seeds", "n", METRICS.get(metric, metric), "sd of seeds", "difference"]
     header += [f"p {name}" for name in shown]
     several = [f"Holm {name}" for name in shown] if len(tests) > 1 else []
+    by_seed = ["difference by seed"] if shown == _TESTS else []
     parts = [f"Baseline: {base}. {_EXPLANATION}"]
     for where, by_arm in scores.items():
         rows = []
         for arm, values in by_arm.items():
             cells = [arm, *_summary(values, metric), *_difference(tests.get((where, arm)), metric, len(shown))]
             cells += [p_value(p) for p in corrected.get((where, arm), [math.nan] * len(shown))] if several else []
+            cells += [_by_seed(values, by_arm[base], metric) if (where, arm) in tests else MISSING] if by_seed else []
             rows.append(cells)
-        parts += [f"## {METRICS.get(metric, metric)}, {'/'.join(where)}", table(header + several, rows)]
+        parts += [f"## {METRICS.get(metric, metric)}, {'/'.join(where)}", table(header + several + by_seed, rows)]
     return "\n\n".join(parts)
 
 
@@ -183,6 +185,13 @@ def _difference(tests: Tests | None, metric: str, shown: int) -> list[str]:
     bootstrap = tests[0]
     difference = estimate(metric, bootstrap.difference, bootstrap.low, bootstrap.high, signed=True)
     return [difference, *(p_value(test.p) for test in tests[:shown])]
+
+
+def _by_seed(scores: Scores, baseline: Scores, metric: str) -> str:
+    """The difference of the means of each seed that both have, in the order of the seeds."""
+    seeds = [seed for seed in scores.seeds if seed in baseline.seeds]
+    differences = scores.means(seeds) - baseline.means(seeds)
+    return ", ".join(figure(metric, float(one), signed=True) for one in differences) or MISSING
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

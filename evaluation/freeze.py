@@ -91,14 +91,20 @@ def _arms(run: str, *, required: bool) -> list[Arm]:
 
 
 def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
-    """Seconds and metrics of every stage; a stage that several experiments share is listed for the first."""
+    """Seconds, accounts and metrics of every stage; a stage that several experiments share is listed for the first."""
     seen: set[Path] = set()
     for experiment, seed, stage, artifact in entries:
         if artifact not in seen:
             seen.add(artifact)
             manifest = read_json(artifact / "manifest.json")
-            results = {"seconds": manifest.get("seconds"), "metrics": manifest.get("metrics", {})}
-            yield {"experiment": experiment, "seed": seed, "stage": stage, **results}
+            results = {name: manifest.get(name) or {} for name in ("accounts", "metrics")}
+            yield {
+                "experiment": experiment,
+                "seed": seed,
+                "stage": stage,
+                "seconds": manifest.get("seconds"),
+                **results,
+            }
 
 
 def _joined(values: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "without_logp": {"prm.module.logp_weight": 0.0},
     "hot_siblings": {"search.data.expander.temperature": 1.3, "search.data.simulator.sampler.temperature": 1.3},
     **{
-        f"steps_{most}": {"label.data.most": most, "prm.trainer.max_epochs": epochs}  # about as many updates
+        f"steps_{most}": {"label.data.most": most, "prm.trainer.max_epochs": epochs}  # no fewer updates
         for most, epochs in ((300, 36), (1000, 11), (3000, 4))
     },
     "steps_10000": {"label.data.most": 10000},

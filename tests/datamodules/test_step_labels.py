@@ -91,7 +91,7 @@ def test_what_was_played_out_is_judged_too_and_shares_the_steps_of_the_tree(
 
 
 def test_a_budget_is_spent_on_many_questions_and_a_smaller_one_is_part_of_a_larger(
-    protocol: ProRAG, search: Path, tmp_path: Path
+    protocol: ProRAG, search: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = {}
     for most in (4, 7, 12):
@@ -101,6 +101,9 @@ def test_a_budget_is_spent_on_many_questions_and_a_smaller_one_is_part_of_a_larg
         taken[most] = by_step(tmp_path / str(most))
     assert taken[4].items() < taken[7].items() < taken[12].items()
     assert len({uid[:2] for uid in taken[12]}) == 5, "a path of every question comes before the second of any"
+    assert not caplog.text
+    run(StepLabels(search, protocol, Knows(), most=1000), tmp_path / "1000")
+    assert "steps to judge, not the 1000 of `most`" in caplog.text
 
 
 def test_steps_out_of_format_and_searches_without_hits_are_not_judged(protocol: ProRAG, tmp_path: Path) -> None:

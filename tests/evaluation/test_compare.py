@@ -72,9 +72,9 @@ def test_seeds_are_tested_by_their_means(tmp_path: Path) -> None:
         run(tmp_path, "other", ems, seed=seed)
     text = compare(arms(tmp_path, "base", "other"))
     header = cells(text, "arm")
-    assert header[-3:] == ["p bootstrap", "p t-test", "p seeds"]
-    assert cells(text, "other:eval")[-1] == "0.225"
-    assert cells(text, "base:eval")[5:] == ["–"] * 4
+    assert header[-4:] == ["p bootstrap", "p t-test", "p seeds", "difference by seed"]
+    assert cells(text, "other:eval")[-2:] == ["0.225", "+50.0, +25.0, +0.0"]
+    assert cells(text, "base:eval")[5:] == ["–"] * 5
 
 
 def test_one_seed_or_stage_alone_can_be_compared(tmp_path: Path) -> None:
