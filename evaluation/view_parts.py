@@ -17,7 +17,7 @@ from evaluation.view_curves import curves
 from evaluation.view_figures import curves_figure, inline
 from evaluation.view_mistakes import MISTAKES
 from evaluation.view_run import Run
-from evaluation.view_steps import Shelf
+from evaluation.view_share import Listing
 from evaluation.view_text import Row
 from evaluation.view_training import iterations, minds
 from evaluation.view_trees import search_trees
@@ -40,14 +40,11 @@ SECTIONS = {
 }
 
 
-def page_parts(runs: Sequence[Run], shelf: Shelf, ranked: Sequence[Row] | None) -> Row:
-    """All of a page but its list of episodes; step rankings that are not given are measured."""
+def page_parts(runs: Sequence[Run], ranked: Sequence[Row] | None) -> Row:
+    """All of a page but its episodes, its lists without markup; step rankings that are not given are measured."""
     ranked = _rankings(runs) if ranked is None else ranked
     shown, measured = [_run(run) for run in runs], _drawn(runs, ranked)
-    training = [list(part(run, shelf)) for part in (iterations, minds) for run in runs]
-    half = len(runs)
     drawn = [(run.name, panels) for run in runs if (panels := curves(run))]
-    trees = [pair for run in runs for pair in _trees(run)]
     title = ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison"
     return {
         "title": title,
@@ -59,9 +56,9 @@ def page_parts(runs: Sequence[Run], shelf: Shelf, ranked: Sequence[Row] | None) 
         "curves": [(name, curves_figure(panels)) for name, panels in drawn],
         "logdir": runs[0].folder.parents[1].name,
         "tensorboard": list(_tensorboard_links(runs)),
-        "trees": trees,
-        "iterations": [part for parts in training[:half] for part in parts],
-        "minds": [part for parts in training[half:] for part in parts],
+        "trees": [part for run in runs for part in _trees(run)],
+        "iterations": [part for run in runs for part in iterations(run)],
+        "minds": [part for run in runs for part in minds(run)],
         "mistakes": MISTAKES,
         "problems": list(dict.fromkeys(problem for run in runs for problem in run.problems)),
     }
@@ -130,7 +127,7 @@ def _drawn(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
     return {"rows": rows, "stopping": stopping, "rankings": ranked}
 
 
-def _trees(run: Run) -> list[tuple[str, list[Row]]]:
+def _trees(run: Run) -> list[Listing]:
     try:
         return list(search_trees(run))
     except (DataError, KeyError) as error:

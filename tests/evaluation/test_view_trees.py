@@ -41,10 +41,11 @@ def run(tmp_path: Path, *trees: Tree) -> Run:
 
 
 def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_visited_path(tmp_path: Path) -> None:
-    ((stage, (shown,)),) = search_trees(run(tmp_path, tree()))
+    (part,) = search_trees(run(tmp_path, tree()))
+    (shown,), stage = part.items, part.told["stage"]
     root = shown["root"]
     good, bad, idle = root["children"]
-    assert (stage, shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], False)
+    assert (stage, shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], 0)
     assert [node["figures"] for node in (root, good, bad, idle)] == [
         "N 4, Q 0.50, P 1.00",
         "N 3, Q 0.80, P 0.75",
@@ -58,22 +59,38 @@ def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_v
     assert (good["kind"], good["said"]) == ("query", "says good")
 
 
-def test_the_least_decided_trees_are_shown_and_long_ones_are_cut(
+def test_the_least_decided_trees_are_shown_and_the_list_says_of_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_trees, "TREES", 2)
-    monkeypatch.setattr(view_trees, "NODES", 3)
-    ((_, shown),) = search_trees(run(tmp_path, *map(tree, (0.9, 0.45, 0.1, 0.6))))
-    assert [one["root"]["value"] for one in shown] == [0.45, 0.6]
-    assert [child["said"] for child in shown[0]["root"]["children"]] == ["says good"]
-    assert shown[0]["cut"]
+    monkeypatch.setattr(view_trees, "_READ", 4)
+    (part,) = search_trees(run(tmp_path, *map(tree, (0.9, 0.45, 0.1, 0.6, 0.5))))
+    assert [one["root"]["value"] for one in part.items] == [0.45, 0.6]
+    assert part.told == {"stage": "search", "searched": 5, "read": 4}
+
+
+def test_a_large_tree_keeps_its_most_visited_path_then_its_most_visited_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path comes last among its siblings, and its end has fewer visits than what is beside it."""
+    end = Node(turn("end", "answer"), 1.0, visits=1, value=1.0, status="answered", outcome=1.0)
+    path = Node(turn("path"), 0.5, visits=6, value=0.9, children=[end])
+    rare, often = (Node(turn(name), 0.1, visits=visits, value=0.1) for name, visits in (("rare", 1), ("often", 5)))
+    rare.children = [Node(turn("below"), 1.0, visits=1, value=0.1)]
+    large = Tree(QUESTION, (0,), Node(visits=12, value=0.5, children=[rare, often, path]))
+    monkeypatch.setattr(view_trees, "NODES", 4)
+    (part,) = search_trees(run(tmp_path, large))
+    (shown,) = part.items
+    assert [child["said"] for child in shown["root"]["children"]] == ["says often", "says path"], "in their order"
+    assert shown["root"]["children"][1]["children"][0]["ended"] == "answered, value 1.00"
+    assert shown["cut"] == 2, "rare, and the node below it"
 
 
 def test_pairs_of_another_search_are_not_of_this_one(tmp_path: Path) -> None:
     other = run(tmp_path, tree())
     other.stages["label"] = replace(other.stages["label"], manifest={"inputs": {"search": {"artifact": "search-2"}}})
-    ((_, (shown,)),) = search_trees(other)
-    assert shown["root"]["children"][0]["judged"] == ()
+    (part,) = search_trees(other)
+    assert part.items[0]["root"]["children"][0]["judged"] == ()
 
 
 def path(reward: float | None, *uids: str) -> dict:
