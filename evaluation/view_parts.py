@@ -8,21 +8,20 @@ from urllib.parse import quote
 
 from common.errors import DataError
 from evaluation.evidence import stopping_by_hops
-from evaluation.figures import FIGURES
 from evaluation.rankings import rankings
 from evaluation.results import by_dataset, shown_row
 from evaluation.stage_changes import changes
 from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
 from evaluation.view_curves import curves
-from evaluation.view_figures import curves_figure, inline
+from evaluation.view_figures import curves_figure, result_figures
 from evaluation.view_mistakes import MISTAKES
 from evaluation.view_run import Run
 from evaluation.view_share import Listing
 from evaluation.view_text import Row
 from evaluation.view_training import iterations, minds
 from evaluation.view_trees import search_trees
+from evaluation.view_values import curve_values
 
-_FIGURES = ("arms", "hops", "auc", "reliability")  # of those of the results pages
 _TENSORBOARD = "http://localhost:6006/"
 _TAGS = ("eval/", "rewards/", "search/", "adv/", "stop/", "loss", "kl", "entropy")
 
@@ -51,9 +50,12 @@ def page_parts(runs: Sequence[Run], ranked: Sequence[Row] | None) -> Row:
         "runs": shown,
         "sections": list(SECTIONS.items()),
         "results": _results(runs),
-        "figures": {name: inline(text) for name in _FIGURES if (text := FIGURES[name](measured))},
+        "figures": result_figures(measured),
         "legend": LEGEND,
-        "curves": [(name, curves_figure(panels)) for name, panels in drawn],
+        "curves": [
+            (name, {"drawn": curves_figure(panels, f"curves{number}"), "values": curve_values(panels)})
+            for number, (name, panels) in enumerate(drawn)
+        ],
         "logdir": runs[0].folder.parents[1].name,
         "tensorboard": list(_tensorboard_links(runs)),
         "trees": [part for run in runs for part in _trees(run)],

@@ -16,6 +16,7 @@ from evaluation.kept_episodes import keep
 from evaluation.view_page import render_page, write_episode, write_page
 from evaluation.view_run import read_run
 from tests.conftest import CHROMIUM
+from tests.evaluation.contrast import contrast
 from tests.evaluation.view_fakes import GOLD, arm, experiment, judged
 
 pytestmark = pytest.mark.browser
@@ -204,17 +205,6 @@ def test_text_stands_out_in_light_and_in_dark(browser: Any, path: Path, scheme: 
 
 def rgb(colour: str) -> list[float]:
     return [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-
-
-def contrast(one: list[float], other: list[float]) -> float:
-    """The contrast ratio of WCAG 2.2."""
-
-    def light(colour: list[float]) -> float:
-        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-    low, high = sorted((light(one), light(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_hostile_text_is_text(browser: Any, tmp_path: Path) -> None:
