@@ -23,6 +23,7 @@ GREY = "#777777"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "figures",  # names of elements do not change from run to run
+    "text.parse_math": False,  # a name with two dollars is a name
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.axisbelow": True,

@@ -7,37 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.records import pair_to_row, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
-from envs.siblings import Pair
-from envs.types import Action, Episode, Gold, GoldStep, Question, Turn
 from evaluation import view_trees
+from evaluation.results import read_manifest
 from evaluation.view_run import Run, Stage
 from evaluation.view_trees import rollout_trees, search_trees
-
-QUESTION = Question("q", "Who?", ("Ann",), Gold(1, "bridge", (GoldStep("Who?", "Ann"),)))
-
-
-def turn(name: str, kind: str = "query") -> Turn:
-    return Turn("policy", (), (1,), (0.0,), "stop", f"q/0/0/{name}", text=f"says {name}", action=Action(kind, name))
-
-
-def tree(value: float = 0.5) -> Tree:
-    end = Node(turn("end", "answer"), 1.0, visits=1, value=1.0, status="answered", outcome=1.0)
-    good = Node(turn("good"), 0.75, visits=3, value=0.8, children=[end])
-    bad = Node(turn("bad"), 0.25, visits=1, value=0.1)
-    return Tree(QUESTION, (0,), Node(visits=4, value=value, children=[good, bad, Node(turn("idle"), 0.1)]))
+from tests.evaluation.view_stages import labelled, question, searched, tree, turn
 
 
 def run(tmp_path: Path, *trees: Tree) -> Run:
-    search, label = tmp_path / "search-1", tmp_path / "label-1"
-    write_rows(search / "data" / "trees.jsonl", map(tree_to_row, trees))
-    start = Episode(QUESTION, (0,))
-    pair = Pair(replace(start, turns=[turn("good")]), replace(start, turns=[turn("bad")]), reason="it asks for the hop")
-    write_rows(label / "data" / "pairs.jsonl", [pair_to_row(pair)])
-    read = {"inputs": {"search": {"artifact": "search-1"}}}
-    stages = [Stage("search", search, "finished", {"kind": "make"}), Stage("label", label, "finished", read)]
-    return Run("exp/seed0", tmp_path, "", "", {stage.name: stage for stage in stages}, {}, [])
+    stages = {"search": searched(tmp_path, *trees), "label": labelled(tmp_path, "it asks for the hop")}
+    found = {name: Stage(name, path, "finished", read_manifest(path)) for name, path in stages.items()}
+    return Run("exp/seed0", tmp_path, "", "", found, {}, [])
 
 
 def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_visited_path(tmp_path: Path) -> None:
@@ -77,7 +58,7 @@ def test_a_large_tree_keeps_its_most_visited_path_then_its_most_visited_nodes(
     path = Node(turn("path"), 0.5, visits=6, value=0.9, children=[end])
     rare, often = (Node(turn(name), 0.1, visits=visits, value=0.1) for name, visits in (("rare", 1), ("often", 5)))
     rare.children = [Node(turn("below"), 1.0, visits=1, value=0.1)]
-    large = Tree(QUESTION, (0,), Node(visits=12, value=0.5, children=[rare, often, path]))
+    large = Tree(question(), (0,), Node(visits=12, value=0.5, children=[rare, often, path]))
     monkeypatch.setattr(view_trees, "NODES", 4)
     (part,) = search_trees(run(tmp_path, large))
     (shown,) = part.items
