@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from common.errors import ConfigError, DataError, UserError
@@ -41,13 +42,14 @@ def main(arguments: Sequence[str]) -> int:
                 print(plan.table())
                 return 0
             if needs_launch(plan.experiment) and not plan.done:
-                return launch(Path(__file__), arguments, plan.experiment.devices)
+                code = launch(Path(__file__), arguments, plan.experiment.devices)
+                if code:
+                    write_view(plan)
+                return code
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
-            for stage in plan.chosen:
-                run_stage(stage, plan, ranks)
-                ranks.broadcast_from_rank0(leaks.check)
+            run_stages(plan, leaks, ranks)
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except UserError as error:
         if ranks.reports_error():
@@ -64,6 +66,27 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return 1
     return 0
+
+
+def run_stages(plan: Plan, leaks: Leaks, ranks: Ranks) -> None:
+    """Bring the chosen stages to completion; where one fails, write the page of what there is."""
+    try:
+        for stage in plan.chosen:
+            run_stage(stage, plan, ranks)
+            ranks.broadcast_from_rank0(leaks.check)
+    except Exception:
+        if ranks.world_size == 1:  # of several, the process that launched them does
+            write_view(plan)
+        raise
+
+
+def write_view(plan: Plan) -> None:
+    """Write the page of a run that has failed, if that can be had: the error itself is what counts."""
+    from evaluation.view_page import write_page
+    from evaluation.view_run import read_run
+
+    with suppress(Exception):
+        write_page(plan.folder / "report.html", [read_run(plan.folder)])
 
 
 def write_report(plan: Plan, question: str) -> None:

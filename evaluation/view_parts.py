@@ -17,11 +17,12 @@ from evaluation.view_figures import curves_figure, result_figures
 from evaluation.view_mistakes import MISTAKES
 from evaluation.view_run import Run
 from evaluation.view_share import Listing
-from evaluation.view_text import Row
+from evaluation.view_text import Row, printable
 from evaluation.view_training import iterations, minds
 from evaluation.view_trees import search_trees
 from evaluation.view_values import curve_values
 
+_REASON = 300  # characters of why a stage failed
 _TENSORBOARD = "http://localhost:6006/"
 _TAGS = ("eval/", "rewards/", "search/", "adv/", "stop/", "loss", "kl", "entropy")
 
@@ -56,7 +57,7 @@ def page_parts(runs: Sequence[Run], ranked: Sequence[Row] | None) -> Row:
             (name, {"drawn": curves_figure(panels, f"curves{number}"), "values": curve_values(panels)})
             for number, (name, panels) in enumerate(drawn)
         ],
-        "logdir": runs[0].folder.parents[1].name,
+        "logdirs": list(dict.fromkeys(run.output for run in runs)),
         "tensorboard": list(_tensorboard_links(runs)),
         "trees": [part for run in runs for part in _trees(run)],
         "iterations": [part for run in runs for part in iterations(run)],
@@ -71,14 +72,18 @@ def _run(run: Run) -> Row:
     stages = [
         [
             stage.name,
-            stage.state,
+            printable(stage.told, _REASON),
             stage.manifest.get("kind", MISSING),
             figure("seconds", stage.manifest.get("seconds")),
             ", ".join(_metrics(stage.manifest)) or MISSING,
         ]
         for stage in run.stages.values()
     ]
-    unfinished = [stage.name for stage in run.stages.values() if stage.state != "finished"]
+    unfinished = [
+        f"{stage.name} ({printable(stage.told, _REASON)})" if stage.error else stage.name
+        for stage in run.stages.values()
+        if stage.state != "finished"
+    ]
     told = {"name": run.name, "question": run.question, "changes": run.changes, "unfinished": unfinished}
     return told | {"change_header": header, "change_rows": rows, "stage_rows": stages}
 
@@ -143,6 +148,6 @@ def _unreadable(what: str, error: Exception) -> str:
 
 
 def _tensorboard_links(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    chosen = quote("|".join(run.name for run in runs))
+    chosen = quote("|".join("/".join(run.folder.parts[-2:]) for run in runs))
     for tag in _TAGS:
         yield tag, f"{_TENSORBOARD}?runFilter={chosen}&tagFilter={quote('^' + tag)}#timeseries"

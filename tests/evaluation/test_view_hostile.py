@@ -33,6 +33,9 @@ def test_hostile_text_is_text(browser: Any, tmp_path: Path) -> None:
     row["gold"] = GOLD | {"steps": [{"question": HOSTILE, "answer": HOSTILE, "documents": []}]}
     row["steps"][0] |= {"said": HOSTILE + LONG, "kind": HOSTILE, "agent": HOSTILE, "hits": [HOSTILE], "kept": [HOSTILE]}
     others = every_stage(tmp_path, text=HOSTILE, reason=HOSTILE, tag=f"eval/{HOSTILE}/em")
+    others["failed"] = tmp_path / "store" / "failed-1"
+    others["failed"].mkdir()
+    (others["failed"] / "failed.txt").write_text(HOSTILE + LONG)
     folder = experiment(tmp_path, others | {"eval": arm(tmp_path, "eval", [row])}, question=HOSTILE)
     passages = tmp_path / "store" / "eval-1" / "data" / "passages-toy-dev.jsonl"
     passages.write_text(json.dumps({"id": HOSTILE, "title": HOSTILE, "text": HOSTILE + LONG}) + "\n")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DataError
-from evaluation import view
 from evaluation.view_list import listed
 from evaluation.view_page import write_episode
 from evaluation.view_run import read_answers, read_run
@@ -122,6 +120,16 @@ def test_a_run_half_done_says_what_is_missing(tmp_path: Path) -> None:
     assert shown.counts()["eval_sft"][1] == "4"
 
 
+def test_a_stage_that_failed_says_why(tmp_path: Path) -> None:
+    failed = tmp_path / "store" / "rl-1"
+    failed.mkdir(parents=True)
+    (failed / "failed.txt").write_text("dev.jsonl:3: <not> JSON\n")
+    shown = page(experiment(tmp_path, {"rl": failed, "eval_rl": tmp_path / "store" / "eval_rl-1"}))
+    assert "Not finished: rl (failed: dev.jsonl:3: &lt;not&gt; JSON), eval_rl." in shown.html
+    states = {row[0]: row[1] for row in shown.tables["Stages"]}
+    assert states == {"stage": "state", "rl": "failed: dev.jsonl:3: <not> JSON", "eval_rl": "not begun"}
+
+
 def test_a_run_that_has_made_nothing_yet_has_a_page_of_dashes(tmp_path: Path) -> None:
     shown = page(experiment(tmp_path, {"sft": tmp_path / "store" / "sft-1"}))
     for dash in ("No evaluation is finished", "No stage has drawn a curve", "No stage ranked steps", "None were kept"):
@@ -189,16 +197,6 @@ def test_the_same_seed_of_two_experiments_is_compared_and_not_two_seeds(tmp_path
     assert "base/seed0:eval against new/seed0:eval" in page(*folders).html
 
 
-def test_two_evaluations_of_one_run_are_compared(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    view.main([f"{folder}:eval_rl", f"{folder}:eval_sft", "--no-browser", "--out", str(tmp_path / "two.html")])
-    shown = Page((tmp_path / "two.html").read_text())
-    assert "eval_rl against eval_sft" in shown.html
-    assert set(shown.counts()) == {"arm", "eval_rl", "eval_sft"}
-    assert "Trees" not in shown.ids
-
-
 def test_arms_that_do_equally_well_are_said_to(tmp_path: Path) -> None:
     stages = {name: arm(tmp_path, name, BEFORE) for name in ("eval_a", "eval_b")}
     assert "No two arms answered the same question differently well." in page(experiment(tmp_path, stages)).html
@@ -210,22 +208,6 @@ def test_the_report_writes_it_too(tmp_path: Path) -> None:
     assert "[report.html](report.html)" in (tmp_path / "exp" / "seed0" / "report.md").read_text()
 
 
-def test_the_command_writes_a_runs_own_page_and_the_comparison_of_several(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(view.webbrowser, "open", opened.append)
-    view.main([str(folder)])
-    assert opened == [(folder / "report.html").as_uri()]
-    other = experiment(tmp_path, {"eval": arm(tmp_path, "eval_x", AFTER)}, name="other")
-    view.main([f"{folder}:eval_rl", str(other.parent), "--no-browser"])
-    assert len(opened) == 1
-    assert capsys.readouterr().out.split() == [str(folder / "report.html"), str(tmp_path / "comparison.html")]
-    assert set(Page((tmp_path / "comparison.html").read_text()).counts()) == {
-        "arm", "exp/seed0:eval_rl", "other/seed0:eval",
-    }  # fmt: skip
-
-
 def test_one_question_has_a_page_of_its_own_and_is_not_scored_where_no_answer_is_known(tmp_path: Path) -> None:
     row = judged(0, 1, True, None) | {"answers": [], "em": None, "f1": None}
     found = {"d0": {"title": "Zero", "text": "What d0 says."}}
@@ -234,19 +216,6 @@ def test_one_question_has_a_page_of_its_own_and_is_not_scored_where_no_answer_is
     for part in ("Question 0?", "eval_rl", "true ✓", "true –", "unscored –", "EM –, F1 –"):
         assert part in shown.html
     assert "What d0 says." in shown.text["p0"]
-
-
-def test_what_cannot_be_found_ends_in_one_line(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "empty" / "seed0").mkdir(parents=True)
-    for name, message in (
-        (str(tmp_path / "nothing"), "no run at"),
-        (str(tmp_path / "empty"), "names no stages"),
-        (f"{folder}:eval_dpo", "no seed has finished eval_dpo"),
-    ):
-        with pytest.raises(SystemExit, match=message):
-            view.main([name, "--no-browser"])
-    with pytest.raises(DataError, match="no run to show"):
-        view.write_page(tmp_path / "x.html", [])
 
 
 def test_an_older_run_is_known_by_its_results(tmp_path: Path) -> None:
