@@ -23,7 +23,7 @@ _FORM = """const form = document.getElementById('filters');
         const filter = () => form.dispatchEvent(new Event('input'));"""
 # By picture: what is done on the page before it is taken. The last arm is the policy at the end of the run.
 _SCENES = {
-    "overview": "scrollTo(0, 0); filter()",
+    "overview": "scrollTo(0, 0)",
     "episode": """
         form.arm.selectedIndex = form.arm.options.length - 1; form.outcome.value = 'wrong'; filter();
         const question = document.querySelector('#list > :not([hidden])');
