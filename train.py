@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
+from evaluation.failure_page import page_on_failure
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
@@ -20,10 +20,7 @@ from pipeline.stages import announce, record, run_stage
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Load, plan, run, report.
-
-    Returns 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end.
-    """
+    """Load, plan, run, report; 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end."""
     options = parse(arguments)
     quiet_without_terminal()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -42,14 +39,14 @@ def main(arguments: Sequence[str]) -> int:
                 print(plan.table())
                 return 0
             if needs_launch(plan.experiment) and not plan.done:
-                code = launch(Path(__file__), arguments, plan.experiment.devices)
-                if code:
-                    write_view(plan)
-                return code
+                return launch(Path(__file__), arguments, plan.experiment.devices)
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
-            run_stages(plan, leaks, ranks)
+            with page_on_failure(plan.folder, ranks.world_size):
+                for stage in plan.chosen:
+                    run_stage(stage, plan, ranks)
+                    ranks.broadcast_from_rank0(leaks.check)
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except UserError as error:
         if ranks.reports_error():
@@ -66,27 +63,6 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return 1
     return 0
-
-
-def run_stages(plan: Plan, leaks: Leaks, ranks: Ranks) -> None:
-    """Bring the chosen stages to completion; where one fails, write the page of what there is."""
-    try:
-        for stage in plan.chosen:
-            run_stage(stage, plan, ranks)
-            ranks.broadcast_from_rank0(leaks.check)
-    except Exception:
-        if ranks.world_size == 1:  # of several, the process that launched them does
-            write_view(plan)
-        raise
-
-
-def write_view(plan: Plan) -> None:
-    """Write the page of a run that has failed, if that can be had: the error itself is what counts."""
-    from evaluation.view_page import write_page
-    from evaluation.view_run import read_run
-
-    with suppress(Exception):
-        write_page(plan.folder / "report.html", [read_run(plan.folder)])
 
 
 def write_report(plan: Plan, question: str) -> None:

@@ -67,7 +67,7 @@ def test_differences_are_listed_where_a_side_was_left_out_too(browser: Any, tmp_
     """Of three arms, where the first is wrong on every other question, the page has no room for the right answers."""
     rows = {name: [judged(n, float(n % 2 or name != "a"), True, True) for n in range(300)] for name in ("a", "b", "c")}
     folder = experiment(tmp_path, {name: arm(tmp_path, name, each) for name, each in rows.items()})
-    (tmp_path / "small.html").write_text(render_page([read_run(folder)], limit=420_000))
+    (tmp_path / "small.html").write_text(render_page([read_run(folder)], limit=450_000))
     for page in opened(browser, tmp_path / "small.html"):
         page.locator("#filters [name=arm]").select_option(label="a")
         page.locator("#filters [name=against]").select_option(label="c")
