@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
+from evaluation.failure_page import page_on_failure
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
@@ -19,10 +20,7 @@ from pipeline.stages import announce, record, run_stage
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Load, plan, run, report.
-
-    Returns 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end.
-    """
+    """Load, plan, run, report; 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end."""
     options = parse(arguments)
     quiet_without_terminal()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
-            for stage in plan.chosen:
-                run_stage(stage, plan, ranks)
-                ranks.broadcast_from_rank0(leaks.check)
+            with page_on_failure(plan.folder, ranks.world_size):
+                for stage in plan.chosen:
+                    run_stage(stage, plan, ranks)
+                    ranks.broadcast_from_rank0(leaks.check)
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except UserError as error:
         if ranks.reports_error():

@@ -14,11 +14,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")  # Okabe & Ito 2008
+# Okabe & Ito 2008, orange and sky blue darker: each at least 3:1 on white and on a dark page.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A67C00", "#2A93A5", "#000000", "#7B61C9")
+# As many as have no factor in common, so that two lines of one colour differ in marker and dash.
+MARKERS = "osD^vPX"
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 2, 1, 2, 1, 2)))
 GREY = "#777777"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "figures",  # names of elements do not change from run to run
+    "text.parse_math": False,  # a name with two dollars is a name
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.axisbelow": True,
@@ -64,6 +69,15 @@ class Line:
         """The mean over the seeds that have a value, NaN where none has."""
         columns = [[v for v in column if not math.isnan(v)] for column in zip(*self.by_seed, strict=True)]
         return [math.fsum(column) / len(column) if column else math.nan for column in columns]
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, marker and dash of a line, by its place among all: neighbours are told apart without colour too."""
+    return {
+        "color": COLORS[place % len(COLORS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "ls": DASHES[place % len(DASHES)],
+    }
 
 
 def svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
@@ -159,7 +173,7 @@ def lines(
                 panel.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
                 panel.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
             for label, line in rows.items():
-                _line(panel, label, line, COLORS[labels.index(label) % len(COLORS)])
+                _line(panel, label, line, **look(labels.index(label)))
             places = sorted({place for line in rows.values() for place in line.x})
             if logarithmic:
                 panel.set_xscale("log")
@@ -172,7 +186,7 @@ def lines(
     return svg(draw, title, width=0.6 + _width(panels), height=height)
 
 
-def _line(panel: Axes, label: str, line: Line, color: str) -> None:
+def _line(panel: Axes, label: str, line: Line, *, color: str, marker: str, ls: Any) -> None:
     if line.reference:
         panel.plot(line.x, line.mean, color=GREY, lw=1, ls="--", label=label)
         return
@@ -181,9 +195,11 @@ def _line(panel: Axes, label: str, line: Line, color: str) -> None:
             panel.plot(line.x, values, color=color, lw=0.7, alpha=0.3, marker=".", ms=4)
     mean = np.array(line.mean)
     known = ~np.isnan(mean)
-    panel.plot(np.array(line.x)[known], mean[known], color=color, lw=1.6, label=label)
+    # The line's own markers are for the legend: on the panel their areas may have a meaning.
+    own = {"marker": marker, "ms": 4.5, "markevery": []}
+    panel.plot(np.array(line.x)[known], mean[known], color=color, lw=1.6, ls=ls, label=label, **own)
     sizes = 20 if line.sizes is None else 4 + 60 * np.array(line.sizes)[known] / max(line.sizes)
-    panel.scatter(np.array(line.x)[known], mean[known], s=sizes, color=color, zorder=3)
+    panel.scatter(np.array(line.x)[known], mean[known], s=sizes, color=color, marker=marker, zorder=3)
 
 
 def _width(panels: Sized) -> float:

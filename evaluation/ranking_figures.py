@@ -21,6 +21,15 @@ def auc_by_kind(results: Row) -> str | None:
 
     Intervals are over seeds where there are several, else over questions.
     """
+    panels = auc_panels(results)
+    if not panels:
+        return None
+    least = min(dot.value for rows in panels.values() for dot in rows.values())
+    return dots(panels, "AUC by kind of step", axis="AUC", chance=0.5, limits=(min(0.4, least - 0.05), 1.01))
+
+
+def auc_panels(results: Row) -> dict[str, dict[str, Dot]]:
+    """The dots of `auc_by_kind`, by kind and score."""
     rankings: Sequence[Row] = results["rankings"]
     several = len(rankings) > 1
     panels: dict[str, dict[str, Dot]] = {}
@@ -31,10 +40,7 @@ def auc_by_kind(results: Row) -> str | None:
                     beside = {other: group["scorers"][other]["auc"] for other in (LOGP, POSITION)} if several else {}
                     label = arm_label(ranking, name) if several else name
                     panels.setdefault(title(group["group"]), {})[label] = _dot(figures, beside)
-    if not panels:
-        return None
-    least = min(dot.value for rows in panels.values() for dot in rows.values())
-    return dots(panels, "AUC by kind of step", axis="AUC", chance=0.5, limits=(min(0.4, least - 0.05), 1.01))
+    return panels
 
 
 def reliability(results: Row) -> str | None:
@@ -43,6 +49,15 @@ def reliability(results: Row) -> str | None:
     Kinds without true or without untrue steps are left out. Steps of all seeds are put together; the legend has the
     mean of the seeds' expected calibration errors.
     """
+    panels = reliability_panels(results)
+    if not panels:
+        return None
+    x = "predicted share of true steps"
+    return lines(panels, "Reliability of scores by kind of step", x=x, y="observed share", shares=True)
+
+
+def reliability_panels(results: Row) -> dict[str, dict[str, Line]]:
+    """The lines of `reliability`, by kind and reward model."""
     panels: dict[str, dict[str, Line]] = {}
     for ranking in results["rankings"]:
         for scorer, runs in ranking["calibration"].items():
@@ -51,10 +66,7 @@ def reliability(results: Row) -> str | None:
                 bins = [group["bins"] for groups in runs for group in groups if group["group"] == kind]
                 label = f"{arm_label(ranking, scorer)} (error {np.mean(pooled):.3f})"
                 panels.setdefault(title(kind), {})[label] = _curve(bins)
-    if not panels:
-        return None
-    x = "predicted share of true steps"
-    return lines(panels, "Reliability of scores by kind of step", x=x, y="observed share", shares=True)
+    return panels
 
 
 def learning_curves(results: Row) -> str | None:

@@ -70,6 +70,12 @@ def sweep(results: Row) -> str | None:
 
 def by_hops(results: Row) -> str | None:
     """Exact match, searches, premature and late answers by the number of hops, a line for each arm, with its seeds."""
+    panels, titles = hops_panels(results)
+    return lines(panels, "Results by hops", x="hops", y=titles, same_scale=False) if panels else None
+
+
+def hops_panels(results: Row) -> tuple[dict[str, dict[str, Line]], dict[str, str]]:
+    """The lines of `by_hops` by panel and arm, and the axis of each panel."""
     rows = [{**row, "hops": int(row["hops"])} for row in results["stopping"]]
     panels: dict[str, dict[str, Line]] = {}
     titles: dict[str, str] = {}
@@ -82,7 +88,7 @@ def by_hops(results: Row) -> str | None:
                 panels.setdefault(title, {})[arm] = _line(measure, numbers)
                 if measure == "searches":
                     panels[title][NEEDED] = Line([*numbers], [[*numbers]], reference=True)
-    return lines(panels, "Results by hops", x="hops", y=titles, same_scale=False) if panels else None
+    return panels, titles
 
 
 def _by_arm(rows: Iterable[Row], *keys: str) -> dict[tuple[str, str], dict[Any, Any]]:

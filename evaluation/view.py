@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import webbrowser
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,12 +38,18 @@ def find_runs(name: str) -> list[Run]:
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
-    """Each run once, with all of its evaluations that were asked for."""
+    """Each run once, with all of its evaluations that were asked for.
+
+    Runs of the same name lie in different output folders: theirs come before it.
+    """
     by_folder: dict[Path, Run] = {}
     for run in runs:
         before = by_folder.get(run.folder)
         by_folder[run.folder] = run if before is None else replace(before, results=before.results | run.results)
-    return list(by_folder.values())
+    names = Counter(run.name for run in by_folder.values())
+    return [
+        run if names[run.name] == 1 else replace(run, name=f"{run.output}/{run.name}") for run in by_folder.values()
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape, unescape
 
 from matplotlib.figure import Figure
 
-from evaluation.plots import COLORS, svg
+from evaluation.figures import FIGURES
+from evaluation.plots import look, svg
+from evaluation.ranking_figures import auc_panels, reliability_panels
+from evaluation.result_figures import hops_panels
+from evaluation.view_text import Row
+from evaluation.view_values import Curves, dot_values, line_values
 
 _COLUMNS = 3
-_MARKERS = "osD^vPX*"  # tell stages apart without colour
 _MARKED = 20  # points of a line that have a marker
+_SMALLEST = 0.8  # of its size, at which its text of 9 points is still read
 
-Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]  # by tag and stage: points (update, value)
+
+def result_figures(results: Row) -> dict[str, Row]:
+    """Those figures of the results pages that these results have, `drawn` and with their `values`, by name.
+
+    The values of `arms` are the table of results.
+    """
+    values = {
+        "arms": None,
+        "hops": line_values(hops_panels(results)[0], ("figure", "arm", "hops", "value")),
+        "auc": dot_values(auc_panels(results), ("kind of step", "score", "AUC")),
+        "reliability": line_values(reliability_panels(results), ("kind of step", "score", "predicted", "true")),
+    }
+    drawn = {name: text for name in values if (text := FIGURES[name](results)) is not None}
+    return {name: {"drawn": inline(text, name), "values": values[name]} for name, text in drawn.items()}
 
 
-def curves_figure(curves: Curves) -> str:
-    """A small chart for each tag: its value by update, a line for each stage."""
+def curves_figure(curves: Curves, name: str) -> str:
+    """A small chart for each tag: its value by update, a line for each stage. `name` as for `inline`."""
     stages = list(dict.fromkeys(stage for series in curves.values() for stage in series))
     rows = math.ceil(len(curves) / _COLUMNS)
 
@@ -29,22 +46,22 @@ def curves_figure(curves: Curves) -> str:
         for panel, (tag, series) in zip(panels, curves.items(), strict=False):
             panel.set_title(tag)
             for stage, points in series.items():
-                place, every = stages.index(stage), max(1, len(points) // _MARKED)
-                look = {"color": COLORS[place % len(COLORS)], "marker": _MARKERS[place % len(_MARKERS)]}
+                every = max(1, len(points) // _MARKED)
                 x, y = zip(*points, strict=True)
-                (found[stage],) = panel.plot(x, y, lw=1.4, ms=4, markevery=every, **look)
+                (found[stage],) = panel.plot(x, y, lw=1.4, ms=4, markevery=every, **look(stages.index(stage)))
         for panel in panels[len(curves) :]:
             panel.set_axis_off()
         figure.legend([found[stage] for stage in stages], stages, loc="outside lower center", ncols=4)
 
-    return inline(svg(draw, f"By update: {', '.join(curves)}", width=9.5, height=2.2 * rows + 0.5))
+    return inline(svg(draw, f"By update: {', '.join(curves)}", width=9.5, height=2.2 * rows + 0.5), name)
 
 
-def inline(drawn: str) -> str:
+def inline(drawn: str, name: str) -> str:
     """A figure of `evaluation.plots` for the inside of a page.
 
-    Black becomes the page's text colour, white its paper, and the grid its lines; names of elements that nothing refers
-    to go, since a page has several figures; its title is told to screen readers.
+    Black becomes the page's text colour, white its paper, and the grid its lines. Names of elements that nothing refers
+    to go, the others begin with the figure's `name`, which no other on the page has. Its title is told to screen
+    readers. It gets no smaller than its text can be read: what is around it scrolls.
     """
     title = re.search(r"<dc:title>(.*?)</dc:title>", drawn, re.DOTALL)
     text = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
@@ -52,10 +69,12 @@ def inline(drawn: str) -> str:
     for colour, own in (("#000000", "currentColor"), ("#ffffff", "none"), ("#e5e5e5", "var(--line)")):
         text = re.sub(rf"(fill|stroke): {colour}\b", rf"\1: {own}", text, flags=re.IGNORECASE)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
     opening, _, rest = text.partition(">")
     width = re.search(r'width="([\d.]+)pt"', opening)
     opening = re.sub(r' (?:width|height)="[^"]*"', "", opening)
-    shown = f' style="max-width:{float(width[1]) * 4 / 3:.0f}px"' if width else ""
-    named = escape(title[1] if title else "figure", quote=True)
+    pixels = float(width[1]) * 4 / 3 if width else 0.0
+    shown = f' style="max-width:{pixels:.0f}px;min-width:{pixels * _SMALLEST:.0f}px"' if width else ""
+    named = escape(unescape(title[1]) if title else "figure", quote=True)
     return f'{opening} role="img" aria-label="{named}"{shown}>{rest}'

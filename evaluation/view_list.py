@@ -106,14 +106,16 @@ def listed(answers: Sequence[Answers]) -> EpisodeList:
 def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked, Listed, Listed]]:
     """The questions that two arms answered differently well, the largest difference of EM, then F1, first.
 
-    Positive differences, where the second arm is better, come before negative ones of the same size.
+    What was not scored differs from nothing. Positive differences, where the second arm is better, come before negative
+    ones of the same size.
     """
     pairs = []
     for question in page.questions:
         by_arm = {page.answers[episode.of].arm: episode for episode in question.episodes}
-        if first in by_arm and second in by_arm:
-            one, other = by_arm[first], by_arm[second]
-            changed = tuple((other.row[m] or 0) - (one.row[m] or 0) for m in ("em", "f1"))
+        sides = [by_arm[arm] for arm in (first, second) if arm in by_arm and by_arm[arm].row["em"] is not None]
+        if len(sides) == 2:
+            one, other = sides
+            changed = tuple(other.row[measure] - one.row[measure] for measure in ("em", "f1"))
             if any(changed):
                 pairs.append((tuple(-abs(value) for value in changed), -changed[0], question, one, other))
     pairs.sort(key=lambda pair: (*pair[:2], pair[2].number))
@@ -123,12 +125,11 @@ def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked,
 def worths(page: EpisodeList, question: Asked) -> str:
     """How well each arm answered a question, also where the page has no room for its episode: `arm:worth` by spaces.
 
-    The worth is EM, and where that is the same, F1; an arm is its place among `page.arms`.
+    The worth is EM, and where that is the same, F1, or `failed`; an arm is its place among `page.arms`.
     """
     arms = {arm: place for place, arm in enumerate(page.arms)}
-    scored = [episode for episode in question.episodes if outcome(episode.row) != "unscored"]
-    worth = {arms[page.answers[one.of].arm]: (one.row["em"] or 0) + (one.row["f1"] or 0) / 1000 for one in scored}
-    return " ".join(f"{arm}:{value:.4g}" for arm, value in worth.items())
+    told = ((arms[page.answers[one.of].arm], one.row) for one in question.episodes)
+    return " ".join(f"{arm}:{_worth(row)}" for arm, row in told if outcome(row) != "unscored")
 
 
 def attributes(episode: Listed) -> Row:
@@ -140,6 +141,10 @@ def attributes(episode: Listed) -> Row:
         "searching": searching(episode.row),
         "status": printable(episode.row["status"], 40),
     }
+
+
+def _worth(row: Row) -> str:
+    return "failed" if row["em"] is None else f"{row['em'] + row['f1'] / 1000:.4g}"
 
 
 def _went_wrong(episode: Listed) -> bool:

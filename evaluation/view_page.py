@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from evaluation.view_pair import compared_arms
 from evaluation.view_parts import page_parts
 from evaluation.view_room import fill
 from evaluation.view_run import Run, read_answers
+from evaluation.view_share import share
 from evaluation.view_steps import Shelf, shown_episode, shown_question
 from evaluation.view_text import Row, printable
 
 LIMIT = 5_000_000  # bytes of a page
 _PASSAGES = 800_000  # of them, for passages
 _RESERVE = 100_000  # of them, for what grows with the episodes and is small
-_FILLINGS = 2
+_LISTS = 0.28  # of a page, for lists that grow with the stages, at least; more where evaluations leave it
+_SHARES = {"verdicts": 0.15, "tree": 0.33, "iteration": 0.5, "changes": 1.0}  # by kind, of what those before leave
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -51,14 +54,27 @@ def render_page(runs: Sequence[Run], *, limit: int = LIMIT, ranked: Sequence[Row
     page, shelf = listed(answers), Shelf(_PASSAGES)
     pair = compared_arms(runs, page)
     compared = [side for _, *sides in pair["shown"] for side in sides] if pair else []
-    fixed = page_assets() | page_parts(runs, shelf, ranked) | {"pair": pair}
-    macro: Any = environment.get_template("macros.html").module
-    text = template.render(fixed | _episodes(page, shelf))
-    for _ in range(_FILLINGS):  # what an episode adds to the page is estimated at first
-        room = limit - len(text.encode()) - _RESERVE
-        fill(page, shelf, room, lambda one, shown: str(_article(macro, page, one, shown)), first=compared)
-        text = template.render(fixed | _episodes(page, shelf))
-    return text
+    parts = page_parts(runs, ranked)
+    fixed = page_assets() | parts | {"pair": pair}
+    lists = [*parts["trees"], *parts["iterations"], *chain.from_iterable(parts["minds"])]
+    macros: Any = environment.get_template("macros.html").module
+
+    def rendered() -> str:
+        return template.render(fixed | _episodes(page, shelf))
+
+    def fill_but(spared: float) -> float:
+        """Fill the page with episodes; returns the bytes that are left."""
+        room = limit - len(rendered().encode()) - _RESERVE - spared
+        fill(page, shelf, int(room), lambda one, shown: str(_article(macros, page, one, shown)), first=compared)
+        return limit - len(rendered().encode()) - _RESERVE
+
+    # Episodes of evaluations, and their passages, come first; once the lists are there, they have what those left.
+    left = fill_but(_LISTS * limit if any(each.items for each in lists) else 0)
+    for kind, part in _SHARES.items():
+        of_kind = [each for each in lists if each.kind == kind]
+        left -= share(of_kind, shelf, int(part * left), lambda kind, shown: str(getattr(macros, kind)(shown)))
+    fill_but(0)
+    return rendered()
 
 
 def write_episode(path: Path, title: str, row: Row, found: Mapping[str, Row]) -> None:

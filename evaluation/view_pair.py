@@ -23,8 +23,8 @@ def compared_arms(runs: Sequence[Run], page: EpisodeList) -> Row | None:
     for first, second in _pairs(runs, page):
         differing = differences(page, first, second)
         if differing:
-            better = sum((two.row["em"] or 0) > (one.row["em"] or 0) for _, one, two in differing)
-            worse = sum((two.row["em"] or 0) < (one.row["em"] or 0) for _, one, two in differing)
+            better = sum(two.row["em"] > one.row["em"] for _, one, two in differing)
+            worse = sum(two.row["em"] < one.row["em"] for _, one, two in differing)
             told = {"first": first, "second": second, "better": better, "worse": worse}
             return told | {"shown": differing[:_DIFFERENCES], "left_out": max(0, len(differing) - _DIFFERENCES)}
     return None

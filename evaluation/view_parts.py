@@ -8,21 +8,21 @@ from urllib.parse import quote
 
 from common.errors import DataError
 from evaluation.evidence import stopping_by_hops
-from evaluation.figures import FIGURES
 from evaluation.rankings import rankings
 from evaluation.results import by_dataset, shown_row
 from evaluation.stage_changes import changes
 from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
 from evaluation.view_curves import curves
-from evaluation.view_figures import curves_figure, inline
+from evaluation.view_figures import curves_figure, result_figures
 from evaluation.view_mistakes import MISTAKES
 from evaluation.view_run import Run
-from evaluation.view_steps import Shelf
-from evaluation.view_text import Row
+from evaluation.view_share import Listing
+from evaluation.view_text import Row, printable
 from evaluation.view_training import iterations, minds
 from evaluation.view_trees import search_trees
+from evaluation.view_values import curve_values
 
-_FIGURES = ("arms", "hops", "auc", "reliability")  # of those of the results pages
+_REASON = 300  # characters of why a stage failed
 _TENSORBOARD = "http://localhost:6006/"
 _TAGS = ("eval/", "rewards/", "search/", "adv/", "stop/", "loss", "kl", "entropy")
 
@@ -40,28 +40,28 @@ SECTIONS = {
 }
 
 
-def page_parts(runs: Sequence[Run], shelf: Shelf, ranked: Sequence[Row] | None) -> Row:
-    """All of a page but its list of episodes; step rankings that are not given are measured."""
+def page_parts(runs: Sequence[Run], ranked: Sequence[Row] | None) -> Row:
+    """All of a page but its episodes, its lists without markup; step rankings that are not given are measured."""
     ranked = _rankings(runs) if ranked is None else ranked
     shown, measured = [_run(run) for run in runs], _drawn(runs, ranked)
-    training = [list(part(run, shelf)) for part in (iterations, minds) for run in runs]
-    half = len(runs)
     drawn = [(run.name, panels) for run in runs if (panels := curves(run))]
-    trees = [pair for run in runs for pair in _trees(run)]
     title = ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison"
     return {
         "title": title,
         "runs": shown,
         "sections": list(SECTIONS.items()),
         "results": _results(runs),
-        "figures": {name: inline(text) for name in _FIGURES if (text := FIGURES[name](measured))},
+        "figures": result_figures(measured),
         "legend": LEGEND,
-        "curves": [(name, curves_figure(panels)) for name, panels in drawn],
-        "logdir": runs[0].folder.parents[1].name,
+        "curves": [
+            (name, {"drawn": curves_figure(panels, f"curves{number}"), "values": curve_values(panels)})
+            for number, (name, panels) in enumerate(drawn)
+        ],
+        "logdirs": list(dict.fromkeys(run.output for run in runs)),
         "tensorboard": list(_tensorboard_links(runs)),
-        "trees": trees,
-        "iterations": [part for parts in training[:half] for part in parts],
-        "minds": [part for parts in training[half:] for part in parts],
+        "trees": [part for run in runs for part in _trees(run)],
+        "iterations": [part for run in runs for part in iterations(run)],
+        "minds": [part for run in runs for part in minds(run)],
         "mistakes": MISTAKES,
         "problems": list(dict.fromkeys(problem for run in runs for problem in run.problems)),
     }
@@ -72,14 +72,18 @@ def _run(run: Run) -> Row:
     stages = [
         [
             stage.name,
-            stage.state,
+            printable(stage.told, _REASON),
             stage.manifest.get("kind", MISSING),
             figure("seconds", stage.manifest.get("seconds")),
             ", ".join(_metrics(stage.manifest)) or MISSING,
         ]
         for stage in run.stages.values()
     ]
-    unfinished = [stage.name for stage in run.stages.values() if stage.state != "finished"]
+    unfinished = [
+        f"{stage.name} ({printable(stage.told, _REASON)})" if stage.error else stage.name
+        for stage in run.stages.values()
+        if stage.state != "finished"
+    ]
     told = {"name": run.name, "question": run.question, "changes": run.changes, "unfinished": unfinished}
     return told | {"change_header": header, "change_rows": rows, "stage_rows": stages}
 
@@ -130,7 +134,7 @@ def _drawn(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
     return {"rows": rows, "stopping": stopping, "rankings": ranked}
 
 
-def _trees(run: Run) -> list[tuple[str, list[Row]]]:
+def _trees(run: Run) -> list[Listing]:
     try:
         return list(search_trees(run))
     except (DataError, KeyError) as error:
@@ -144,6 +148,6 @@ def _unreadable(what: str, error: Exception) -> str:
 
 
 def _tensorboard_links(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    chosen = quote("|".join(run.name for run in runs))
+    chosen = quote("|".join("/".join(run.folder.parts[-2:]) for run in runs))
     for tag in _TAGS:
         yield tag, f"{_TENSORBOARD}?runFilter={chosen}&tagFilter={quote('^' + tag)}#timeseries"

@@ -12,17 +12,23 @@ from datamodules.records import read_rows
 from evaluation.results import predictions, read_evaluation, read_json, read_manifest
 from evaluation.view_text import Row
 
-State = Literal["finished", "not finished", "not begun"]
+State = Literal["finished", "failed", "not finished", "not begun"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a run, with its artifact folder."""
+    """A stage of a run, with its artifact folder; `error` is why it failed."""
 
     name: str
     folder: Path
     state: State
     manifest: Mapping[str, Any]
+    error: str = ""
+
+    @property
+    def told(self) -> str:
+        """Its state in words."""
+        return f"failed: {self.error}" if self.state == "failed" else self.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class Run:
     """An experiment of one seed.
 
     Attributes:
-        name: `<experiment>/seed<k>`.
+        name: `<experiment>/seed<k>`, behind its output folder where several runs on a page have the same.
         folder: where its pages are.
         question: what it is to find out.
         changes: what its file sets otherwise than its bases.
@@ -50,12 +56,18 @@ class Run:
     @property
     def experiment(self) -> str:
         """Its experiment's name."""
-        return self.folder.parent.name
+        return self.name.rpartition("/")[0]
 
     @property
     def seed(self) -> int:
         """Its seed."""
         return int(self.folder.name.removeprefix("seed"))
+
+    @property
+    def output(self) -> str:
+        """The folder that its experiment lies in, as one writes it where one is."""
+        folder, here = self.folder.parents[1], Path.cwd()
+        return (folder.relative_to(here) if folder.is_relative_to(here) else folder).as_posix()
 
     @property
     def artifacts(self) -> dict[str, Path]:
@@ -133,5 +145,8 @@ def _stage(name: str, folder: Path, problems: list[str]) -> Stage:
     except DataError as error:
         problems.append(str(error))
         manifest = {}
-    state: State = "finished" if manifest else "not finished" if folder.exists() else "not begun"
-    return Stage(name, folder, state, manifest)
+    if manifest:
+        return Stage(name, folder, "finished", manifest)
+    if (folder / "failed.txt").exists():
+        return Stage(name, folder, "failed", {}, (folder / "failed.txt").read_text(errors="replace").strip())
+    return Stage(name, folder, "not finished" if folder.exists() else "not begun", {})

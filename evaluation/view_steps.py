@@ -62,7 +62,7 @@ def shown_episode(row: Row, found: Mapping[str, Row], shelf: Shelf, **more: Any)
         "scores": f"EM {figure('em', row.get('em'))}, F1 {figure('f1', row.get('f1'))}",
         "error": printable(row.get("error") or "", 300),
         "rewards": [number(name, value) for name, value in (row.get("outcome") or {}).items()],
-        "steps": list(_steps(row["steps"], gold, found, shelf)),
+        "steps": list(_steps(row, gold, found, shelf)),
     } | more
 
 
@@ -79,8 +79,12 @@ def shown_question(row: Row) -> Row:
     }
 
 
-def _steps(steps: Sequence[Row], gold: set[str], found: Mapping[str, Row], shelf: Shelf) -> list[Row]:
+def _steps(row: Row, gold: set[str], found: Mapping[str, Row], shelf: Shelf) -> list[Row]:
     shown: list[Row] = []
+    steps: Sequence[Row] = row["steps"]
+    trained = "outcome" in row  # an episode of an evaluation has neither rewards nor advantages
+    rewards = list(dict.fromkeys(name for step in steps for name in step.get("rewards") or ()))
+    rewards = rewards or (["reward"] if trained else [])
     selects, evidence = any("kept" in step for step in steps), list[str]()
     for place, step in enumerate(steps, 1):
         hits = [_passage(id_, step.get("kept"), gold, found, shelf) for id_ in step["hits"]]
@@ -89,7 +93,7 @@ def _steps(steps: Sequence[Row], gold: set[str], found: Mapping[str, Row], shelf
                 "number": place,
                 "kind": printable(step["kind"], 40),
                 "agent": printable(step.get("agent", ""), 40),
-                "chips": _chips(step),
+                "chips": _chips(step, rewards, trained),
                 "said": printable(step.get("said") or step["text"]),
                 "hits": hits,
                 "gold_hits": sum(id_ in gold for id_ in step["hits"]),
@@ -100,15 +104,14 @@ def _steps(steps: Sequence[Row], gold: set[str], found: Mapping[str, Row], shelf
     return shown
 
 
-def _chips(step: Row) -> list[Chip]:
+def _chips(step: Row, rewards: Sequence[str], trained: bool) -> list[Chip]:
+    given = step.get("rewards") or {}
     chips = [verdict("format", step["valid"]), verdict("true", step.get("truth"))]
     chips += [Chip("needless search", "bad")] if step.get("needless") else []
     chips += [Chip("unfounded", "bad")] if step.get("unfounded") else []
-    chips += [number(name, value, signed=True) for name, value in (step.get("rewards") or {}).items()]
-    chips += [number("advantage", step["advantage"], scale=2, signed=True)] if "advantage" in step else []
-    if step.get("logp") is not None:
-        chips.append(number("log-prob", step["logp"], scale=2))
-    return chips
+    chips += [number(name, given.get(name), signed=True) for name in rewards]
+    chips += [number("advantage", step.get("advantage"), scale=2, signed=True)] if trained else []
+    return [*chips, number("log-prob", step.get("logp"), scale=2)]
 
 
 def _passage(id_: str, kept: Sequence[str] | None, gold: set[str], found: Mapping[str, Row], shelf: Shelf) -> Passage:

@@ -24,7 +24,7 @@ def printable(text: object, longest: int = LONGEST) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A figure or verdict of a step: `tone` is good, bad or none, `strength` (0 to 1) how much of its colour."""
+    """A figure or verdict of a step: `tone` is good, bad, much or none, `strength` (0 to 1) how much of its colour."""
 
     text: str
     tone: str = ""
@@ -39,8 +39,9 @@ def verdict(name: str, value: bool | None) -> Chip:
 
 
 def number(name: str, value: float | None, *, scale: float = 1.0, signed: bool = False) -> Chip:
-    """A figure whose colour is strongest at `scale` and beyond."""
+    """A figure whose colour is strongest at `scale` and beyond: good and bad are for those with a sign alone."""
     if value is None or not math.isfinite(value):
         return Chip(f"{name} {MISSING}")
-    tone = "good" if value > 0 else "bad" if value < 0 else ""
+    tone = ("good" if value > 0 else "bad") if signed else "much"
+    tone = tone if value else ""
     return Chip(f"{name} {value:{'+' if signed else ''}.2f}", tone, round(min(1.0, abs(value) / scale), 2))

@@ -9,40 +9,22 @@ from common.errors import DataError
 from evaluation.kept_episodes import kept
 from evaluation.view_mistakes import outcome
 from evaluation.view_run import Run
+from evaluation.view_share import Listing, spread
 from evaluation.view_steps import Shelf, shown_episode, shown_question
 from evaluation.view_text import Row
 from evaluation.view_trees import rollout_trees
 
-_ITERATIONS, _QUESTIONS = 12, 8  # of a stage that a page shows
 
-
-def iterations(run: Run, shelf: Shelf) -> Iterator[Row]:
-    """For each stage that kept some: the episodes of its iterations, spread evenly over them, with rewards.
-
-    Episodes that share turns come as trees too.
-    """
+def iterations(run: Run) -> Iterator[Listing]:
+    """For each stage that kept some: its iterations with their episodes and rewards, those spread over all first."""
     for stage, points in _kept(run, "iterations"):
-        chosen = _spread(points, _ITERATIONS)
-        shown = [
-            {
-                "iteration": point["iteration"],
-                "update": point["update"],
-                "trees": rollout_trees(point["episodes"]),
-                "episodes": [
-                    (row["shown_as"], shown_question(row), shown_episode(row, point["passages"], shelf))
-                    for row in point["episodes"]
-                ],
-            }
-            for point in chosen
-        ]
-        yield {"stage": stage, "iterations": shown, "left_out": len(points) - len(chosen)}
+        yield Listing("iteration", {"stage": stage}, points, _iteration, spread(len(points)))
 
 
-def minds(run: Run, shelf: Shelf) -> Iterator[Row]:
+def minds(run: Run) -> Iterator[tuple[Listing, Listing]]:
     """For each curve that kept its episodes: whether each question was answered rightly at each point.
 
-    `questions` have their episodes too: those whose verdict changed most often. An episode whose steps are those
-    of the point before is not repeated.
+    The second list has the episodes of the questions whose verdict changed. Those that changed most often come first.
     """
     for stage, points in _kept(run, "validation"):
         for where in dict.fromkeys((point["dataset"], point["split"]) for point in points):
@@ -51,19 +33,11 @@ def minds(run: Run, shelf: Shelf) -> Iterator[Row]:
             for point in curve[1:]:
                 for row in point["episodes"]:
                     by_question.setdefault(row["id"], []).append(row)
-            whole = {id_: rows for id_, rows in by_question.items() if len(rows) == len(curve)}
-            order = sorted(whole, key=lambda id_: -_changes(whole[id_]))
-            yield {
-                "stage": stage,
-                "dataset": "/".join(where),
-                "updates": [point["update"] for point in curve],
-                "grid": [(shown_question(whole[id_][0]), [outcome(row) for row in whole[id_]]) for id_ in order],
-                "questions": [
-                    {"shown": shown_question(whole[id_][0]), "points": list(_points(whole[id_], curve, shelf))}
-                    for id_ in order[:_QUESTIONS]
-                    if _changes(whole[id_])
-                ],
-            }
+            whole = [rows for rows in by_question.values() if len(rows) == len(curve)]
+            whole.sort(key=lambda rows: -_changes(rows))
+            told = {"stage": stage, "dataset": "/".join(where), "updates": [point["update"] for point in curve]}
+            changed = [list(zip(curve, rows, strict=True)) for rows in whole if _changes(rows)]
+            yield Listing("verdicts", told, whole, _verdicts), Listing("changes", told, changed, _points)
 
 
 def _kept(run: Run, what: str) -> Iterator[tuple[str, list[Row]]]:
@@ -78,13 +52,33 @@ def _kept(run: Run, what: str) -> Iterator[tuple[str, list[Row]]]:
             yield stage.name, sorted(points, key=lambda point: point["update"])
 
 
-def _points(rows: Sequence[Row], curve: Sequence[Row], shelf: Shelf) -> Iterator[Row]:
+def _iteration(point: Row, shelf: Shelf) -> Row:
+    """The episodes of an iteration; those that share turns come as a tree too."""
+    return {
+        "iteration": point["iteration"],
+        "update": point["update"],
+        "trees": rollout_trees(point["episodes"]),
+        "episodes": [
+            (row["shown_as"], shown_question(row), shown_episode(row, point["passages"], shelf))
+            for row in point["episodes"]
+        ],
+    }
+
+
+def _verdicts(rows: Sequence[Row], _: Shelf) -> Row:
+    return {"question": shown_question(rows[0]), "outcomes": [outcome(row) for row in rows]}
+
+
+def _points(points: Sequence[tuple[Row, Row]], shelf: Shelf) -> Row:
+    """A question's episode at each point; one whose steps are those of the point before is not repeated."""
+    shown: list[Row] = []
     before: Row | None = None
-    for row, point in zip(rows, curve, strict=True):
+    for point, row in points:
         same = before is not None and _written(before) == _written(row)
-        shown = None if same else shown_episode(row, point["passages"], shelf)
-        yield {"update": point["update"], "outcome": outcome(row), "shown": shown}
+        episode = None if same else shown_episode(row, point["passages"], shelf)
+        shown.append({"update": point["update"], "episode": episode})
         before = row
+    return {"question": shown_question(points[0][1]), "points": shown}
 
 
 def _written(row: Row) -> list[tuple[str, str]]:
@@ -94,10 +88,3 @@ def _written(row: Row) -> list[tuple[str, str]]:
 def _changes(rows: Sequence[Row]) -> int:
     ended = [outcome(row) for row in rows]
     return sum(a != b for a, b in pairwise(ended))
-
-
-def _spread(points: Sequence[Row], count: int) -> list[Row]:
-    """At most `count` of some points, evenly spread, the first and the last among them."""
-    if len(points) <= count:
-        return list(points)
-    return [points[round(place * (len(points) - 1) / (count - 1))] for place in range(count)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby, islice
+from heapq import heappop, heappush, nsmallest
+from itertools import count, groupby, islice
 from statistics import fmean
 
 from datamodules.records import PAIR, TREE, read_rows
 from evaluation.tables import MISSING
 from evaluation.view_run import Run
+from evaluation.view_share import Listing
 from evaluation.view_steps import shown_question
 from evaluation.view_text import Row, printable
 
@@ -19,7 +20,7 @@ _READ = 400  # trees among which the least decided are looked for
 Judged = Mapping[str, Sequence[tuple[str, str, str]]]  # by the uid of a turn: better or worse, than which, why
 
 
-def search_trees(run: Run) -> Iterator[tuple[str, list[Row]]]:
+def search_trees(run: Run) -> Iterator[Listing]:
     """The stages of a run that searched, each with the trees whose value is nearest to a half: least is decided there.
 
     A node has its step, `visits`, `value` (mean backed-up value, Q), `prior`, how its episode ended, the verdicts on
@@ -28,9 +29,13 @@ def search_trees(run: Run) -> Iterator[tuple[str, list[Row]]]:
     for stage, folder in run.artifacts.items():
         path = folder / "data" / "trees.jsonl"
         if path.exists():
-            rows = sorted(islice(read_rows(path, TREE), _READ), key=lambda row: abs(row["root"]["value"] - 0.5))
-            judged = _judged(run, folder.name, {row["question"]["id"] for row in rows[:TREES]})
-            yield stage, [_search_tree(row, judged) for row in rows[:TREES]]
+            first = islice(read_rows(path, TREE), _READ)
+            rows = nsmallest(TREES, first, key=lambda row: abs(row["root"]["value"] - 0.5))
+            judged = _judged(run, folder.name, {row["question"]["id"] for row in rows})
+            with path.open("rb") as file:
+                searched = sum(1 for _ in file)
+            told = {"stage": stage, "searched": searched, "read": min(searched, _READ)}
+            yield Listing("tree", told, [_search_tree(row, judged) for row in rows])
 
 
 def rollout_trees(rows: Sequence[Row]) -> list[Row]:
@@ -41,7 +46,7 @@ def rollout_trees(rows: Sequence[Row]) -> list[Row]:
         turns = [{step["uid"] for step in row["steps"] if "uid" in step} for row in episodes]
         if sum(map(len, turns)) > len(set().union(*turns)):
             root = _shared_node([(row, row["steps"]) for row in episodes], None)
-            trees.append({"question": shown_question(episodes[0]), "root": root, "cut": False})
+            trees.append({"question": shown_question(episodes[0]), "root": root, "cut": 0})
     return trees
 
 
@@ -49,41 +54,47 @@ def _search_tree(row: Row, judged: Judged) -> Row:
     question = row["question"]
     gold = question["gold"] or {"hops": None, "type": None, "steps": []}
     shown = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
-    growth = _Growth(judged)
-    root = growth.node(row["root"], chosen=True)
-    return {"question": shown_question(shown), "root": root, "cut": growth.cut}
+    path, kept, left_out = _grown(row["root"])
+    return {"question": shown_question(shown), "root": _node(row["root"], path, kept, judged), "cut": left_out}
 
 
-@dataclass(slots=True)
-class _Growth:
-    """Makes the nodes of a search tree, depth first, until there are `NODES`."""
+def _grown(root: Row) -> tuple[set[int], set[int], int]:
+    """The most visited path, the nodes that a page shows, both by identity, and the number of those that it leaves out.
 
-    judged: Judged
-    made: int = 0
-    cut: bool = False
-
-    def node(self, node: Row, *, chosen: bool) -> Row:
-        self.made += 1
-        turn = node["turn"] or {"action": {"kind": "question"}, "text": "", "uid": ""}
-        visited = [child for child in node["children"] if child["visits"]] if chosen else []
-        best = max(visited, key=lambda child: (child["visits"], child["value"]), default=None)
-        value = node["value"] if node["visits"] else None
-        children: list[Row] = []
+    The path comes first, then the most visited nodes.
+    """
+    path, node = {id(root)}, root
+    while visited := [child for child in node["children"] if child["visits"]]:
+        node = max(visited, key=lambda child: (child["visits"], child["value"]))
+        path.add(id(node))
+    kept, number = set[int](), count()
+    border = [(False, 0, next(number), root)]
+    while border and len(kept) < NODES:
+        *_, node = heappop(border)
+        kept.add(id(node))
         for child in node["children"]:
-            self.cut |= self.made >= NODES
-            if self.made < NODES:
-                children.append(self.node(child, chosen=child is best))
-        ended = "" if node["status"] is None else f"{node['status']}, value {_two(node['outcome'])}"
-        return {
-            "kind": printable(turn["action"]["kind"], 40),
-            "said": printable(turn["text"], 400),
-            "figures": f"N {node['visits']}, Q {_two(value)}, P {_two(node['prior'])}",
-            "value": value,
-            "ended": ", ".join(filter(None, [ended, "dead" if node["dead"] else ""])),
-            "judged": self.judged.get(turn["uid"], ()),
-            "chosen": chosen,
-            "children": children,
-        }
+            heappush(border, (id(child) not in path, -child["visits"], next(number), child))
+    return path, kept, sum(_size(node) for *_, node in border)
+
+
+def _size(node: Row) -> int:
+    return 1 + sum(map(_size, node["children"]))
+
+
+def _node(node: Row, path: set[int], kept: set[int], judged: Judged) -> Row:
+    turn = node["turn"] or {"action": {"kind": "question"}, "text": "", "uid": ""}
+    value = node["value"] if node["visits"] else None
+    ended = "" if node["status"] is None else f"{node['status']}, value {_two(node['outcome'])}"
+    return {
+        "kind": printable(turn["action"]["kind"], 40),
+        "said": printable(turn["text"], 400),
+        "figures": f"N {node['visits']}, Q {_two(value)}, P {_two(node['prior'])}",
+        "value": value,
+        "ended": ", ".join(filter(None, [ended, "dead" if node["dead"] else ""])),
+        "judged": judged.get(turn["uid"], ()),
+        "chosen": id(node) in path,
+        "children": [_node(child, path, kept, judged) for child in node["children"] if id(child) in kept],
+    }
 
 
 def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -> Row:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.errors import ConfigError, UserError
+from common.errors import ConfigError, DataError, UserError
 from evaluation.view import find_runs
 from evaluation.view_page import write_page
 
@@ -40,8 +40,12 @@ _SCENES = {
 
 
 def take(page: Path, folder: Path, chromium: str) -> list[Path]:
-    """Write `page_<name>.png` for every picture; returns their paths."""
-    from playwright.sync_api import sync_playwright
+    """Write `page_<name>.png` for every picture; returns their paths.
+
+    Raises:
+        DataError: the page lacks what a picture is of.
+    """
+    from playwright.sync_api import Error, sync_playwright
 
     paths: list[Path] = []
     with sync_playwright() as playwright:
@@ -50,7 +54,10 @@ def take(page: Path, folder: Path, chromium: str) -> list[Path]:
             shown = browser.new_page(viewport={"width": 1100, "height": 820}, color_scheme="light")
             shown.set_default_timeout(120_000)
             shown.goto(page.resolve().as_uri())
-            shown.evaluate(f"() => {{ {_FORM} {scene} }}")
+            try:
+                shown.evaluate(f"() => {{ {_FORM} {scene} }}")
+            except Error:
+                raise DataError(f"{page} has nothing for the picture {name}: take a run that has") from None
             paths.append(folder / f"page_{name}.png")
             shown.screenshot(path=paths[-1])
         browser.close()

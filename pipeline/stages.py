@@ -28,31 +28,40 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
     """Bring one stage to completion; does nothing where its artifact is complete.
 
     Raises:
-        UserError: the stage cannot be finished; what it has written stays for the next run.
+        UserError: the stage cannot be finished; what it has written stays for the next run, with the error's line.
     """
     planned = plan.stages[name]
-    artifact = planned.artifact
-    with artifact.lock() if ranks.rank == 0 else nullcontext():
-        settings = _settings(planned, plan)
-        origin = ranks.broadcast_from_rank0(lambda: _opened(planned, plan, settings))
-        if origin is None:
-            return
-        start, computed = time.monotonic(), time.process_time()
-        run = _make if planned.stage.module is None else _fit
-        built: dict[str, Any] = {}
-        metrics, accounts = split(run(planned, plan, ranks, settings, built))
-        facts = facts_of(built.values())
-        built.clear()
-        _free_memory()
-        accounts["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
-        if ranks.rank == 0:
-            if planned.stage.module is not None:
-                pack_events(planned, plan)
-            seconds = round(time.monotonic() - start, 3)
-            result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
-            artifact.close(_manifest(planned, plan, origin, result))
-            print(f"{name}: finished in {seconds:.1f} s{_headline(result['metrics'])}", flush=True)
+    with planned.artifact.lock() if ranks.rank == 0 else nullcontext():
+        try:
+            settings = _settings(planned, plan)
+            origin = ranks.broadcast_from_rank0(lambda: _opened(planned, plan, settings))
+            if origin is None:
+                return
+            _finish(planned, plan, ranks, settings, origin)
+        except Exception as error:
+            planned.artifact.fail(error)
+            raise
     ranks.broadcast_from_rank0(lambda: None)  # no rank reads the artifact before it is complete
+
+
+def _finish(
+    planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], origin: Mapping[str, Any]
+) -> None:
+    start, computed = time.monotonic(), time.process_time()
+    run = _make if planned.stage.module is None else _fit
+    built: dict[str, Any] = {}
+    metrics, accounts = split(run(planned, plan, ranks, settings, built))
+    facts = facts_of(built.values())
+    built.clear()
+    _free_memory()
+    accounts["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
+    if ranks.rank == 0:
+        if planned.stage.module is not None:
+            pack_events(planned, plan)
+        seconds = round(time.monotonic() - start, 3)
+        result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
+        planned.artifact.close(_manifest(planned, plan, origin, result))
+        print(f"{planned.name}: finished in {seconds:.1f} s{_headline(result['metrics'])}", flush=True)
 
 
 def _free_memory() -> None:

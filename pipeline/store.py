@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from common.errors import DataError
+from common.errors import DataError, UserError
 from common.files import atomic_write, write_json
 
 _ROOT = Path(__file__).parent.parent
@@ -28,7 +28,10 @@ _LIBRARIES = ("torch", "lightning", "transformers", "peft", "numpy", "bm25s", "f
 
 @dataclass(frozen=True)
 class Artifact:
-    """A stage's folder: `config.yaml`, `manifest.json` and what the stage wrote (`data/`, `model/`, `checkpoints/`)."""
+    """A stage's folder: `config.yaml`, `manifest.json` and what the stage wrote (`data/`, `model/`, `checkpoints/`).
+
+    Where the stage failed, `failed.txt` says why until it runs again.
+    """
 
     folder: Path
 
@@ -79,6 +82,7 @@ class Artifact:
         self.folder.mkdir(exist_ok=True)
         for leftover in list(self.folder.rglob(".*.tmp")):  # some are inside others
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+        self._failure.unlink(missing_ok=True)
         with atomic_write(self.folder / "config.yaml") as f:
             yaml.safe_dump(dict(settings), f, sort_keys=False, allow_unicode=True)
         path = self.folder / "origin.json"
@@ -98,6 +102,14 @@ class Artifact:
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def fail(self, error: Exception) -> None:
+        """Note the error that ended the work, in one line, for those who look at the run."""
+        if self.folder.exists() and not self.complete:
+            said = " ".join(str(error).split())
+            line = said if isinstance(error, UserError) else f"{type(error).__name__}: {said}"
+            with suppress(OSError), atomic_write(self._failure) as f:  # a full disk may be the error
+                f.write(line + "\n")
+
     def close(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest: from now on the artifact is complete."""
         write_json(self._manifest, manifest)
@@ -106,6 +118,10 @@ class Artifact:
     @property
     def _manifest(self) -> Path:
         return self.folder / "manifest.json"
+
+    @property
+    def _failure(self) -> Path:
+        return self.folder / "failed.txt"
 
 
 def provenance() -> dict[str, Any]:

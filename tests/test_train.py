@@ -173,6 +173,15 @@ def test_an_error_at_work_exits_1_with_one_line_and_leaves_nothing_complete(tmp_
     assert (artifact(tmp_path, "first") / "manifest.json").exists()
 
 
+def test_the_page_of_a_run_that_failed_says_why(tmp_path: Path) -> None:
+    path = chain(tmp_path)
+    assert run(path, "stages.more.data.fails_on=0") == 1
+    page = (tmp_path / "runs" / "toy" / "seed0" / "report.html").read_text()
+    assert "Not finished: more (failed: numbers.txt:3: not a number)." in page
+    assert run(path) == 0
+    assert "Not finished" not in (tmp_path / "runs" / "toy" / "seed0" / "report.html").read_text()
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys) -> None:
     (tmp_path / "file").touch()
     assert run(chain(tmp_path), f"output={tmp_path / 'file'}") == 1

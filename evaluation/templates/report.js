@@ -1,6 +1,7 @@
 // Filters, comparison and passages in place. Without it the page is whole: everything is listed and links lead there.
 "use strict";
 (() => {
+  document.documentElement.classList.add("scripted");
   const form = document.getElementById("filters"), list = document.getElementById("list");
   const articles = (question) => [...question.querySelectorAll(".arms > .e")];
 
@@ -11,10 +12,19 @@
     if (!link) return;
     event.preventDefault();
     const open = link.parentElement.querySelector("p");
+    link.setAttribute("aria-expanded", String(!open));
     if (open) return open.remove();
     const text = document.querySelector(link.getAttribute("href") + " p").cloneNode(true);
     link.parentElement.append(text);
   });
+  // Which makes its link a button; thousands of them are told so when they come into sight.
+  document.addEventListener("toggle", ({ target }) => {
+    if (!target.matches(".h")) return;
+    for (const link of target.querySelectorAll("a:not([role])")) {
+      link.setAttribute("role", "button");
+      link.setAttribute("aria-expanded", "false");
+    }
+  }, true);
 
   // A link that leads to something a filter has hidden clears the filters first.
   const reveal = () => {
@@ -35,21 +45,24 @@
     if (!texts.has(one)) texts.set(one, one.textContent.toLowerCase());
     return texts.get(one);
   };
+  const asks = (question) => `${textOf(question.firstElementChild)} ${textOf(question.querySelector(".about"))}`;
+  const verdict = (worth) => (worth === "failed" ? worth : worth >= 1 ? "right" : "wrong");
   // How well each arm answered a question, also where the page has no room for its episode.
   const worths = new Map(questions.map((one) => [one, new Map(one.dataset.worth.split(" ").map((each) => each.split(":")))]));
   const named = (arm) => form.elements.arm.options[Number(arm) + 1].text;
 
   function filter() {
+    const { arm, against, differ } = form.elements, arms = [arm.value, against.value].filter((one) => one !== "");
+    const compares = arms.length === 2 && arms[0] !== arms[1];
+    differ.disabled = !compares;
     const want = Object.fromEntries(new FormData(form)), words = want.text.toLowerCase().trim();
     const fits = (question, article) =>
       (!want.outcome || article.dataset.outcome === want.outcome) &&
       (!want.mistake || article.dataset.mistakes.split(" ").includes(want.mistake)) &&
       (!want.status || article.dataset.status === want.status) &&
       (!want.searching || article.dataset.searching === want.searching || article.dataset.searching === "both") &&
-      (!words || textOf(question.firstElementChild).includes(words) || textOf(article).includes(words));
+      (!words || asks(question).includes(words) || textOf(article).includes(words));
     const narrowed = want.outcome || want.mistake || want.status || want.searching;
-    const arms = [want.arm, want.against].filter((arm) => arm !== "");
-    const compares = arms.length === 2 && arms[0] !== arms[1];
     const gaps = new Map();
     let shown = 0, asked = 0;
     for (const question of questions) {
@@ -60,16 +73,16 @@
       question.querySelector(".absent")?.remove();
       if (compares) {
         const worth = worths.get(question), [one, two] = arms.map((arm) => worth.get(arm));
-        gaps.set(question, one === undefined || two === undefined ? 0 : two - one);
+        gaps.set(question, two - one || 0); // none where one has no answer or failed
         // Both sides are shown where one of them fits, and named where the page has no room for them.
         if (listed) matching = sides;
         else listed = want.differ && !sides.length && !narrowed && (!want.hops || question.dataset.hops === want.hops) &&
-          (!words || textOf(question.firstElementChild).includes(words));
+          (!words || asks(question).includes(words));
         if (want.differ && !gaps.get(question)) [matching, listed] = [[], false];
         const absent = arms.filter((arm) => worth.has(arm) && !sides.some((side) => side.dataset.arm === arm));
         if (listed && absent.length) {
           const note = Object.assign(document.createElement("p"), { className: "n absent" });
-          const told = absent.map((arm) => `${named(arm)} ${worth.get(arm) >= 1 ? "right" : "wrong"}`);
+          const told = absent.map((arm) => `${named(arm)} ${verdict(worth.get(arm))}`);
           note.textContent = `Left out to keep the page small: ${told.join(", ")}.`;
           question.querySelector(".arms").before(note);
         }
@@ -92,7 +105,10 @@
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
   document.getElementById("unfold").addEventListener("click", () => {
-    for (const question of questions) if (!question.hidden) question.open = true;
+    for (const question of questions) {
+      if (question.hidden) continue;
+      for (const one of [question, ...question.querySelectorAll("details")]) one.open = true;
+    }
   });
   filter();
   reveal();

@@ -4,8 +4,10 @@ import math
 import re
 
 import pytest
+from matplotlib.colors import to_rgb
 
-from evaluation.plots import Dot, Line, dots, lines
+from evaluation.plots import COLORS, Dot, Line, dots, lines, look
+from tests.evaluation.contrast import contrast
 
 
 def points(text: str) -> list[tuple[float, float]]:
@@ -65,3 +67,23 @@ def test_the_area_of_a_point_shows_its_weight() -> None:
     # areas of 4 + 60/9 and 4 + 60 square points
     assert len(widths) == 2
     assert (widths[1] / widths[0]) ** 2 == pytest.approx(64 / (4 + 60 / 9), rel=0.01)
+
+
+@pytest.mark.parametrize("color", [color for color in COLORS if color != "#000000"])  # a page's own text colour
+def test_colours_stand_out_on_white_and_on_a_dark_page(color: str) -> None:
+    assert min(contrast(to_rgb(color), to_rgb(paper)) for paper in ("#ffffff", "#141414")) >= 3
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    looks = [(look(place)["marker"], str(look(place)["ls"])) for place in range(30)]
+    assert len(set(looks)) == 30
+    assert len({marker for marker, _ in looks[:7]}) == 7
+
+
+def test_arms_differ_in_marker_and_dash() -> None:
+    arms = {f"arm {number}": Line([0, 1], [[0.2, 0.1 * number]]) for number in range(3)}
+    text = lines({"p": arms}, "T", x="x", y="y")
+    strokes = re.findall(r'clip-path="[^"]*" style="fill: none; (stroke-dasharray: [^;]*)?[^"]*stroke-width: 1.6', text)
+    assert len(strokes) == len(set(strokes)) == 3
+    markers = re.findall(r'<g id="PathCollection_\d+">\s*<defs>\s*<path [^>]*d="([^"]*)"', text)
+    assert len(markers) == len(set(markers)) == 3

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DataError
-from datamodules.records import read_rows
-from evaluation import view
-from evaluation.tables import figure
 from evaluation.view_list import listed
 from evaluation.view_page import write_episode
 from evaluation.view_run import read_answers, read_run
 from tests.evaluation.fake import answered, evaluation, run
 from tests.evaluation.view_fakes import Page, arm, experiment, judged, page
+from tests.evaluation.view_stages import every_stage, two_policies
 
 BEFORE = [judged(0, 1, True, True), judged(1, 0, False, False), judged(2, 0, True, False), judged(3, 1, True, True)]
 AFTER = [judged(0, 0, True, False), judged(1, 1, False, True, flawed=1.0), judged(2, 1, True, True), judged(3, 1)]
@@ -38,31 +35,6 @@ def test_it_opens_with_the_question_and_what_differs(shown: Page) -> None:
     assert "Does &lt;RL&gt; help?" in start
     assert "rl.module.lr=2" in start
     assert "Not finished" not in start
-
-
-def test_the_table_of_results_has_the_numbers_of_the_files(folder: Path, shown: Page) -> None:
-    header, *lines = shown.tables["Results: toy/dev"]
-    read = read_run(folder)
-    for row, line in zip(read.rows(), lines, strict=True):
-        cells = dict(zip(header, line, strict=True))
-        low, high = (figure("em", row[f"em_{end}"]) for end in ("low", "high"))
-        assert (cells["stage"], cells["n"]) == (row["stage"], str(row["n"]))
-        assert cells["EM"] == f"{figure('em', row['em'])} [{low}, {high}]"
-        assert cells["searches"] == figure("searches", row["searches"])
-
-
-def test_every_count_is_that_of_the_predictions_and_leads_to_just_those_episodes(folder: Path, shown: Page) -> None:
-    header = shown.counts()["arm"]
-    for of, stage in enumerate(("eval_sft", "eval_rl")):
-        place = folder.parents[1] / "store" / f"{stage}-1" / "data" / "predictions-toy-dev.jsonl"
-        rows = list(read_rows(place, None))
-        counts = dict(zip(header, shown.counts()[stage], strict=True))
-        assert counts["n"] == str(len(rows))
-        assert counts["wrong"] == str(sum(row["em"] == 0 for row in rows))
-        assert counts["right but flawed"] == str(sum(row.get("flawed") == 1 for row in rows))
-        assert counts["cut"] == str(sum(row["status"] == "step_budget" for row in rows))
-        if wrong := [row["question"] for row in rows if row["em"] == 0]:
-            assert [q for q in (f"Question {n}?" for n in range(4)) if q in shown.text[f"list-{of}-wrong"]] == wrong
 
 
 def test_every_link_leads_to_one_place(shown: Page) -> None:
@@ -98,6 +70,36 @@ def test_an_episode_has_what_was_written_found_and_known(shown: Page) -> None:
     assert (told["data-outcome"], told["data-mistakes"], told["data-status"]) == ("wrong", "wrong cut", "step_budget")
 
 
+def test_a_tree_unfolds_with_its_figures_its_chosen_path_and_what_was_judged(tmp_path: Path) -> None:
+    shown = page(experiment(tmp_path, every_stage(tmp_path, reason="it <asks> for the hop")))
+    trees = shown.html[shown.html.index('id="trees"') : shown.html.index('id="training"')]
+    assert "1 of 1 trees: where least was decided." in trees
+    assert trees.count("★</b> <b>") == 3, "the question, the good branch, its end"
+    good = trees[trees.index("<b>query</b>") :]
+    assert good.startswith('<b>query</b> <i class="c good">N 3, Q 0.80, P 0.75</i> <i class="c">1 judgement</i>')
+    assert "judged better than “<bdi>bad</bdi>”: <bdi>it &lt;asks&gt; for the hop</bdi>" in good
+    bad = trees[trees.index("says bad") - 200 :]
+    assert '<details><summary><b>query</b> <i class="c bad">N 1, Q 0.10, P 0.25</i>' in bad
+    assert "judged worse than “<bdi>good Who?</bdi>”" in bad
+    assert "<b>answer</b>" in trees
+    assert "answered, value 1.00" in trees
+
+
+def test_curves_and_step_rankings_are_figures_with_their_values_as_tables(tmp_path: Path) -> None:
+    shown = page(experiment(tmp_path, every_stage(tmp_path)))
+    for caption in ("Learning curves of exp/seed0", "AUC by kind of step", "Reliability by kind of step"):
+        assert f'<figure class="w" tabindex="0" aria-label="{caption}"><svg' in shown.html
+    curve = dict(zip(*shown.tables["Learning curves of exp/seed0, the values"], strict=True))
+    assert curve == {
+        "tag": "reward", "stage": "rl", "updates": "0 to 2",
+        "first": "0.250", "last": "0.500", "least": "0.250", "most": "0.750",
+    }  # fmt: skip
+    _, *ranked = shown.tables["AUC by kind of step, the values"]
+    # true steps score 1, 1, 1, -1 and untrue ones -1, -1, -1, 1: (3 * 3.5 + 1.5) of 16 pairs
+    assert [line[2][:6] for line in ranked if line[:2] == ["query", "prm"]] == ["0.750 "]
+    assert len(shown.tables["Reliability by kind of step, the values"]) > 2
+
+
 def test_without_truth_and_passages_there_are_dashes(tmp_path: Path) -> None:
     stages = {"eval": evaluation(tmp_path / "store" / "eval-1", [answered(0, 1), answered(1, 0)])}
     shown = page(experiment(tmp_path, stages))
@@ -118,29 +120,24 @@ def test_a_run_half_done_says_what_is_missing(tmp_path: Path) -> None:
     assert shown.counts()["eval_sft"][1] == "4"
 
 
+def test_a_stage_that_failed_says_why(tmp_path: Path) -> None:
+    failed = tmp_path / "store" / "rl-1"
+    failed.mkdir(parents=True)
+    (failed / "failed.txt").write_text("dev.jsonl:3: <not> JSON\n")
+    shown = page(experiment(tmp_path, {"rl": failed, "eval_rl": tmp_path / "store" / "eval_rl-1"}))
+    assert "Not finished: rl (failed: dev.jsonl:3: &lt;not&gt; JSON), eval_rl." in shown.html
+    states = {row[0]: row[1] for row in shown.tables["Stages"]}
+    assert states == {"stage": "state", "rl": "failed: dev.jsonl:3: <not> JSON", "eval_rl": "not begun"}
+
+
 def test_a_run_that_has_made_nothing_yet_has_a_page_of_dashes(tmp_path: Path) -> None:
     shown = page(experiment(tmp_path, {"sft": tmp_path / "store" / "sft-1"}))
     for dash in ("No evaluation is finished", "No stage has drawn a curve", "No stage ranked steps", "None were kept"):
         assert f"– {dash}" in shown.html
 
 
-def fitted(folder: Path) -> None:
-    """Have the two evaluations of a run measure two policies, the second trained from the first."""
-    store = folder.parents[1] / "store"
-    told = json.loads((folder / "experiment.json").read_text())
-    for stage, inputs in (("sft", ()), ("rl", ("sft",))):
-        (store / f"{stage}-1").mkdir()
-        manifest = {"kind": "fit", "inputs": {name: {"artifact": f"{name}-1"} for name in inputs}}
-        (store / f"{stage}-1" / "manifest.json").write_text(json.dumps(manifest))
-        measured = json.loads((store / f"eval_{stage}-1" / "manifest.json").read_text())
-        measured["inputs"] = {stage: {"artifact": f"{stage}-1"}}
-        (store / f"eval_{stage}-1" / "manifest.json").write_text(json.dumps(measured))
-    told["stages"] = {"sft": "store/sft-1", "rl": "store/rl-1"} | told["stages"]
-    (folder / "experiment.json").write_text(json.dumps(told))
-
-
 def test_what_a_stage_changed_is_told_and_its_policies_are_the_two_that_are_compared(folder: Path) -> None:
-    fitted(folder)
+    two_policies(folder)
     shown = page(folder)
     header, before, after = shown.tables["Change by stage: exp/seed0"]
     assert dict(zip(header, before, strict=True))["EM"] == "–"
@@ -151,7 +148,7 @@ def test_what_a_stage_changed_is_told_and_its_policies_are_the_two_that_are_comp
 
 @pytest.mark.parametrize("damaged", ["manifest.json", "data/results.json", "data/predictions-toy-dev.jsonl"])
 def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path, damaged: str) -> None:
-    fitted(folder)
+    two_policies(folder)
     (folder.parents[1] / "store" / "eval_rl-1" / damaged).write_text("{")
     shown = page(folder)
     assert "Could not be read:" in shown.html
@@ -200,16 +197,6 @@ def test_the_same_seed_of_two_experiments_is_compared_and_not_two_seeds(tmp_path
     assert "base/seed0:eval against new/seed0:eval" in page(*folders).html
 
 
-def test_two_evaluations_of_one_run_are_compared(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    view.main([f"{folder}:eval_rl", f"{folder}:eval_sft", "--no-browser", "--out", str(tmp_path / "two.html")])
-    shown = Page((tmp_path / "two.html").read_text())
-    assert "eval_rl against eval_sft" in shown.html
-    assert set(shown.counts()) == {"arm", "eval_rl", "eval_sft"}
-    assert "Trees" not in shown.ids
-
-
 def test_arms_that_do_equally_well_are_said_to(tmp_path: Path) -> None:
     stages = {name: arm(tmp_path, name, BEFORE) for name in ("eval_a", "eval_b")}
     assert "No two arms answered the same question differently well." in page(experiment(tmp_path, stages)).html
@@ -221,22 +208,6 @@ def test_the_report_writes_it_too(tmp_path: Path) -> None:
     assert "[report.html](report.html)" in (tmp_path / "exp" / "seed0" / "report.md").read_text()
 
 
-def test_the_command_writes_a_runs_own_page_and_the_comparison_of_several(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(view.webbrowser, "open", opened.append)
-    view.main([str(folder)])
-    assert opened == [(folder / "report.html").as_uri()]
-    other = experiment(tmp_path, {"eval": arm(tmp_path, "eval_x", AFTER)}, name="other")
-    view.main([f"{folder}:eval_rl", str(other.parent), "--no-browser"])
-    assert len(opened) == 1
-    assert capsys.readouterr().out.split() == [str(folder / "report.html"), str(tmp_path / "comparison.html")]
-    assert set(Page((tmp_path / "comparison.html").read_text()).counts()) == {
-        "arm", "exp/seed0:eval_rl", "other/seed0:eval",
-    }  # fmt: skip
-
-
 def test_one_question_has_a_page_of_its_own_and_is_not_scored_where_no_answer_is_known(tmp_path: Path) -> None:
     row = judged(0, 1, True, None) | {"answers": [], "em": None, "f1": None}
     found = {"d0": {"title": "Zero", "text": "What d0 says."}}
@@ -245,19 +216,6 @@ def test_one_question_has_a_page_of_its_own_and_is_not_scored_where_no_answer_is
     for part in ("Question 0?", "eval_rl", "true ✓", "true –", "unscored –", "EM –, F1 –"):
         assert part in shown.html
     assert "What d0 says." in shown.text["p0"]
-
-
-def test_what_cannot_be_found_ends_in_one_line(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "empty" / "seed0").mkdir(parents=True)
-    for name, message in (
-        (str(tmp_path / "nothing"), "no run at"),
-        (str(tmp_path / "empty"), "names no stages"),
-        (f"{folder}:eval_dpo", "no seed has finished eval_dpo"),
-    ):
-        with pytest.raises(SystemExit, match=message):
-            view.main([name, "--no-browser"])
-    with pytest.raises(DataError, match="no run to show"):
-        view.write_page(tmp_path / "x.html", [])
 
 
 def test_an_older_run_is_known_by_its_results(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ def row(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def test_a_step_has_its_verdicts_rewards_advantage_and_log_prob_in_this_order() -> None:
     told = step("query", truth=False, rewards={"reward": 0.5, "prm": -1.25}, advantage=1.0, logp=-0.5, valid=False)
-    (shown,) = shown_episode(row(told), {}, Shelf(0))["steps"]
+    (shown,) = shown_episode(row(told, outcome={}), {}, Shelf(0))["steps"]
     assert shown["chips"] == [
         Chip("format ✗", "bad"),
         Chip("true ✗", "bad"),
         Chip("reward +0.50", "good", 0.5),
         Chip("prm -1.25", "bad", 1.0),
         Chip("advantage +1.00", "good", 0.5),
-        Chip("log-prob -0.50", "bad", 0.25),
+        Chip("log-prob -0.50", "much", 0.25),
     ]
 
 
@@ -36,6 +36,24 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert verdict("true", None) == Chip("true –")
     assert number("prm", None) == number("prm", float("nan")) == Chip("prm –")
     assert number("prm", 0.0) == Chip("prm 0.00", "", 0.0)
+
+
+def test_only_what_has_a_sign_is_good_or_bad() -> None:
+    assert [number("x", value, signed=True).tone for value in (1, -1, 0)] == ["good", "bad", ""]
+    assert [number("x", value).tone for value in (1, -1, 0)] == ["much", "much", ""]
+
+
+def test_a_step_of_training_without_rewards_has_dashes_and_one_of_an_evaluation_a_log_prob_alone() -> None:
+    rewarded, other = step("query", rewards={"prm": 0.5}, advantage=0.5), step("answer")
+    trained = shown_episode(row(rewarded, other, outcome={"reward": 1.0}), {}, Shelf(0))
+    assert texts(trained["steps"][1]) == ["format ✓", "true –", "prm –", "advantage –", "log-prob –"]
+    outcomes = shown_episode(row(other, outcome={"reward": 1.0}), {}, Shelf(0))
+    assert texts(outcomes["steps"][0]) == ["format ✓", "true –", "reward –", "advantage –", "log-prob –"]
+    assert texts(shown_episode(row(other), {}, Shelf(0))["steps"][0]) == ["format ✓", "true –", "log-prob –"]
+
+
+def texts(shown: dict[str, Any]) -> list[str]:
+    return [chip.text for chip in shown["chips"]]
 
 
 def test_of_two_agents_each_step_tells_what_was_held_kept_and_dropped() -> None:

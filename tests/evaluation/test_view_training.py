@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from evaluation import view_training
 from evaluation.kept_episodes import keep
 from evaluation.view_run import read_run
 from evaluation.view_steps import Shelf
@@ -39,23 +38,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_questions_along_a_curve_come_by_how_often_their_verdict_changes(folder: Path) -> None:
-    (told,) = minds(read_run(folder), Shelf(9999))
-    assert (told["stage"], told["dataset"], told["updates"]) == ("rl", "world/dev", [0, 4, 8])
-    assert [(question["id"], verdicts) for question, verdicts in told["grid"]] == [
+    ((verdicts, changes),) = minds(read_run(folder))
+    assert verdicts.told == {"stage": "rl", "dataset": "world/dev", "updates": [0, 4, 8]}
+    shown = [verdicts.show(item, Shelf(0)) for item in verdicts.items]
+    assert [(each["question"]["id"], each["outcomes"]) for each in shown] == [
         ("wavers", ["right", "wrong", "right"]),
         ("learns", ["wrong", "wrong", "right"]),
         ("steady", ["right", "right", "right"]),
     ]
-    assert [each["shown"]["id"] for each in told["questions"]] == ["wavers", "learns"]
-    learns = told["questions"][1]["points"]
-    assert [point["shown"] is None for point in learns] == [False, True, False], "the same steps are not repeated"
+    changed = [changes.show(item, Shelf(9999)) for item in changes.items]
+    assert [each["question"]["id"] for each in changed] == ["wavers", "learns"]
+    learns = changed[1]["points"]
+    assert [point["episode"] is None for point in learns] == [False, True, False], "the same steps are not repeated"
 
 
-def test_iterations_are_spread_over_all_that_were_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_training, "_ITERATIONS", 2)
-    (told,) = iterations(read_run(folder), Shelf(9999))
-    assert [point["iteration"] for point in told["iterations"]] == [0, 2]
-    assert told["left_out"] == 1
+def test_iterations_come_in_their_order_and_those_spread_over_all_have_room_first(folder: Path) -> None:
+    (told,) = iterations(read_run(folder))
+    assert [point["iteration"] for point in told.items] == [0, 1, 2]
+    assert told.order == [0, 2, 1]
 
 
 def test_a_stage_under_way_shows_what_it_has_kept_so_far(folder: Path) -> None:

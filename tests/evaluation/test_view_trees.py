@@ -7,44 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.records import pair_to_row, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
-from envs.siblings import Pair
-from envs.types import Action, Episode, Gold, GoldStep, Question, Turn
 from evaluation import view_trees
+from evaluation.results import read_manifest
 from evaluation.view_run import Run, Stage
 from evaluation.view_trees import rollout_trees, search_trees
-
-QUESTION = Question("q", "Who?", ("Ann",), Gold(1, "bridge", (GoldStep("Who?", "Ann"),)))
-
-
-def turn(name: str, kind: str = "query") -> Turn:
-    return Turn("policy", (), (1,), (0.0,), "stop", f"q/0/0/{name}", text=f"says {name}", action=Action(kind, name))
-
-
-def tree(value: float = 0.5) -> Tree:
-    end = Node(turn("end", "answer"), 1.0, visits=1, value=1.0, status="answered", outcome=1.0)
-    good = Node(turn("good"), 0.75, visits=3, value=0.8, children=[end])
-    bad = Node(turn("bad"), 0.25, visits=1, value=0.1)
-    return Tree(QUESTION, (0,), Node(visits=4, value=value, children=[good, bad, Node(turn("idle"), 0.1)]))
+from tests.evaluation.view_stages import labelled, question, searched, tree, turn
 
 
 def run(tmp_path: Path, *trees: Tree) -> Run:
-    search, label = tmp_path / "search-1", tmp_path / "label-1"
-    write_rows(search / "data" / "trees.jsonl", map(tree_to_row, trees))
-    start = Episode(QUESTION, (0,))
-    pair = Pair(replace(start, turns=[turn("good")]), replace(start, turns=[turn("bad")]), reason="it asks for the hop")
-    write_rows(label / "data" / "pairs.jsonl", [pair_to_row(pair)])
-    read = {"inputs": {"search": {"artifact": "search-1"}}}
-    stages = [Stage("search", search, "finished", {"kind": "make"}), Stage("label", label, "finished", read)]
-    return Run("exp/seed0", tmp_path, "", "", {stage.name: stage for stage in stages}, {}, [])
+    stages = {"search": searched(tmp_path, *trees), "label": labelled(tmp_path, "it asks for the hop")}
+    found = {name: Stage(name, path, "finished", read_manifest(path)) for name, path in stages.items()}
+    return Run("exp/seed0", tmp_path, "", "", found, {}, [])
 
 
 def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_visited_path(tmp_path: Path) -> None:
-    ((stage, (shown,)),) = search_trees(run(tmp_path, tree()))
+    (part,) = search_trees(run(tmp_path, tree()))
+    (shown,), stage = part.items, part.told["stage"]
     root = shown["root"]
     good, bad, idle = root["children"]
-    assert (stage, shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], False)
+    assert (stage, shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], 0)
     assert [node["figures"] for node in (root, good, bad, idle)] == [
         "N 4, Q 0.50, P 1.00",
         "N 3, Q 0.80, P 0.75",
@@ -58,22 +40,38 @@ def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_v
     assert (good["kind"], good["said"]) == ("query", "says good")
 
 
-def test_the_least_decided_trees_are_shown_and_long_ones_are_cut(
+def test_the_least_decided_trees_are_shown_and_the_list_says_of_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_trees, "TREES", 2)
-    monkeypatch.setattr(view_trees, "NODES", 3)
-    ((_, shown),) = search_trees(run(tmp_path, *map(tree, (0.9, 0.45, 0.1, 0.6))))
-    assert [one["root"]["value"] for one in shown] == [0.45, 0.6]
-    assert [child["said"] for child in shown[0]["root"]["children"]] == ["says good"]
-    assert shown[0]["cut"]
+    monkeypatch.setattr(view_trees, "_READ", 4)
+    (part,) = search_trees(run(tmp_path, *map(tree, (0.9, 0.45, 0.1, 0.6, 0.5))))
+    assert [one["root"]["value"] for one in part.items] == [0.45, 0.6]
+    assert part.told == {"stage": "search", "searched": 5, "read": 4}
+
+
+def test_a_large_tree_keeps_its_most_visited_path_then_its_most_visited_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path comes last among its siblings, and its end has fewer visits than what is beside it."""
+    end = Node(turn("end", "answer"), 1.0, visits=1, value=1.0, status="answered", outcome=1.0)
+    path = Node(turn("path"), 0.5, visits=6, value=0.9, children=[end])
+    rare, often = (Node(turn(name), 0.1, visits=visits, value=0.1) for name, visits in (("rare", 1), ("often", 5)))
+    rare.children = [Node(turn("below"), 1.0, visits=1, value=0.1)]
+    large = Tree(question(), (0,), Node(visits=12, value=0.5, children=[rare, often, path]))
+    monkeypatch.setattr(view_trees, "NODES", 4)
+    (part,) = search_trees(run(tmp_path, large))
+    (shown,) = part.items
+    assert [child["said"] for child in shown["root"]["children"]] == ["says often", "says path"], "in their order"
+    assert shown["root"]["children"][1]["children"][0]["ended"] == "answered, value 1.00"
+    assert shown["cut"] == 2, "rare, and the node below it"
 
 
 def test_pairs_of_another_search_are_not_of_this_one(tmp_path: Path) -> None:
     other = run(tmp_path, tree())
     other.stages["label"] = replace(other.stages["label"], manifest={"inputs": {"search": {"artifact": "search-2"}}})
-    ((_, (shown,)),) = search_trees(other)
-    assert shown["root"]["children"][0]["judged"] == ()
+    (part,) = search_trees(other)
+    assert part.items[0]["root"]["children"][0]["judged"] == ()
 
 
 def path(reward: float | None, *uids: str) -> dict:

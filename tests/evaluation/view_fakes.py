@@ -24,14 +24,14 @@ GOLD = {
 def experiment(runs: Path, stages: Mapping[str, Path], *, name: str = "exp", seed: int = 0, question: str = "") -> Path:
     """The folder of a run whose stages lie in `runs/store`, finished or not."""
     folder = runs / name / f"seed{seed}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     places = {stage: path.relative_to(runs).as_posix() for stage, path in stages.items()}
     told = {"question": question, "changes": "rl.module.lr=2", "stages": places}
     (folder / "experiment.json").write_text(json.dumps(told))
     return folder
 
 
-def arm(runs: Path, stage: str, rows: Rows, **more: Any) -> Path:
+def arm(runs: Path, stage: str, rows: Rows, /, **more: Any) -> Path:
     """A finished evaluation; every passage that its steps found has a text."""
     folder = evaluation(runs / "store" / f"{stage}-1", rows, **more)
     hits = sorted({hit for row in rows for step in row["steps"] for hit in step["hits"]})

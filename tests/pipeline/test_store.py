@@ -42,6 +42,24 @@ def test_opening_again_drops_half_written_files_and_keeps_whole_ones(tmp_path: P
     ]
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(DataError("x.txt:3:\nno number"), "x.txt:3: no number\n"), (ValueError("a"), "ValueError: a\n")],
+)
+def test_a_failure_is_noted_until_the_work_begins_again(tmp_path: Path, error: Exception, line: str) -> None:
+    artifact = Artifact(tmp_path / "sft-0123")
+    artifact.fail(error)
+    assert not artifact.folder.exists(), "the work had not begun"
+    artifact.open({}, ORIGIN)
+    artifact.fail(error)
+    assert (artifact.folder / "failed.txt").read_text() == line
+    artifact.open({}, ORIGIN)
+    assert not (artifact.folder / "failed.txt").exists()
+    artifact.close({})
+    artifact.fail(error)
+    assert not (artifact.folder / "failed.txt").exists(), "what is complete does not change"
+
+
 def test_the_origin_is_that_of_the_run_that_began(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
     assert artifact.open({}, ORIGIN) == ORIGIN
