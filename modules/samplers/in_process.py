@@ -6,6 +6,7 @@ float32 a turn's tokens do not depend on what else is being generated. In bfloat
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -61,6 +62,7 @@ class InProcessSampler:
         self.counts: Counter[str] = Counter()
         self._waiting: list[OpenTurn] = []
         self._submitted = 0
+        self._most: int | None = None  # tokens of a sequence, as far as checks have told
         self._decoding: Decoding | None = None
         self._store = PrefixStore(int(kept_gb * 1e9))
         self._policy: Policy | None = None
@@ -103,6 +105,7 @@ class InProcessSampler:
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read; see `modules.policy.check_policy`."""
         check_policy(self.policy, protocol, limits)
+        self._most = max(self._most or 0, limits.total_tokens)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._waiting += [self._open(request) for request in requests]
@@ -160,7 +163,7 @@ class InProcessSampler:
         decoding, free = self._decoding, self.batch_size - len(self._decoding.live)
         if self._waiting and (not decoding.live or free * _SHARE >= self.batch_size):
             order = sorted(range(len(self._waiting)), key=lambda i: (-len(self._waiting[i].prefix), i))[:free]
-            decoding.admit([self._waiting[i] for i in order])
+            decoding.admit([self._waiting[i] for i in order], self._most or sys.maxsize)
             chosen = set(order)
             self._waiting = [turn for i, turn in enumerate(self._waiting) if i not in chosen]
         return decoding

@@ -34,8 +34,8 @@ def lengths_and_limits() -> list[Request]:
 def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, read, reserve, stepping = [], [], Rows.reserve, fused_decoder.stepping
 
-    def reserved(self: Rows, slots: int, count: int) -> None:
-        reserve(self, slots, count)
+    def reserved(self: Rows, slots: int, count: int, lengths: Sequence[int]) -> None:
+        reserve(self, slots, count, lengths)
         columns.append(self.buffer.shape[1::2])
 
     def steps(rows: Rows, lengths: torch.Tensor, each: int, widths: Sequence[int]) -> Any:
