@@ -13,6 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from uuid import uuid4
 
 from common.errors import ConfigError
 from modules.policy import Dtype, Policy
-from modules.samplers.served_weights import prove_weights, write_weights
+from modules.samplers.served_weights import WeightProof, write_weights
 from modules.samplers.vllm_client import EngineError, Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm_command import environment, free_port, installed_version, server_command
 from modules.samplers.watched_process import WatchedProcess
@@ -34,7 +35,7 @@ class VLLMEngine:
     """One vLLM server and the policy that it samples from. Samplers of the same policy may share it.
 
     Nothing happens before the first request: then the server is started with the policy's weights. After `load` the
-    next request waits until the server has the weights of that moment and the fixed prompt has proved it. Each rank of
+    next request waits until the server has the weights of that moment and fixed prompts have proved it. Each rank of
     a run has a server of its own.
 
     Args:
@@ -89,6 +90,7 @@ class VLLMEngine:
         self._url_version = "that was not asked"
         self._name = uuid4().hex[:12]  # of its weights: a server that two engines were given must not mix them up
         self._policy: Policy | None = None
+        self._prove = WeightProof(dtype)
         self._stale = True
         self._client: VLLMClient | None = None
         self._process: WatchedProcess | None = None
@@ -137,7 +139,7 @@ class VLLMEngine:
             self._start()
         elif self._stale:
             try:
-                self._update(self._client)
+                self._update(self._client, self._write())
             except NoAnswer as error:
                 self.recover(self.life, str(error))
 
@@ -190,9 +192,10 @@ class VLLMEngine:
                 client = VLLMClient(self._url, timeout=self.timeout)
                 self._wait(client, None)
                 self._url_version = client.version()
-                self._update(client)
+                self._update(client, self._write())
             else:
-                self._update(self._launch(self._write()), loaded=True)
+                folder = self._write()
+                self._update(self._launch(folder), folder, loaded=True)
         except NoAnswer as error:
             self.recover(self.life, str(error))
 
@@ -221,15 +224,13 @@ class VLLMEngine:
                 raise NoAnswer(f"{client.url} is not up after {self.start_timeout:g} s")
             time.sleep(0.2)
 
-    def _update(self, client: VLLMClient, *, loaded: bool = False) -> None:
-        """Have the server load the policy's weights, or name those it has loaded at its start, and prove them."""
-        assert self._policy is not None
+    def _update(self, client: VLLMClient, folder: Path, *, loaded: bool = False) -> None:
+        """Have the server load the weights in a folder, or name those it has loaded at its start, and prove them."""
         if loaded:
             client.name_weights(self.version)
         else:
-            client.update(str(self._write()), self.version)
-        ask = partial(_greedy, client, self.version)
-        self.gap = prove_weights(self._policy, self.dtype, ask)
+            client.update(str(folder), self.version)
+        self.gap = self._prove(folder, partial(_greedy, client, self.version))
         self._client, self._stale = client, False
         self._remove_earlier_weights()
 
@@ -250,9 +251,11 @@ class VLLMEngine:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _greedy(client: VLLMClient, version: str, ids: Sequence[int], tokens: int) -> Generated:
-    sampling = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True}
-    return client.generate(ids, sampling, weights=version)
+def _greedy(client: VLLMClient, version: str, prompts: Sequence[Sequence[int]]) -> list[Generated]:
+    """The most probable token after each prompt, some at a time."""
+    sampling = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
+    with ThreadPoolExecutor(16) as threads:
+        return list(threads.map(lambda ids: client.generate(ids, sampling, weights=version), prompts))
 
 
 def _last_words(process: WatchedProcess) -> str:
