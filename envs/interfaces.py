@@ -124,6 +124,16 @@ class ChecksCompatibility(typing.Protocol):
 
 
 @typing.runtime_checkable
+class RoundsLogProbs(typing.Protocol):
+    """A sampler whose log-probs are rounded otherwise than the trainer's."""
+
+    @property
+    def rounded(self) -> str | None:
+        """The type that it computes the trained policies' log-probs in; None where they agree to float32."""
+        ...
+
+
+@typing.runtime_checkable
 class KeepsPrefixes(typing.Protocol):
     """A sampler that keeps what it has read of a question while an episode of it is held."""
 

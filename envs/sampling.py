@@ -10,7 +10,7 @@ from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import ChecksCompatibility, KeepsPrefixes, Protocol, Sampler
+from envs.interfaces import ChecksCompatibility, KeepsPrefixes, Protocol, RoundsLogProbs, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
@@ -61,6 +61,7 @@ class ByAgent:
         if not samplers:
             raise ConfigError("samplers is empty: give each agent of the protocol its sampler")
         self.samplers = dict(samplers)
+        self._loading: set[str] = set()
         first = next(iter(self.samplers.values()))
         self.temperature, self.top_p = first.temperature, first.top_p
 
@@ -68,6 +69,12 @@ class ByAgent:
     def counts(self) -> Counter[str]:
         """What all agents' samplers have counted."""
         return counted(*self.samplers.values())
+
+    @property
+    def rounded(self) -> str | None:
+        """What one of the agents that load rounds to; see `RoundsLogProbs`."""
+        loading = [self.samplers[agent] for agent in self.samplers if agent in self._loading]
+        return next((one.rounded for one in loading if isinstance(one, RoundsLogProbs) and one.rounded), None)
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check every agent's sampler; see `ChecksCompatibility`."""
@@ -109,6 +116,7 @@ class ByAgent:
                 self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
             sampler.load(own)
             self.temperature, self.top_p = settings[agent]
+        self._loading = set(policy)
 
 
 class AtTemperature:

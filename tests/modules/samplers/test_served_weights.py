@@ -46,9 +46,7 @@ def test_weights_that_are_one_step_old_end_the_run(tmp_path: Path, dtype: Dtype,
             sampler.load(policy)
         server.ignores_updates = True
         how = "differ by" if dtype == "float32" else "are nearer to those of earlier weights"
-        with pytest.raises(
-            EngineError, match=f"from the policy's weights: on the fixed prompts its .* {how}"
-        ):
+        with pytest.raises(EngineError, match=f"from the policy's weights: on the fixed prompts its .* {how}"):
             sampler.submit(asked(1))
 
 
