@@ -47,7 +47,8 @@ class VLLMEngine:
         options: more of vLLM's own flags.
         python: the interpreter of the engine's environment; None is that of `make engine`.
         scratch: folder for the weights that are handed over, twice the model's size; None is a temporary one.
-        restarts: how often in its life it may be started again, its open turns asked again with the same seeds.
+        restarts: how often in its life it may be started again, also where a start failed; its open turns are asked again
+            with the same seeds.
         timeout: seconds for one turn.
         start_timeout: seconds for a start.
 
@@ -204,7 +205,9 @@ class VLLMEngine:
         flags = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
         command = server_command(self._python, folder, port, **flags) + self._options
         log_file = folder.parent / "server.log"
-        process = self._process = WatchedProcess(command, folder.parent, log_file, environment(self._cache_gib))
+        process = self._process = WatchedProcess(
+            command, folder.parent, log_file, environment(self._python, self._cache_gib)
+        )
         client = VLLMClient(f"http://127.0.0.1:{port}", timeout=self.timeout)
         self._wait(client, process)
         return client
@@ -213,13 +216,12 @@ class VLLMEngine:
         """Wait until a server answers.
 
         Raises:
-            EngineError: a server that was started here has ended.
-            NoAnswer: the time is up.
+            NoAnswer: the time is up, or a server that was started here has ended.
         """
         deadline = time.monotonic() + self.start_timeout
         while not client.healthy():
             if process is not None and process.ended:
-                raise EngineError(f"vLLM did not start: {_last_words(process)}")
+                raise NoAnswer("it ended as it started")
             if time.monotonic() > deadline:
                 raise NoAnswer(f"{client.url} is not up after {self.start_timeout:g} s")
             time.sleep(0.2)
