@@ -161,9 +161,11 @@ class AtTemperature:
         self.behind.submit(passed)
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        return [(self._asked.pop(id(request)), turn) for request, turn in self.behind.collect()]
+        return [(self._asked.pop(id(one)), turn) for one, turn in self.behind.collect() if id(one) in self._asked]
 
     def release(self, episodes: Sequence[Episode]) -> None:
+        released = {id(episode) for episode in episodes}
+        self._asked = {key: request for key, request in self._asked.items() if id(request.episode) not in released}
         self.behind.release(episodes)
 
     def load(self, policy: Any) -> None:

@@ -24,6 +24,7 @@ from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.stop_tags import Decode, StopTags
 
+_NO_POLICY = "the sampler has no policy: give InProcessSampler one, as `policy`"
 _SHARE = 8  # an eighth of the rows is replaced at a time: reading new prefixes costs a forward pass
 
 
@@ -99,7 +100,7 @@ class InProcessSampler:
             ConfigError: no policy was given or loaded.
         """
         if self._policy is None:
-            raise ConfigError("the sampler has no policy: give InProcessSampler one, as `policy`")
+            raise ConfigError(_NO_POLICY)
         return self._policy
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
@@ -118,7 +119,11 @@ class InProcessSampler:
 
     @torch.inference_mode()
     def collect(self) -> list[tuple[Request, Turn]]:
-        """Requests that have finished, at least an eighth of those under way, in the order of submission."""
+        """Requests that have finished, at least an eighth of those under way, in the order of submission.
+
+        Raises:
+            ConfigError: no policy was given or loaded.
+        """
         decoding = self._admit()
         started, done = len(decoding.live), list[OpenTurn]()
         while decoding.live and len(done) * _SHARE < started:
@@ -159,7 +164,8 @@ class InProcessSampler:
 
     def _admit(self) -> Decoding:
         """Fill the free rows with open requests, once they are a share of all that is worth a forward pass."""
-        assert self._decoding is not None
+        if self._decoding is None:
+            raise ConfigError(_NO_POLICY)
         decoding, free = self._decoding, self.batch_size - len(self._decoding.live)
         if self._waiting and (not decoding.live or free * _SHARE >= self.batch_size):
             order = sorted(range(len(self._waiting)), key=lambda i: (-len(self._waiting[i].prefix), i))[:free]

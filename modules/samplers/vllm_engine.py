@@ -47,8 +47,8 @@ class VLLMEngine:
         options: more of vLLM's own flags.
         python: the interpreter of the engine's environment; None is that of `make engine`.
         scratch: folder for the weights that are handed over, twice the model's size; None is a temporary one.
-        restarts: how often in its life it may be started again, also where a start failed; its open turns are asked again
-            with the same seeds.
+        restarts: how often in its life it may be started again, also where a start failed; its open turns are asked
+            again with the same seeds.
         timeout: seconds for one turn.
         start_timeout: seconds for a start.
 

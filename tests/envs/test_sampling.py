@@ -162,6 +162,16 @@ def test_one_sampler_at_two_temperatures_gives_back_what_was_asked_and_counts_on
     assert one.held == [request.episode]
 
 
+def test_a_released_request_is_forgotten_at_another_temperature() -> None:
+    """Its number may be another request's later."""
+    sampler = AtTemperature(Remembers(), temperature=0.5)
+    dropped, kept = (Request(Episode(question(identity=name), (1,)), (), (), max_tokens=9) for name in "ab")
+    sampler.submit([dropped, kept])
+    sampler.release([dropped.episode])
+    assert [request for request, _ in sampler.collect()] == [kept]
+    assert not sampler._asked
+
+
 @pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])
 def test_a_temperature_or_top_p_out_of_range_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be >= 0"):

@@ -173,6 +173,8 @@ def test_another_policy_is_sampled_from_once_it_is_loaded() -> None:
     request, other = lengths_and_limits()[1], tiny_policy(TOKENIZER, seed=5)
     sampler = InProcessSampler(temperature=1.0)
     with pytest.raises(ConfigError, match="no policy"):
+        InProcessSampler().collect()
+    with pytest.raises(ConfigError, match="no policy"):
         sampler.check(None, None)  # type: ignore[arg-type]
     turns = []
     for policy in (POLICY, other, POLICY):
