@@ -6,6 +6,7 @@ import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from envs.requests import Act, Done, Request
@@ -107,6 +108,26 @@ class Sampler(typing.Protocol):
 
     def load(self, policy: Any) -> None:
         """Sample from this policy from now on; called after every update."""
+        ...
+
+
+@typing.runtime_checkable
+class AnswersLater(typing.Protocol):
+    """A sampler whose turns are made elsewhere, so that those of several samplers can be waited for at once.
+
+    Attributes:
+        arrival: set whenever an answer has come.
+    """
+
+    arrival: Event
+
+    @property
+    def waits(self) -> bool:
+        """Whether any request is open."""
+        ...
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        """As `collect`, but only what is done by now, which may be nothing."""
         ...
 
 

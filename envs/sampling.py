@@ -6,11 +6,12 @@ import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import ChecksCompatibility, KeepsPrefixes, Protocol, RoundsLogProbs, Sampler
+from envs.interfaces import AnswersLater, ChecksCompatibility, KeepsPrefixes, Protocol, RoundsLogProbs, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
@@ -62,6 +63,7 @@ class ByAgent:
             raise ConfigError("samplers is empty: give each agent of the protocol its sampler")
         self.samplers = dict(samplers)
         self._loading: set[str] = set()
+        self._arrival = Event()
         first = next(iter(self.samplers.values()))
         self.temperature, self.top_p = first.temperature, first.top_p
 
@@ -87,10 +89,21 @@ class ByAgent:
             known = ", ".join(self.samplers)
             raise ConfigError(f"the protocol asks for agent '{min(unknown)}', but samplers has only {known}")
         for agent, sampler in self.samplers.items():
+            if isinstance(sampler, AnswersLater):
+                sampler.arrival = self._arrival
             sampler.submit([request for request in requests if request.agent == agent])
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        return [pair for sampler in self.samplers.values() for pair in sampler.collect()]
+        """Turns of any agents; where all are made elsewhere, those that come first."""
+        later = [sampler for sampler in self.samplers.values() if isinstance(sampler, AnswersLater)]
+        here = [sampler for sampler in self.samplers.values() if not isinstance(sampler, AnswersLater)]
+        done = [pair for sampler in here for pair in sampler.collect()]
+        while True:
+            self._arrival.clear()  # before looking: what comes from now on sets it again
+            done += [pair for sampler in later for pair in sampler.poll()]
+            if done or not any(sampler.waits for sampler in later):
+                return done
+            self._arrival.wait()
 
     def release(self, episodes: Sequence[Episode]) -> None:
         for sampler in self.samplers.values():

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from common.errors import ConfigError
 from modules.policy import Dtype, Policy
+from modules.samplers.open_call import OpenCall
 from modules.samplers.served_weights import WeightProof, write_weights
 from modules.samplers.vllm_client import EngineError, Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm_command import environment, free_port, installed_version, server_command
@@ -144,8 +145,8 @@ class VLLMEngine:
             except NoAnswer as error:
                 self.recover(self.life, str(error))
 
-    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Generated:
-        """Continue token ids; may be called from many threads.
+    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], call: OpenCall) -> Generated:
+        """Continue token ids, unless the call is given up; may be called from many threads.
 
         Raises:
             NoAnswer: to be passed on to `recover`, with the `life` of before the call.
@@ -154,7 +155,7 @@ class VLLMEngine:
         client = self._client
         if client is None:
             raise NoAnswer("the engine does not run")
-        return client.generate(ids, sampling, weights=self.version)
+        return client.generate(ids, sampling, weights=self.version, call=call)
 
     @property
     def version(self) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from envs.sampling import take_turns
-from modules.samplers.vllm_client import EngineError
+from modules.samplers.open_call import OpenCall
+from modules.samplers.vllm_client import EngineError, NoAnswer, VLLMClient
 from tests.modules.samplers.conftest import Made
 from tests.modules.samplers.test_vllm import asked
+from tests.toy_rl import small_policy
 from tests.vllm_server import VLLMServer
 
 
@@ -71,6 +73,51 @@ def test_a_server_that_stays_down_ends_the_run_with_one_line(made: Made, server:
         sampler.collect()
     assert "\n" not in str(it.value)
     assert len(server.turns()) == 3
+
+
+@pytest.mark.parametrize("fault", ["hangs up", 500])
+@pytest.mark.parametrize(
+    "path", ["/pause?mode=wait", "/start_weight_update", "/update_weights", "/finish_weight_update", "/resume", "proof"]
+)
+def test_an_update_that_fails_is_made_anew(made: Made, server: VLLMServer, path: str, fault: int | str) -> None:
+    policy = small_policy()
+    expected = take_turns(made(policy, temperature=1.0), asked(2))
+    sampler = made(policy, temperature=1.0)
+    take_turns(sampler, asked(1))
+    server.faults_by_path = {path: [fault]}
+    sampler.load(policy)
+    assert [t.action_ids for t in take_turns(sampler, asked(2))] == [t.action_ids for t in expected]
+    assert not server.faults_by_path[path], "it came up"
+    assert sampler.engine.life == 2
+    assert sampler.engine.gap < 1e-5
+
+
+def test_updates_that_go_on_failing_end_the_run(made: Made, server: VLLMServer) -> None:
+    server.faults_by_path = {"/update_weights": [500] * 9}
+    with pytest.raises(EngineError, match="gave no answer after 2 restarts: /update_weights answered 500"):
+        made(temperature=1.0).submit(asked(1))
+
+
+def test_a_released_turn_is_given_up_at_the_server(made: Made, server: VLLMServer) -> None:
+    """Else an update would wait until it has been sampled to its end."""
+    server.faults = [None, "held"]
+    sampler, requests = made(temperature=1.0), asked(2)
+    sampler.submit(requests[:1])
+    assert len(sampler.collect()) == 1
+    sampler.submit(requests[1:])
+    assert server.holds.wait(10)
+    sampler.release([requests[1].episode])
+    assert server.given_up.wait(3), "before the time of a turn is up"
+    assert not sampler.waits
+    assert sampler.poll() == []
+
+
+def test_a_call_that_is_given_up_before_it_is_connected_ends_too(server: VLLMServer) -> None:
+    server.faults = ["held"]
+    call = OpenCall()
+    call.give_up()
+    with pytest.raises(NoAnswer, match="^((?!timed out).)*$"):
+        VLLMClient(server.url, timeout=3.0).generate((1, 2), {"max_tokens": 2}, weights="w", call=call)
 
 
 def test_a_request_that_is_wrong_is_not_asked_again(made: Made, server: VLLMServer) -> None:
