@@ -58,7 +58,7 @@ def measure(policy: PreTrainedModel, batch: int, context: int, new: int, repeats
     steps, reads = {}, {}
     for name, decoder in (("fused", FusedDecoder(policy)), ("library", LibraryDecoder(policy))):
         rows = decoder.rows()
-        rows.reserve(batch, context + new)
+        rows.reserve(batch, context + new, ())
         steps[name] = partial(decoder.step, rows, ids_B, lengths_B, lengths)
         reads[name] = partial(decoder.read, rows, 0, observations, starts)
     return {"step": _row(alternating(steps, repeats)), "read": _row(alternating(reads, repeats))}

@@ -27,9 +27,9 @@ from benchmarks.measures import Stopwatch
 from benchmarks.peers import installed
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
 from benchmarks.report import report
-from envs.interfaces import Sampler
+from envs.interfaces import KeepsPrefixes, Sampler
 from envs.rollout import rollout
-from envs.types import Question
+from envs.types import Episode, Question
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.vllm import VLLMSampler
@@ -42,6 +42,8 @@ def decoding(sampler: Sampler, policy: Policy, work: Work, repeats: int) -> dict
     """Median seconds of decoding, without the reading of the prompts, and the tokens that it decoded."""
     first = replace(work, turn_tokens=1)
     seconds, tokens = [], 0
+    if isinstance(sampler, KeepsPrefixes):  # merged weights and recorded steps last while an episode is held
+        sampler.hold([Episode(Question("held", "", ("",)), ())])
     for repeat in range(repeats + 1):
         both = [_run(sampler, policy, one, repeat) for one in (work, first)]
         if repeat:  # the first one warms up

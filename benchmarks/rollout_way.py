@@ -34,8 +34,18 @@ def in_process(policy: Policy, settings: Mapping[str, Any]) -> Sampler:
 
 def vllm(policy: Policy, settings: Mapping[str, Any]) -> Sampler:
     """The suite's sampler behind a vLLM server, which is started here."""
-    engine = VLLMEngine(settings["context"], dtype=settings["dtype"], rows=settings["rows"])
+    needed = cache_bytes(policy, settings["rows"] * (settings["context"] + 32), settings["dtype"])  # whole blocks
+    gib = 1 + needed // 2**30
+    engine = VLLMEngine(settings["context"], dtype=settings["dtype"], rows=settings["rows"], cache_gib=gib)
     return VLLMSampler(engine, policy, temperature=settings["temperature"])
+
+
+def cache_bytes(policy: Policy, tokens: int, dtype: str) -> int:
+    """Keys and values of so many tokens."""
+    config = policy.model.config.get_text_config()
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim
+    return tokens * numbers * getattr(torch, dtype).itemsize
 
 
 def generate(policy: Policy, settings: Mapping[str, Any]) -> Sampler:
@@ -68,6 +78,9 @@ class Sampling:
         questions = world_questions(self.settings["world"])[: work.questions]
         sampler = Greedy(self.sampler) if message["greedy"] else self.sampler
         self._iteration += 1
+        if isinstance(self.sampler, VLLMSampler):  # an iteration of training begins with new weights and no prefixes
+            self.sampler.load(self.sampler.policy)
+            self.sampler.engine.make_ready()
         watch, number = Stopwatch(), self._iteration
         episodes = rollout(
             environment, sampler, questions, seed=0, samples=work.group, iteration=number, pool=work.episodes

@@ -4,7 +4,9 @@
 
 A simulation selects a node, samples its children, plays one of them out and backs up a value. Trees grow on questions
 of the embedded world with turns of one length, observations of passages that BM25 found, children at temperature 0.9
-and greedy playing out. All ways search the same trees with the same weights and budget, alternating in one process.
+and greedy playing out. All ways search with the same questions, weights and budget of simulations, alternating in one
+process. Where `parallel` is more than 1, `many trees` selects before the values of a round are known, so its trees are
+others; `expansions` says how many nodes each way gave children, which costs more than a selection that ends at a leaf.
 
 - `many trees`: all trees advance together, `parallel` selections of each, as in a search stage; a prefix is read once.
 - `one tree`: the same search and sampler, a tree after the other, one selection at a time.
@@ -68,6 +70,10 @@ class Search:
         """Values that were backed up in the last search."""
         return sum(tree.counts["simulations"] + tree.counts["terminal"] for tree in self.trees)
 
+    def expansions(self) -> int:
+        """Nodes that were given children in the last search."""
+        return sum(tree.counts["expansions"] for tree in self.trees)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and the JSON."""
@@ -102,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for name, search in searches.items():
         per_s = search.simulations() / times[name]["seconds"]
-        rows.append({"way": name, "simulations": search.simulations(), **times[name], "simulations_per_s": per_s})
+        done = {"simulations": search.simulations(), "expansions": search.expansions()}
+        rows.append({"way": name, **done, **times[name], "simulations_per_s": per_s})
     for row in rows:
         row["ratio"] = round(rows[0]["simulations_per_s"] / row["simulations_per_s"], 2)
     settings = {name: str(value) for name, value in vars(options).items()}

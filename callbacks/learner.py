@@ -19,11 +19,15 @@ class Learner(typing.Protocol):
 
     `smallest_group` is how many episodes of a question its credit needs, `resample_rounds` how often at most groups
     whose advantages are all 0 are replaced by groups of other questions. `policy` is what samplers load: one policy, or
-    several by agent (`envs.sampling:ByAgent`).
+    several by agent (`envs.sampling:ByAgent`). `corrects` says whether the loss allows for a sampler whose log-probs
+    are not the trainer's.
     """
 
     @property
     def policy(self) -> Policy | Mapping[str, Policy]: ...
+
+    @property
+    def corrects(self) -> bool: ...
 
     temperature: float
     credit: Credit

@@ -20,7 +20,7 @@ from callbacks.learner import IterationData, Learner
 from callbacks.resampling import ScoredGroups, replace_flat_groups
 from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
-from envs.interfaces import Oracle, RewardContext, Sampler
+from envs.interfaces import Oracle, RewardContext, RoundsLogProbs, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.types import Episode, Question
@@ -94,6 +94,12 @@ class RolloutCallback(Callback):
             raise ConfigError(
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
                 f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
+            )
+        rounded = self.sampler.rounded if isinstance(self.sampler, RoundsLogProbs) else None
+        if rounded and not pl_module.corrects:
+            raise ConfigError(
+                f"the rollout's engine computes in {rounded} and {type(pl_module).__name__} would take its log-probs "
+                "for the trainer's: give the engine dtype float32, or use modules.grpo:GRPO with importance_cap: 2.0"
             )
         if (size := _data(trainer).group_size) < pl_module.smallest_group:
             raise ConfigError(

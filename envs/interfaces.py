@@ -6,6 +6,7 @@ import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from envs.requests import Act, Done, Request
@@ -111,6 +112,26 @@ class Sampler(typing.Protocol):
 
 
 @typing.runtime_checkable
+class AnswersLater(typing.Protocol):
+    """A sampler whose turns are made elsewhere, so that those of several samplers can be waited for at once.
+
+    Attributes:
+        arrival: set whenever an answer has come.
+    """
+
+    arrival: Event
+
+    @property
+    def waits(self) -> bool:
+        """Whether any request is open."""
+        ...
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        """As `collect`, but only what is done by now, which may be nothing."""
+        ...
+
+
+@typing.runtime_checkable
 class ChecksCompatibility(typing.Protocol):
     """A sampler that cannot write every format, nor at any length."""
 
@@ -120,6 +141,16 @@ class ChecksCompatibility(typing.Protocol):
         Raises:
             ConfigError: says what does not fit, and what to change.
         """
+        ...
+
+
+@typing.runtime_checkable
+class RoundsLogProbs(typing.Protocol):
+    """A sampler whose log-probs are rounded otherwise than the trainer's."""
+
+    @property
+    def rounded(self) -> str | None:
+        """The type that it computes the trained policies' log-probs in; None where they agree to float32."""
         ...
 
 

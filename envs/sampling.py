@@ -6,11 +6,12 @@ import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import ChecksCompatibility, KeepsPrefixes, Protocol, Sampler
+from envs.interfaces import AnswersLater, ChecksCompatibility, KeepsPrefixes, Protocol, RoundsLogProbs, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
@@ -61,6 +62,8 @@ class ByAgent:
         if not samplers:
             raise ConfigError("samplers is empty: give each agent of the protocol its sampler")
         self.samplers = dict(samplers)
+        self._loading: set[str] = set()
+        self._arrival = Event()
         first = next(iter(self.samplers.values()))
         self.temperature, self.top_p = first.temperature, first.top_p
 
@@ -68,6 +71,12 @@ class ByAgent:
     def counts(self) -> Counter[str]:
         """What all agents' samplers have counted."""
         return counted(*self.samplers.values())
+
+    @property
+    def rounded(self) -> str | None:
+        """What one of the agents that load rounds to; see `RoundsLogProbs`."""
+        loading = [self.samplers[agent] for agent in self.samplers if agent in self._loading]
+        return next((one.rounded for one in loading if isinstance(one, RoundsLogProbs) and one.rounded), None)
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check every agent's sampler; see `ChecksCompatibility`."""
@@ -80,10 +89,21 @@ class ByAgent:
             known = ", ".join(self.samplers)
             raise ConfigError(f"the protocol asks for agent '{min(unknown)}', but samplers has only {known}")
         for agent, sampler in self.samplers.items():
+            if isinstance(sampler, AnswersLater):
+                sampler.arrival = self._arrival
             sampler.submit([request for request in requests if request.agent == agent])
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        return [pair for sampler in self.samplers.values() for pair in sampler.collect()]
+        """Turns of any agents; where all are made elsewhere, those that come first."""
+        later = [sampler for sampler in self.samplers.values() if isinstance(sampler, AnswersLater)]
+        here = [sampler for sampler in self.samplers.values() if not isinstance(sampler, AnswersLater)]
+        done = [pair for sampler in here for pair in sampler.collect()]
+        while True:
+            self._arrival.clear()  # before looking: what comes from now on sets it again
+            done += [pair for sampler in later for pair in sampler.poll()]
+            if done or not any(sampler.waits for sampler in later):
+                return done
+            self._arrival.wait()
 
     def release(self, episodes: Sequence[Episode]) -> None:
         for sampler in self.samplers.values():
@@ -109,6 +129,7 @@ class ByAgent:
                 self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
             sampler.load(own)
             self.temperature, self.top_p = settings[agent]
+        self._loading = set(policy)
 
 
 class AtTemperature:
@@ -153,9 +174,11 @@ class AtTemperature:
         self.behind.submit(passed)
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        return [(self._asked.pop(id(request)), turn) for request, turn in self.behind.collect()]
+        return [(self._asked.pop(id(one)), turn) for one, turn in self.behind.collect() if id(one) in self._asked]
 
     def release(self, episodes: Sequence[Episode]) -> None:
+        released = {id(episode) for episode in episodes}
+        self._asked = {key: request for key, request in self._asked.items() if id(request.episode) not in released}
         self.behind.release(episodes)
 
     def load(self, policy: Any) -> None:

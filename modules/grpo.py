@@ -114,6 +114,11 @@ class GRPO(Training):
         self.zero_variance, self.resample_rounds = zero_variance, resample_rounds if zero_variance == "resample" else 0
         self.reference = reference
 
+    @property
+    def corrects(self) -> bool:
+        """Whether tokens weigh the ratio of the trainer's log-probs to the sampler's."""
+        return self.importance_cap is not None
+
     def estimate(self, episodes: Sequence[Episode]) -> Estimates:
         """What the reference says of the sampled tokens and, with truncated importance weights, the policy itself.
 

@@ -77,6 +77,7 @@ class JointPPO(BaseTraining):
 
     smallest_group = 1
     resample_rounds = 0
+    corrects = False
 
     def __init__(
         self,
@@ -209,7 +210,11 @@ class JointPPO(BaseTraining):
             low_BT, high_BT = clipped_tokens(logps_BT, old_BT, advantages_BT, clip_low=low, clip_high=high)
             means = {"entropy": entropy_BT, "kl": divergence_BT, "clip_ratio/region_mean": low_BT | high_BT}
             if index < self.trainer.accumulate_grad_batches:  # in later updates the weights are not those that sampled
-                means["logp_gap/mean"] = (logps_BT - old_BT).abs()
+                gap_BT = (logps_BT - old_BT).abs()
+                means |= {"logp_gap/mean": gap_BT, "logp_gap/kl": k3_divergence(old_BT, logps_BT)}
+                largest = gap_BT[mask_BT].max() if mask_BT.any() else gap_BT.new_zeros(())
+                for name in ("logp_gap/max", f"logp_gap/max/{agent}"):
+                    self.log(name, largest, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max")
             for name, values_BT in means.items():
                 self._log_token_mean(name, values_BT, mask_BT)
                 self._log_token_mean(f"{name}/{agent}", values_BT, mask_BT)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import torch
@@ -26,8 +26,10 @@ Fault = int | str | Callable[[dict[str, Any]], None]
 class VLLMServer(ThreadingHTTPServer):
     """Answers on any port. Before that, each turn takes a fault from `faults`, while there are any.
 
-    A fault is a status, "hangs up", "late" (longer than a test waits), None for no fault, or a change of the answer's
-    choice. `calls` holds the paths and bodies of all requests in order.
+    A fault is a status, "hangs up", "late" (longer than a test waits), "held" until the client gives up, None for no
+    fault, or a change of the answer's choice. A request to a path of `faults_by_path`, fixed prompts are "proof", takes
+    one from there; after a fault within an update the server is as one that was started again. `calls` holds the paths
+    and bodies of all requests in order.
     """
 
     daemon_threads = True
@@ -36,6 +38,8 @@ class VLLMServer(ThreadingHTTPServer):
     def __init__(self, port: int = 0, folder: Path | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Reply)
         self.faults: list[Fault | None] = []
+        self.faults_by_path: dict[str, list[Fault | None]] = {}
+        self.holds, self.given_up = Event(), Event()  # a turn; the client gave it up
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.policy: Policy | None = None if folder is None else load_policy(str(folder), device="cpu")
         self.weights, self.stage = "default", "ready"
@@ -108,16 +112,26 @@ class _Reply(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.calls.append((self.path, body))
             is_turn = self.path == "/inference/v1/generate" and not body["sampling_params"].get("ignore_eos")
-            fault = self.server.faults.pop(0) if is_turn and self.server.faults else None
-        if self.path != "/inference/v1/generate":
-            with self.server.lock:
-                self.server.change(self.path, body)
-            self.send(200, {})
-        elif fault == "hangs up":
+            is_proof = self.path == "/inference/v1/generate" and not is_turn
+            of_path = self.server.faults_by_path.get("proof" if is_proof else self.path, [])
+            faults = of_path or (self.server.faults if is_turn else [])
+            fault = faults.pop(0) if faults else None
+        if fault and self.path != "/inference/v1/generate":
+            self.server.stage = "ready"
+        if fault == "hangs up":
             self.close_connection = True
             self.connection.close()
         elif isinstance(fault, int):
             self.send(fault, {"error": {"message": f"fault {fault}"}})
+        elif self.path != "/inference/v1/generate":
+            with self.server.lock:
+                self.server.change(self.path, body)
+            self.send(200, {})
+        elif fault == "held":
+            self.close_connection = True
+            self.server.holds.set()
+            if not self.connection.recv(1):
+                self.server.given_up.set()
         else:
             time.sleep(30 if fault == "late" else self.server.delay(body["sampling_params"]))
             with self.server.lock:

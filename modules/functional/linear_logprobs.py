@@ -65,7 +65,8 @@ class _LinearLogprobs(torch.autograd.Function):
         of_logps_N, of_entropy_N = gradients
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         hidden_grad_ND = torch.zeros_like(hidden_ND) if needs_hidden else None
-        weight_grad_VD = torch.zeros_like(weight_VD) if needs_weight else None
+        # in float32, for a chunk's share is soon too small for a sum in bfloat16
+        weight_grad_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if needs_weight else None
         if of_logps_N is None:
             of_logps_N = torch.zeros_like(total_N)
         for part in _chunks(len(ids_N), len(weight_VD)):
@@ -77,9 +78,12 @@ class _LinearLogprobs(torch.autograd.Function):
             if hidden_grad_ND is not None:
                 torch.mm(grad_CV, weight_VD, out=hidden_grad_ND[part])
             if weight_grad_VD is not None:
-                weight_grad_VD.addmm_(grad_CV.T, hidden_ND[part])
+                if weight_VD.dtype == torch.float32:
+                    weight_grad_VD.addmm_(grad_CV.T, hidden_ND[part])
+                else:
+                    weight_grad_VD += grad_CV.T @ hidden_ND[part]
             del grad_CV  # before the next logits are computed
-        return hidden_grad_ND, weight_grad_VD, None, None
+        return hidden_grad_ND, None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype), None, None
 
 
 def _reduced(logits_CV: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:

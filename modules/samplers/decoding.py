@@ -45,14 +45,20 @@ class Decoding:
         self._rows: Rows | None = None
         self._logits: Tensor | None = None  # of the next token of every row, [B, V]
 
-    def admit(self, turns: Sequence[OpenTurn]) -> None:
-        """Read what is new of every prefix, once for all turns that share it; they take the next free slots."""
+    def admit(self, turns: Sequence[OpenTurn], most: int) -> None:
+        """Read what is new of every prefix, once for all turns that share it; they take the next free slots.
+
+        Args:
+            turns: those.
+            most: tokens of the longest sequence that there will be.
+        """
         if self._rows is None:
             self._decoder = FusedDecoder(self.model) if can_fuse(self.model) else LibraryDecoder(self.model)
             self._rows = self._decoder.rows()
         rows, first = self._rows, len(self.live)
+        rows.limit = most - 1
         longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
-        rows.reserve(first + len(turns), longest)
+        rows.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
         groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]] = {}
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)

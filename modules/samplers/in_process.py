@@ -6,6 +6,7 @@ float32 a turn's tokens do not depend on what else is being generated. In bfloat
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.stop_tags import Decode, StopTags
 
+_NO_POLICY = "the sampler has no policy: give InProcessSampler one, as `policy`"
 _SHARE = 8  # an eighth of the rows is replaced at a time: reading new prefixes costs a forward pass
 
 
@@ -61,6 +63,7 @@ class InProcessSampler:
         self.counts: Counter[str] = Counter()
         self._waiting: list[OpenTurn] = []
         self._submitted = 0
+        self._most: int | None = None  # tokens of a sequence, as far as checks have told
         self._decoding: Decoding | None = None
         self._store = PrefixStore(int(kept_gb * 1e9))
         self._policy: Policy | None = None
@@ -97,12 +100,13 @@ class InProcessSampler:
             ConfigError: no policy was given or loaded.
         """
         if self._policy is None:
-            raise ConfigError("the sampler has no policy: give InProcessSampler one, as `policy`")
+            raise ConfigError(_NO_POLICY)
         return self._policy
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read; see `modules.policy.check_policy`."""
         check_policy(self.policy, protocol, limits)
+        self._most = max(self._most or 0, limits.total_tokens)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._waiting += [self._open(request) for request in requests]
@@ -115,7 +119,11 @@ class InProcessSampler:
 
     @torch.inference_mode()
     def collect(self) -> list[tuple[Request, Turn]]:
-        """Requests that have finished, at least an eighth of those under way, in the order of submission."""
+        """Requests that have finished, at least an eighth of those under way, in the order of submission.
+
+        Raises:
+            ConfigError: no policy was given or loaded.
+        """
         decoding = self._admit()
         started, done = len(decoding.live), list[OpenTurn]()
         while decoding.live and len(done) * _SHARE < started:
@@ -156,11 +164,12 @@ class InProcessSampler:
 
     def _admit(self) -> Decoding:
         """Fill the free rows with open requests, once they are a share of all that is worth a forward pass."""
-        assert self._decoding is not None
+        if self._decoding is None:
+            raise ConfigError(_NO_POLICY)
         decoding, free = self._decoding, self.batch_size - len(self._decoding.live)
         if self._waiting and (not decoding.live or free * _SHARE >= self.batch_size):
             order = sorted(range(len(self._waiting)), key=lambda i: (-len(self._waiting[i].prefix), i))[:free]
-            decoding.admit([self._waiting[i] for i in order])
+            decoding.admit([self._waiting[i] for i in order], self._most or sys.maxsize)
             chosen = set(order)
             self._waiting = [turn for i, turn in enumerate(self._waiting) if i not in chosen]
         return decoding

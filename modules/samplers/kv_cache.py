@@ -6,6 +6,7 @@ while the others go on. Nothing lies before a row's first token: no column is sp
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -44,6 +45,9 @@ class Rows:
     Args:
         config: of the text model.
         like: a tensor of the device and type to use.
+
+    Attributes:
+        limit: columns beyond which no room is made in advance, those of the longest sequence that there can be.
     """
 
     def __init__(self, config: PretrainedConfig, like: Tensor) -> None:
@@ -51,18 +55,33 @@ class Rows:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.buffer = like.new_zeros((2 * config.num_hidden_layers, 0, heads, 0, head_dim))
         self.first = self.width = 0
+        self.limit = sys.maxsize
 
     def cache(self) -> Cache:
         """What a model takes for `past_key_values`."""
         return Cache(layers=[RowLayer(self, number) for number in range(len(self.buffer) // 2)])
 
-    def reserve(self, slots: int, columns: int) -> None:
-        """Make room for so many rows, and for so many tokens in each; what the rows hold stays."""
-        held = self.buffer
-        if slots > held.shape[1] or columns > held.shape[3]:
-            layers, rows, heads, width, head_dim = held.shape
-            self.buffer = held.new_zeros((layers, max(slots, rows), heads, max(columns, width), head_dim))
-            self.buffer[:, :rows, :, :width] = held
+    def reserve(self, slots: int, columns: int, lengths: Sequence[int]) -> None:
+        """Make room for so many rows, and for so many tokens in each; what the first rows hold stays.
+
+        Columns grow by half at least: contexts grow with every turn, and whatever grows moves all rows.
+
+        Args:
+            slots: how many.
+            columns: how many.
+            lengths: tokens that the rows of the first slots hold; those of other slots are lost.
+        """
+        layers, held_slots, heads, held_columns, head_dim = self.buffer.shape
+        if slots <= held_slots and columns <= held_columns:
+            return
+        if columns > held_columns:
+            columns = max(columns, min(held_columns * 3 // 2, self.limit))
+        shape = (layers, max(slots, held_slots), heads, max(columns, held_columns), head_dim)
+        rows, width = len(lengths), max(lengths, default=0)
+        kept = self.buffer[:, :rows, :, :width].clone()
+        self.buffer = kept.new_empty(0)  # so that the old buffer and the new one are never there at once
+        self.buffer = kept.new_zeros(shape)
+        self.buffer[:, :rows, :, :width] = kept
 
     def put(self, slot: int, parts: Sequence[Tensor], length: int) -> None:
         """Let a row begin with the first `length` tokens of these parts, each `[2 * layers, heads, T, head_dim]`."""

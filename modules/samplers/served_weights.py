@@ -1,34 +1,31 @@
 """A policy's weights on their way to an engine: written whole, and proved to be those that sample.
 
-Engines do not say which weights they compute with, only how they were called. So after each update one fixed prompt is
-continued by the engine, and its log-probs are compared with those of the policy itself.
+Engines do not say which weights they compute with, only how they were called. So after each update a few fixed prompts
+are continued by the engine, and its log-probs are compared with those of the weights that were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from common.files import build_once
 from common.seeds import stable_hash
-from modules.functional.logprobs import token_logprobs
-from modules.policy import Dtype, Policy, embedding_rows
+from modules.policy import Dtype, Policy, embedding_rows, load_policy
 from modules.samplers.vllm_client import EngineError, Generated
 from modules.sharding import whole
 
-PROMPT_TOKENS, PROOF_TOKENS = 24, 16
+PROMPT_TOKENS = 8
+_EXACT_PROMPTS, _ROUNDED_PROMPTS = 16, 256
 # Largest mean difference of a log-prob. Measured with SmolLM2: 6e-6 in float32, 0.04 to 0.05 in bfloat16.
-_EXACT, _ROUNDED = 1e-3, 0.2
+_EXACT, _ROUNDED = 1e-4, 0.2
+_SURE = 4  # standard deviations: fresh weights are taken for stale ones once in 30,000 updates
 
-
-class Continues(Protocol):
-    """Continues token ids greedily, by a number of tokens."""
-
-    def __call__(self, ids: Sequence[int], tokens: int) -> Generated: ...
+Greedy = Callable[[Sequence[Sequence[int]]], list[Generated]]  # continues token ids by the most probable token
 
 
 def write_weights(policy: Policy, folder: Path, dtype: Dtype) -> Path:
@@ -41,40 +38,68 @@ def write_weights(policy: Policy, folder: Path, dtype: Dtype) -> Path:
     return build_once(folder, Policy(plain, policy.tokenizer).save)
 
 
-def prove_weights(policy: Policy, dtype: Dtype, greedy: Continues) -> float:
-    """The mean difference of log-probs between an engine and the policy, on one fixed prompt.
+class WeightProof:
+    """Compares an engine, after every update, with the weights that were written for it.
+
+    In float32 both agree to a ten-thousandth, and one step of training shows. Elsewhere rounding may hide a step. Then
+    the engine has to follow the weights: its log-probs must be nearer to those of the new weights than to those of the
+    weights proved last, as soon as these two differ by more than rounding; smaller updates are proved with later ones.
 
     Args:
-        policy: the weights that the engine was given.
         dtype: of the engine.
-        greedy: asks the engine.
-
-    Raises:
-        EngineError: it is larger than rounding explains.
     """
-    prompt = fixed_prompt(embedding_rows(policy.model))
-    said = greedy(prompt, PROOF_TOKENS)
-    gap = float((own_logps(policy, prompt, said.ids) - torch.tensor(said.logps)).abs().mean())
-    exact = dtype == "float32" and all(one.dtype == torch.float32 for one in policy.model.parameters())
-    limit = _EXACT if exact else _ROUNDED
-    if not gap <= limit:
-        raise EngineError(
-            f"the engine does not sample from the policy's weights: on the fixed prompt its log-probs differ by "
-            f"{gap:.3g} a token, more than {limit:g}; nothing of it was trained on"
-        )
-    return gap
+
+    def __init__(self, dtype: Dtype) -> None:
+        self.dtype: Dtype = dtype
+        self.exact = dtype == "float32"
+        self._proved_PV: Tensor | None = None
+
+    def __call__(self, folder: Path, greedy: Greedy) -> float:
+        """The mean difference of log-probs between the engine and the weights in `folder`, on the fixed prompts.
+
+        Raises:
+            EngineError: it is larger than rounding explains, or the engine still has earlier weights.
+        """
+        logging.disable_progress_bar()  # of loading a model, in every iteration
+        model = load_policy(str(folder), dtype=self.dtype, device="cpu").model
+        prompts = fixed_prompts(embedding_rows(model), _EXACT_PROMPTS if self.exact else _ROUNDED_PROMPTS)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            logits_PV = model(input_ids=torch.tensor(prompts), logits_to_keep=1).logits[:, -1]
+        own_PV = logits_PV.float().log_softmax(-1)
+        said = greedy(prompts)
+        ids_P, said_P = torch.tensor([one.ids[0] for one in said]), torch.tensor([one.logps[0] for one in said])
+        own_P = own_PV.gather(1, ids_P[:, None])[:, 0]
+        gap, limit = float((own_P - said_P).abs().mean()), _EXACT if self.exact else _ROUNDED
+        if not gap <= limit:
+            raise _stale(f"its log-probs differ by {gap:.3g} a token, more than {limit:g}")
+        if self._proved_PV is None:
+            self._proved_PV = own_PV
+        elif not self.exact:
+            self._follow(said_P, own_P, self._proved_PV.gather(1, ids_P[:, None])[:, 0], own_PV)
+        return gap
+
+    def _follow(self, said_P: Tensor, new_P: Tensor, old_P: Tensor, own_PV: Tensor) -> None:
+        """Tell the new weights from those proved last, where they are far enough from each other."""
+        moved, from_new, from_old = (float(gap_P.norm()) for gap_P in (new_P - old_P, said_P - new_P, said_P - old_P))
+        # Noise of either sign in every log-prob moves the engine along the way from old to new by one such deviation.
+        deviation = min(from_new, from_old) / len(said_P) ** 0.5
+        if moved / 2 <= _SURE * deviation:
+            return
+        if from_old < from_new:
+            raise _stale("its log-probs are nearer to those of earlier weights")
+        self._proved_PV = own_PV
 
 
-def fixed_prompt(vocabulary: int) -> tuple[int, ...]:
+def fixed_prompts(vocabulary: int, count: int) -> list[tuple[int, ...]]:
     """Token ids drawn by hash from the whole vocabulary: the same in every run."""
-    return tuple(stable_hash("fixed prompt", place) % vocabulary for place in range(PROMPT_TOKENS))
+    return [
+        tuple(stable_hash("fixed prompt", number, place) % vocabulary for place in range(PROMPT_TOKENS))
+        for number in range(count)
+    ]
 
 
-@torch.no_grad()
-def own_logps(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
-    """`[T]`: the policy's own log-probs, at temperature 1, of ids that follow a prompt."""
-    device = policy.model.device
-    both_1N = torch.tensor([[*prompt, *ids]], device=device)
-    with torch.autocast(device.type, enabled=False):
-        logits = policy.model(input_ids=both_1N, logits_to_keep=len(ids) + 1).logits[:, :-1]
-    return token_logprobs(logits, both_1N[:, len(prompt) :])[0].float().cpu()
+def _stale(reason: str) -> EngineError:
+    return EngineError(
+        f"the engine does not sample from the policy's weights: on the fixed prompts {reason}; "
+        "nothing of it was trained on"
+    )

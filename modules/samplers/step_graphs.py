@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from modules.samplers.kv_cache import Rows
 
-COLUMNS = 256  # widths are multiples of this: a graph serves as many steps before the next is recorded
+COLUMNS = (
+    256  # widths are multiples of this, or all there are: a graph serves as many steps before the next is recorded
+)
 
 Compute = Callable[[], Tensor]
 Step = Callable[[Rows, Tensor, Tensor, int], Tensor]
@@ -26,7 +29,7 @@ class StepGraphs:
 
     def __init__(self, record: Callable[[Compute], Compute]) -> None:
         self.record = record
-        self._buffer: Tensor | None = None
+        self._buffer: weakref.ref[Tensor] | None = None  # must not keep a buffer that has grown beside the new one
         self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
         self._recorded: dict[tuple[int, int], Compute] = {}
 
@@ -37,11 +40,13 @@ class StepGraphs:
             step: what makes it of rows, ids `[B]`, lengths `[B]` and the number of columns that all of them read.
             rows, ids_B, lengths_B, lengths: as in `FusedDecoder.step`.
         """
-        B, size, width = len(lengths), padded_rows(len(lengths)), padded_width(max(lengths) + 1)
-        rows.reserve(size, width)
-        if rows.buffer is not self._buffer:  # a recording writes where the rows were when it was made
+        B, size, width = len(lengths), padded_rows(len(lengths)), padded_width(max(lengths) + 1, rows.limit)
+        rows.reserve(size, width, lengths)
+        if (
+            self._buffer is None or self._buffer() is not rows.buffer
+        ):  # a recording writes where the rows were when it was made
             self._recorded.clear()
-            self._buffer = rows.buffer
+            self._buffer = weakref.ref(rows.buffer)
         if size not in self._inputs:
             self._inputs[size] = ids_B.new_zeros(size), lengths_B.new_zeros(size)
         ids, places = self._inputs[size]
@@ -58,9 +63,9 @@ def padded_rows(count: int) -> int:
     return 1 << (count - 1).bit_length() if count < 8 else -(-count // 8) * 8
 
 
-def padded_width(columns: int) -> int:
-    """The number of columns that a recorded step reads."""
-    return -(-columns // COLUMNS) * COLUMNS
+def padded_width(columns: int, limit: int) -> int:
+    """The number of columns that a recorded step reads: a multiple, but none beyond a limit that is not needed."""
+    return max(columns, min(-(-columns // COLUMNS) * COLUMNS, limit))
 
 
 class CudaRecorder:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from common.accounts import tokens_of
@@ -16,6 +17,7 @@ from envs.interfaces import Protocol
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
+from modules.samplers.open_call import OpenCall
 from modules.samplers.vllm_client import EngineError, Generated, NoAnswer
 from modules.samplers.vllm_engine import VLLMEngine
 
@@ -57,8 +59,11 @@ class VLLMSampler:
         self.engine, self.temperature, self.top_p = engine, temperature, top_p
         self.counts: Counter[str] = Counter()
         self._open: dict[int, Request] = {}
+        self._calls: dict[int, OpenCall] = {}
+        self._done: dict[int, tuple[Request, Turn]] = {}
         self._answers: SimpleQueue[_Answer] = SimpleQueue()
         self._tickets = 0
+        self.arrival = Event()
         self._policy: Policy | None = None
         if policy is not None:
             self.load(policy)
@@ -83,6 +88,11 @@ class VLLMSampler:
         if self._policy is None:
             raise ConfigError("the sampler has no policy: give VLLMSampler one, as `policy`")
         return self._policy
+
+    @property
+    def rounded(self) -> str | None:
+        """The engine's type, where that is not float32; see `RoundsLogProbs`."""
+        return None if self.engine.dtype == "float32" else self.engine.dtype
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read, and the engine too.
@@ -109,31 +119,51 @@ class VLLMSampler:
 
     def collect(self) -> list[tuple[Request, Turn]]:
         """All turns that are done by now, in the order of submission: at least one, where any is open."""
-        done: dict[int, tuple[Request, Turn]] = {}
+        done: list[tuple[Request, Turn]] = []
         while self._open and not done:
-            for answer in self._arrived():
-                if answer.ticket not in self._open:
-                    continue  # released
-                if isinstance(answer.result, NoAnswer):
-                    self.engine.recover(answer.life, str(answer.result))
-                    self.counts["turns_asked_again"] += 1
-                    self._ask(answer.ticket)
-                elif isinstance(answer.result, Exception):
-                    raise answer.result
-                else:
-                    request = self._open.pop(answer.ticket)
-                    done[answer.ticket] = request, self._turn(request, answer.result)
+            self._take(self._answers.get())
+            done = self.poll()
+        return done
+
+    @property
+    def waits(self) -> bool:
+        """Whether any request is open."""
+        return bool(self._open)
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        """The turns that are done by now, in the order of submission; see `AnswersLater`."""
+        with suppress(Empty):
+            while True:
+                self._take(self._answers.get_nowait())
+        done, self._done = self._done, {}
         return [done[ticket] for ticket in sorted(done)]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        """Drop the open requests of these episodes; the server keeps prefixes by itself, as long as it has room."""
+        """Drop the open requests of these episodes, at the server too: an update of the weights would wait for them.
+
+        The server keeps prefixes by itself, as long as it has room.
+        """
         released = {id(episode) for episode in episodes}
-        self._open = {t: request for t, request in self._open.items() if id(request.episode) not in released}
+        for ticket in [ticket for ticket, request in self._open.items() if id(request.episode) in released]:
+            del self._open[ticket]
+            self._calls.pop(ticket).give_up()
 
     def _ask(self, ticket: int) -> None:
         """Ask for a turn, in a thread that ends with its answer."""
-        arguments = (self.engine, self._answers, ticket, self.engine.life, self._open[ticket].prefix())
-        Thread(target=_asked, args=(*arguments, self._sampling(self._open[ticket])), daemon=True).start()
+        request, life, call = self._open[ticket], self.engine.life, OpenCall()
+        self._calls[ticket] = call
+        engine, answers, arrival = self.engine, self._answers, self.arrival  # a thread must not keep the sampler
+        prefix, sampling = request.prefix(), self._sampling(request)
+
+        def asked() -> None:
+            try:
+                result: Generated | Exception = engine.generate(prefix, sampling, call)
+            except Exception as error:  # raised where it is collected
+                result = error
+            answers.put(_Answer(ticket, life, result))
+            arrival.set()
+
+        Thread(target=asked, daemon=True).start()
 
     def _sampling(self, request: Request) -> dict[str, Any]:
         """vLLM's `SamplingParams` of a request."""
@@ -153,14 +183,20 @@ class VLLMSampler:
             "spaces_between_special_tokens": False,
         }
 
-    def _arrived(self) -> Iterator[_Answer]:
-        """Wait for one answer; then all that are there."""
-        yield self._answers.get()
-        while True:
-            try:
-                yield self._answers.get_nowait()
-            except Empty:
-                return
+    def _take(self, answer: _Answer) -> None:
+        """Keep a turn that is done, or ask for it again."""
+        if answer.ticket not in self._open:
+            return  # released
+        if isinstance(answer.result, NoAnswer):
+            self.engine.recover(answer.life, str(answer.result))
+            self.counts["turns_asked_again"] += 1
+            self._ask(answer.ticket)
+        elif isinstance(answer.result, Exception):
+            raise answer.result
+        else:
+            request = self._open.pop(answer.ticket)
+            del self._calls[answer.ticket]
+            self._done[answer.ticket] = request, self._turn(request, answer.result)
 
     def _turn(self, request: Request, said: Generated) -> Turn:
         self.counts[tokens_of(request.agent)] += len(said.ids)
@@ -177,19 +213,3 @@ class VLLMSampler:
         if said.finish == "length" and len(said.ids) == request.max_tokens:
             return "length"
         raise EngineError(f"vLLM ended a turn of {len(said.ids)} tokens for no known reason: {said.finish} {said.stop}")
-
-
-def _asked(
-    engine: VLLMEngine,
-    answers: SimpleQueue[_Answer],
-    ticket: int,
-    life: int,
-    prefix: Sequence[int],
-    sampling: dict[str, Any],
-) -> None:
-    """Ask once, and put what comes of it where the sampler collects."""
-    try:
-        result: Generated | Exception = engine.generate(prefix, sampling)
-    except Exception as error:  # raised where it is collected
-        result = error
-    answers.put(_Answer(ticket, life, result))

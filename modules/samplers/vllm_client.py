@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from common.errors import UserError
+from modules.samplers.open_call import OpenCall
 
 _BUSY = (429, 503)
 
@@ -45,6 +46,8 @@ class VLLMClient:
         self.url, self.timeout = url.rstrip("/"), timeout
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         self._http = httpx.Client(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=False)
+        alone = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # a call that is given up ends its own
+        self._calls = httpx.Client(timeout=httpx.Timeout(timeout, connect=10.0), limits=alone, trust_env=False)
 
     def healthy(self) -> bool:
         """Whether the server answers and is well."""
@@ -57,20 +60,23 @@ class VLLMClient:
         """vLLM's own version."""
         return str(self._json("GET", "/version").get("version"))
 
-    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str) -> Generated:
+    def generate(
+        self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str, call: OpenCall | None = None
+    ) -> Generated:
         """Continue token ids.
 
         Args:
             ids: the prompt.
             sampling: fields of vLLM's `SamplingParams`.
             weights: the version of the weights that every token must have been sampled by.
+            call: by which it may be given up.
 
         Raises:
-            NoAnswer: it may be sent again.
+            NoAnswer: it may be sent again, unless it was given up.
             EngineError: the answer says that the request is wrong, or is not what was asked for.
         """
         body = {"token_ids": list(ids), "sampling_params": {"logprobs": 0, **sampling}}
-        answer = self._json("POST", "/inference/v1/generate", body)
+        answer = self._json("POST", "/inference/v1/generate", body, call)
         try:
             return _generated(answer["choices"][0], weights)
         except (LookupError, TypeError, ValueError) as error:
@@ -93,8 +99,8 @@ class VLLMClient:
         """Give the weights that the server has loaded at its start a version."""
         self._json("POST", "/update_weight_version", {"new_version": version})
 
-    def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        response = self._request(method, path, body)
+    def _json(self, method: str, path: str, body: object = None, call: OpenCall | None = None) -> dict[str, Any]:
+        response = self._request(method, path, body, call)
         try:
             answer = response.json()
         except ValueError as error:
@@ -103,18 +109,20 @@ class VLLMClient:
             raise NoAnswer(f"{path} answered {response.status_code} with {type(answer).__name__}, not an object")
         return answer
 
-    def _request(self, method: str, path: str, body: object) -> httpx.Response:
-        """One answer. A busy server is asked again until the time is up."""
+    def _request(self, method: str, path: str, body: object, call: OpenCall | None) -> httpx.Response:
+        """One answer. A busy server is asked again until the time is up, or the call given up."""
+        http, watched = (self._http, None) if call is None else (self._calls, {"trace": call.trace})
         deadline, pause = time.monotonic() + self.timeout, 0.1
         while True:
             try:
-                response = self._http.request(method, self.url + path, json=body)
+                response = http.request(method, self.url + path, json=body, extensions=watched)
             except httpx.HTTPError as error:
                 raise NoAnswer(f"{path}: {str(error) or type(error).__name__}") from error
             if response.is_success:
                 return response
             said = f"{path} answered {response.status_code}: {' '.join(response.text.split())[:200]}"
-            if response.status_code in _BUSY and time.monotonic() + pause < deadline:
+            waited_for = call is None or not call.given_up
+            if response.status_code in _BUSY and waited_for and time.monotonic() + pause < deadline:
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
             elif response.status_code in _BUSY or response.status_code >= 500:

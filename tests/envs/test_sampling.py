@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -131,6 +132,55 @@ def test_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() 
     assert routed.temperature == 0.5, "those that are frozen may sample otherwise"
 
 
+class Remote(Scripted):
+    """Answers when it is told to, from another thread."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(PROTOCOL.codec.control, lambda _: name)
+        self.arrival = Event()
+        self.told = 0
+
+    def tell(self) -> None:
+        self.told += 1
+        self.arrival.set()
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._open)
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        done, self._open, self.told = self._open[: self.told], self._open[self.told :], 0
+        return [(request, self.take(request)) for request in done]
+
+    def collect(self) -> list[tuple[Request, Turn]]:
+        raise AssertionError("it would wait for this agent alone")
+
+
+def asked_of(agent: str) -> Request:
+    return Request(Episode(question(identity=agent), ()), (), (), agent=agent, max_tokens=9)
+
+
+def test_turns_of_one_agent_do_not_wait_for_those_of_another() -> None:
+    slow, quick = Remote("slow"), Remote("quick")
+    routed = ByAgent({"slow": slow, "quick": quick})
+    routed.submit([asked_of("slow"), asked_of("quick")])
+    for sampler in (quick, slow):
+        thread = Thread(target=sampler.tell)  # while `collect` waits, or before
+        thread.start()
+        assert [turn.text for _, turn in routed.collect()] == [sampler.script(Episode(question(), ()))]
+        thread.join()
+    assert routed.collect() == [], "nothing is open"
+
+
+def test_agents_in_this_process_go_on_beside_one_elsewhere() -> None:
+    here, elsewhere = agents()["reader"], Remote("late")
+    routed = ByAgent({"reader": here, "late": elsewhere})
+    routed.submit([asked_of("late"), asked_of("reader")])
+    assert [request.agent for request, _ in routed.collect()] == ["reader"]
+    elsewhere.tell()
+    assert [request.agent for request, _ in routed.collect()] == ["late"]
+
+
 class Remembers(Loads):
     """Remembers the requests that it took and the episodes that it holds; counts turns."""
 
@@ -160,6 +210,16 @@ def test_one_sampler_at_two_temperatures_gives_back_what_was_asked_and_counts_on
     assert counted(one, other) == counted(other) == {"turns": 2}
     ByAgent({"policy": other}).hold([request.episode])
     assert one.held == [request.episode]
+
+
+def test_a_released_request_is_forgotten_at_another_temperature() -> None:
+    """Its number may be another request's later."""
+    sampler = AtTemperature(Remembers(), temperature=0.5)
+    dropped, kept = (Request(Episode(question(identity=name), (1,)), (), (), max_tokens=9) for name in "ab")
+    sampler.submit([dropped, kept])
+    sampler.release([dropped.episode])
+    assert [request for request, _ in sampler.collect()] == [kept]
+    assert not sampler._asked
 
 
 @pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])

@@ -108,6 +108,9 @@ def test_stored_log_probs_are_those_of_each_agent_and_only_its_own(tmp_path: Pat
         assert own[batch.loss_mask_BT].abs().max() <= 1e-4
         assert foreign[batch.loss_mask_BT].abs().max() > 1e-2
     assert metrics["logp_gap/mean"] <= 1e-5
+    assert 0 < metrics["logp_gap/max"] <= 1e-4
+    assert metrics["logp_gap/max"] == max(metrics[f"logp_gap/max/{agent}"] for agent in (ASKER, PICKER))
+    assert metrics["logp_gap/kl"] == pytest.approx(0.0, abs=1e-8)
 
 
 @pytest.mark.parametrize("alone", [ASKER, PICKER])

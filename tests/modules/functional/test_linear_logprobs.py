@@ -94,6 +94,19 @@ def test_bfloat16_is_multiplied_as_it_is_and_summed_in_float32() -> None:
     assert hidden.grad.dtype == torch.bfloat16
 
 
+def test_the_gradient_of_the_weight_is_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand equal shares, a token a chunk: in bfloat16 a sum stands still once a share is a 256th of it."""
+    monkeypatch.setattr(unit, "_LEAST", 1)
+    monkeypatch.setattr(unit, "_CHUNKS", 1000)
+    hidden = torch.ones(1000, 4, dtype=torch.bfloat16)
+    weight = torch.zeros(8, 4, dtype=torch.bfloat16, requires_grad=True)
+    linear_logprobs(hidden, weight, torch.zeros(1000, dtype=torch.long))[0].sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.bfloat16
+    expected = torch.tensor([875.0] + 7 * [-125.0])
+    assert torch.allclose(weight.grad[:, 0].float(), expected, rtol=2**-8)
+
+
 def test_autocast_multiplies_in_its_own_type_and_gradients_keep_the_parameters() -> None:
     hidden, weight, ids = drawn(40, 16, 500)
     with torch.autocast("cpu", torch.bfloat16):

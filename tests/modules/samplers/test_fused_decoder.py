@@ -57,7 +57,7 @@ def qwen3(**settings: Any) -> PreTrainedModel:
 def decoded(decoder: FusedDecoder | LibraryDecoder) -> Tensor:
     """Logits after the last token of each row: most is read in two parts, the last two tokens are steps."""
     rows = decoder.rows()
-    rows.reserve(len(IDS), max(LENGTHS))
+    rows.reserve(len(IDS), max(LENGTHS), ())
     halves = [n // 2 for n in LENGTHS]
     decoder.read(rows, 0, [ids[:half] for ids, half in zip(IDS, halves, strict=True)], [0] * len(IDS))
     decoder.read(rows, 0, [ids[half:-1] or ids[-2:-1] for ids, half in zip(IDS, halves, strict=True)], [

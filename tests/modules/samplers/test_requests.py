@@ -34,8 +34,8 @@ def lengths_and_limits() -> list[Request]:
 def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, read, reserve, stepping = [], [], Rows.reserve, fused_decoder.stepping
 
-    def reserved(self: Rows, slots: int, count: int) -> None:
-        reserve(self, slots, count)
+    def reserved(self: Rows, slots: int, count: int, lengths: Sequence[int]) -> None:
+        reserve(self, slots, count, lengths)
         columns.append(self.buffer.shape[1::2])
 
     def steps(rows: Rows, lengths: torch.Tensor, each: int, widths: Sequence[int]) -> Any:
@@ -172,6 +172,8 @@ def test_a_turn_says_whether_it_trains() -> None:
 def test_another_policy_is_sampled_from_once_it_is_loaded() -> None:
     request, other = lengths_and_limits()[1], tiny_policy(TOKENIZER, seed=5)
     sampler = InProcessSampler(temperature=1.0)
+    with pytest.raises(ConfigError, match="no policy"):
+        InProcessSampler().collect()
     with pytest.raises(ConfigError, match="no policy"):
         sampler.check(None, None)  # type: ignore[arg-type]
     turns = []

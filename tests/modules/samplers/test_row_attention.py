@@ -19,7 +19,7 @@ def filled() -> Rows:
         num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM
     )
     rows = Rows(config, torch.empty(0))
-    rows.reserve(5, 12)
+    rows.reserve(5, 12, ())
     rows.buffer.normal_(generator=torch.Generator().manual_seed(0))
     return rows
 

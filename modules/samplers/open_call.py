@@ -1,0 +1,34 @@
+"""An HTTP request that another thread may give up: its connection ends, and a server that sees it stops working."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+
+class OpenCall:
+    """One request on a connection of its own; `trace` is httpx's extension of that name, which tells its socket."""
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self._socket: socket.socket | None = None
+        self._lock = Lock()
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Take the socket once it is connected."""
+        if event == "connection.connect_tcp.complete":
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+            if self.given_up:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """End the connection, now or as soon as there is one; whoever waits for the answer gets an error."""
+        self.given_up = True
+        with self._lock:
+            if self._socket is not None:
+                with suppress(OSError):  # it may have ended by itself
+                    self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,128 @@
+"""A server that fails: what is asked again, what starts it again, what ends the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envs.sampling import take_turns
+from modules.samplers.open_call import OpenCall
+from modules.samplers.vllm_client import EngineError, NoAnswer, VLLMClient
+from tests.modules.samplers.conftest import Made
+from tests.modules.samplers.test_vllm import asked
+from tests.toy_rl import small_policy
+from tests.vllm_server import VLLMServer
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"weight_versions": [{"version": "weights-other-000001", "start": 0, "end": 6}]},
+            "sampled by weights weights-other-000001",
+        ),
+        ({"weight_versions": None}, "sampled by weights without a version"),
+        ({"token_ids": []}, "0 token ids with"),
+        ({"logprobs": None}, "unusable answer"),
+        ({"token_ids": [0], "logprobs": {"content": [{"logprob": -9999.0}]}}, "a sampled token has log-prob -9999.0"),
+        ({"finish_reason": "abort"}, "for no known reason: abort"),
+        (
+            {"finish_reason": "length", "token_ids": [0], "logprobs": {"content": [{"logprob": -1.0}]}},
+            "turn of 1 tokens",
+        ),
+    ],
+)
+def test_an_answer_that_cannot_be_trained_on_ends_the_run(
+    made: Made, server: VLLMServer, change: dict[str, Any], reason: str
+) -> None:
+    server.faults = [lambda choice: choice.update(change)]
+    sampler = made(temperature=1.0)
+    sampler.submit(asked(1, stop=()))
+    with pytest.raises(EngineError, match=reason):
+        sampler.collect()
+
+
+@pytest.mark.parametrize("fault", ["hangs up", 500, "late"])
+def test_a_lost_turn_is_asked_again_with_its_seed(made: Made, server: VLLMServer, fault: int | str) -> None:
+    expected = take_turns(made(temperature=1.0), asked(3))
+    server.calls.clear()
+    server.faults = [None, fault]
+    sampler = made(temperature=1.0, engine={"timeout": 2.0})
+    assert [t.action_ids for t in take_turns(sampler, asked(3))] == [t.action_ids for t in expected]
+    assert sampler.counts["turns_asked_again"] == 1
+    assert len(server.turns()) == 4
+    assert server.control().count("/update_weights") == 2, "a server that came back has its weights sent again"
+
+
+def test_a_busy_server_is_waited_for(made: Made, server: VLLMServer) -> None:
+    server.faults = [503, 429]
+    sampler = made(temperature=1.0)
+    assert len(take_turns(sampler, asked(1))) == 1
+    assert sampler.engine.life == 1
+    assert sampler.counts["turns_asked_again"] == 0
+
+
+def test_a_server_that_stays_down_ends_the_run_with_one_line(made: Made, server: VLLMServer) -> None:
+    server.faults = [500] * 9
+    sampler = made(temperature=1.0, engine={"restarts": 2})
+    sampler.submit(asked(1))
+    with pytest.raises(
+        EngineError, match=r"gave no answer after 2 restarts: /inference/v1/generate answered 500"
+    ) as it:
+        sampler.collect()
+    assert "\n" not in str(it.value)
+    assert len(server.turns()) == 3
+
+
+@pytest.mark.parametrize("fault", ["hangs up", 500])
+@pytest.mark.parametrize(
+    "path", ["/pause?mode=wait", "/start_weight_update", "/update_weights", "/finish_weight_update", "/resume", "proof"]
+)
+def test_an_update_that_fails_is_made_anew(made: Made, server: VLLMServer, path: str, fault: int | str) -> None:
+    policy = small_policy()
+    expected = take_turns(made(policy, temperature=1.0), asked(2))
+    sampler = made(policy, temperature=1.0)
+    take_turns(sampler, asked(1))
+    server.faults_by_path = {path: [fault]}
+    sampler.load(policy)
+    assert [t.action_ids for t in take_turns(sampler, asked(2))] == [t.action_ids for t in expected]
+    assert not server.faults_by_path[path], "it came up"
+    assert sampler.engine.life == 2
+    assert sampler.engine.gap < 1e-5
+
+
+def test_updates_that_go_on_failing_end_the_run(made: Made, server: VLLMServer) -> None:
+    server.faults_by_path = {"/update_weights": [500] * 9}
+    with pytest.raises(EngineError, match="gave no answer after 2 restarts: /update_weights answered 500"):
+        made(temperature=1.0).submit(asked(1))
+
+
+def test_a_released_turn_is_given_up_at_the_server(made: Made, server: VLLMServer) -> None:
+    """Else an update would wait until it has been sampled to its end."""
+    server.faults = [None, "held"]
+    sampler, requests = made(temperature=1.0), asked(2)
+    sampler.submit(requests[:1])
+    assert len(sampler.collect()) == 1
+    sampler.submit(requests[1:])
+    assert server.holds.wait(10)
+    sampler.release([requests[1].episode])
+    assert server.given_up.wait(3), "before the time of a turn is up"
+    assert not sampler.waits
+    assert sampler.poll() == []
+
+
+def test_a_call_that_is_given_up_before_it_is_connected_ends_too(server: VLLMServer) -> None:
+    server.faults = ["held"]
+    call = OpenCall()
+    call.give_up()
+    with pytest.raises(NoAnswer, match="^((?!timed out).)*$"):
+        VLLMClient(server.url, timeout=3.0).generate((1, 2), {"max_tokens": 2}, weights="w", call=call)
+
+
+def test_a_request_that_is_wrong_is_not_asked_again(made: Made, server: VLLMServer) -> None:
+    server.faults = [400]
+    sampler = made(temperature=1.0)
+    sampler.submit(asked(1))
+    with pytest.raises(EngineError, match="answered 400"):
+        sampler.collect()
