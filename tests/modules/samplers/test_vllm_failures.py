@@ -116,7 +116,7 @@ def test_a_call_that_is_given_up_before_it_is_connected_ends_too(server: VLLMSer
     server.faults = ["held"]
     call = OpenCall()
     call.give_up()
-    with pytest.raises(NoAnswer, match="^((?!timed out).)*$"):
+    with pytest.raises(NoAnswer, match=r"^((?!timed out).)*$"):
         VLLMClient(server.url, timeout=3.0).generate((1, 2), {"max_tokens": 2}, weights="w", call=call)
 
 
