@@ -37,7 +37,7 @@ TOP_K = 3
 PACKAGES = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "bm25s", "numpy", "fastapi", "uvicorn")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="none: no index")
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="where the JSON is written too")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     faiss.omp_set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []

@@ -97,7 +97,7 @@ def measured_memory(tokens: int, vocabulary: int, width: int, device: str) -> It
         yield row | {"peak_mb": peak / 2**20, "peak/logits": round(peak / logits, 3)}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the tables and the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(WORLD_BASE), help="folder of a causal language model")
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="where the JSON is written too")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     model = load_model(options.model, options.dtype, options.device)
     vocabulary = model.get_input_embeddings().weight.shape[0]  # pyright: ignore

@@ -33,6 +33,7 @@ class VLLMServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 64  # connections that come at once must not be refused
     block_on_close = False
 
     def __init__(self, port: int = 0, folder: Path | None = None) -> None:

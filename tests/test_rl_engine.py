@@ -1,0 +1,43 @@
+"""Reinforcement learning through `train.py` with an engine: killed, its weights are sent again and proved."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.micro import run
+from tests.test_rl import artifact, config, process, watched, weights
+from tests.vllm_server import VLLMServer, vllm_server
+
+
+def with_engine(path: Path, server: VLLMServer) -> Path:
+    """The stage of `tests.test_rl`, which samples from a server."""
+    content = yaml.safe_load(path.read_text())
+    (path.parent / "scratch").mkdir(exist_ok=True)
+    engine = {"target": "modules.samplers.vllm_engine:VLLMEngine", "context": 256, "dtype": "float32"}
+    engine |= {"urls": [server.url], "scratch": str(path.parent / "scratch")}
+    rollout = content["stages"]["rl"]["callbacks"]["rollout"]
+    rollout["sampler"] = {"target": "modules.samplers.vllm:VLLMSampler", "engine": engine, "temperature": 1.0}
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_the_weights_that_it_had(tmp_path: Path) -> None:
+    """The scripted server computes every turn alone, so here even the bytes are those of a run that was not killed."""
+    with vllm_server() as server:
+        unbroken = with_engine(config(tmp_path / "unbroken"), server)
+        assert run(config=unbroken) == 0
+        before = server.control().count("/update_weights")
+        assert before == 3
+
+        killed = with_engine(config(tmp_path / "killed", moment="update"), server)
+        assert process(killed).returncode == -signal.SIGKILL
+        assert not (artifact(killed.parent) / "manifest.json").exists()
+        assert run(config=killed) == 0
+        assert watched(killed.parent, "epochs") == [0, 1, 2], "the second run goes on, it does not start again"
+        assert server.control().count("/update_weights") == before + 2 + 2, "two iterations each, one of them twice"
+    assert weights(killed.parent) == weights(unbroken.parent)
