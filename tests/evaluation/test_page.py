@@ -80,8 +80,8 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "rankings": [],
         "comparisons": [],
         "stages": [
-            {"experiment": "exp", "seed": 0, "stage": "eval", "seconds": None, "metrics": {"em": 0.5}},
-            {"experiment": "exp", "seed": 1, "stage": "eval", "seconds": None, "metrics": {"em": 1.0}},
+            {"experiment": "exp", "seed": 0, "stage": "eval", "seconds": None, "accounts": {}, "metrics": {"em": 0.5}},
+            {"experiment": "exp", "seed": 1, "stage": "eval", "seconds": None, "accounts": {}, "metrics": {"em": 1.0}},
         ],
         "notes": {"exp:eval, seed 0": {"top_k": 3}},
     }
@@ -170,7 +170,9 @@ def test_several_experiments_are_compared_and_commented_on(tmp_path: Path) -> No
 def test_stages_that_experiments_share_are_frozen_once(tmp_path: Path) -> None:
     prm = tmp_path / "prm"
     prm.mkdir()
-    (prm / "manifest.json").write_text(json.dumps({"seconds": 10.0, "metrics": {"prm/pair_accuracy": 0.75}}))
+    (prm / "manifest.json").write_text(
+        json.dumps({"seconds": 10.0, "accounts": {"updates": 7}, "metrics": {"prm/pair_accuracy": 0.75}})
+    )
     for name in ("one", "two"):
         write(tmp_path, name, 0, {"prm": prm, "eval": evaluation(tmp_path / f"{name}0", [answered(0, 1)])})
     stages = freeze([str(tmp_path / "one"), str(tmp_path / "two")], title="T", command="c")["stages"]
@@ -180,6 +182,7 @@ def test_stages_that_experiments_share_are_frozen_once(tmp_path: Path) -> None:
         ("two", "eval"),
     ]
     assert stages[0]["metrics"] == {"prm/pair_accuracy": 0.75}
+    assert stages[0]["accounts"] == {"updates": 7}
 
 
 def test_figures_are_drawn_beside_the_page_the_first_below_the_answer(tmp_path: Path) -> None:
