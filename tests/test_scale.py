@@ -210,9 +210,11 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
     one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
-    # The order of sums changes the last bits of a gradient, and Adam divides by its size: a small gradient's noise is
-    # a part of the step, which is 1e-3.
-    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 2e-4
+    # The order of sums changes the last bits of a gradient, and Adam divides by its size: the noise of a gradient near 0
+    # is a part of the step, which is 1e-3. A gradient that is wrong moves most parameters, not one in a thousand.
+    apart = torch.cat([(one[key] - two[key]).abs().flatten().float() for key in one])
+    assert apart.quantile(0.999) < 5e-6
+    assert apart.max() < 1e-4
     assert file != ADAPTER or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
 
 
