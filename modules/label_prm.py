@@ -55,7 +55,8 @@ class LabelPRM(RewardTraining):
     """Trains a policy with a scalar head to say how right a step is, on `datamodules.label_data:LabelData`.
 
     The loss is `modules.functional.label_losses.label_loss`, divided by the labelled steps of an optimiser step. The
-    scores are calibrated with the odds of right steps among the held-out ones.
+    scores are calibrated with the odds of right steps among the held-out ones. `accuracy` is the share of steps whose
+    score is on the right side of zero.
 
     Args:
         policy: the backbone: an SFT checkpoint, or any later policy.
@@ -89,6 +90,8 @@ class LabelPRM(RewardTraining):
 
     def training_step(self, batch: LabelBatch, index: int) -> Tensor:
         scores_P = self.reward_model.raw_scores(batch.sequences)
+        if self.weights.pointwise:  # else zero means nothing
+            self.log_means({"accuracy": ((scores_P > 0) == (batch.label_P > 0.5)).sum()}, len(batch))
         total = self.weights.loss(scores_P, batch.label_P, batch.group_P)
         return self.mean_loss(total, total.new_tensor(len(batch)))
 

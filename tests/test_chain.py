@@ -63,7 +63,10 @@ def test_every_stage_is_made_or_fitted(quickstart: Quickstart) -> None:
 def test_every_stage_finds_something_to_learn_from(quickstart: Quickstart) -> None:
     """Else the tests that share this run would compare nothing with nothing."""
     made = artifacts(quickstart.output)
-    assert len((made["label"] / "data" / "pairs.jsonl").read_text().splitlines()) == metrics(made["label"])["pairs"] > 0
+    rows = [json.loads(line) for line in (made["label"] / "data" / "labels.jsonl").read_text().splitlines()]
+    labels = [label for row in rows for label in row["labels"] if label is not None]
+    assert len(labels) == metrics(made["label"])["steps"]
+    assert {*labels} == {0.0, 1.0}
     kept = metrics(made["refine"])
     assert 0 < kept["refine/steps_kept"] < kept["refine/steps"]
     for arm in ("rl", "rl_outcome"):

@@ -20,11 +20,12 @@ QUICKSTART = CONFIGS / "quickstart.yaml"
 NAMES = sorted(path.stem for path in (CONFIGS / "credit").glob("*.yaml"))
 # What compares steps of different kinds: ProRAG's own credit, and what stands beside it.
 # Of each the advantage that an answer is given for being one.
-ACROSS_KINDS = {"quickstart": -0.4955, "place_statistics": -0.036, "all_kinds": -0.0641, "truth_all_kinds": -0.0641}
+ACROSS_KINDS = {"place_statistics": -0.036, "all_kinds": -0.0641, "truth_all_kinds": -0.0641}
+ACROSS_KINDS |= {"eq7_0.3": -0.4955, "eq7_0.7": -1.1562, "eq7_0.9": -1.4865}
 SWEEPS = {
     "ablations/beta": (0.0, 0.1, 0.3, 0.5, 0.7, 0.9),
-    "credit/kind": (0.0, 0.1, 0.3, 0.5, 0.7, 0.9),
-    "credit/truth": (0.1, 0.3, 0.5, 0.7, 0.9),  # at 0 the truth has no weight: kind_0
+    "credit/truth": (0.1, 0.3, 0.5, 0.7, 0.9),  # at 0 the truth has no weight: beta_0
+    "credit/eq7": (0.3, 0.7, 0.9),
 }
 
 # Two right episodes of a question: one answers after a search, one after two. The scores know the kind of a step alone.

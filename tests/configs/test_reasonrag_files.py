@@ -100,7 +100,7 @@ ARMS: dict[str, dict[tuple[str, ...], Any]] = {
     "tree_backup": {("data", "path"): "${stage:reasonrag_tree_backup_pairs}"},
     "judged_values": {("data", "path"): "${stage:reasonrag_judged_values_pairs}"},
     "prorag_pairs": {
-        ("data", "path"): "${stage:prorag_label}",
+        ("data", "path"): "${stage:reasonrag_prorag_pairs}",
         **{("module", name, "model"): "${stage:prorag_sft}/model" for name in ("policy", "reference")},
     },
 }
