@@ -210,8 +210,8 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
     one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
-    # The order of sums changes the last bits of a gradient, and Adam divides by its size: the noise of a gradient near 0
-    # is a part of the step, which is 1e-3. A gradient that is wrong moves most parameters, not one in a thousand.
+    # The order of sums changes the last bits of a gradient, and Adam divides by its size: the noise of a gradient near
+    # 0 is a part of the step, which is 1e-3. A gradient that is wrong moves most parameters, not one in a thousand.
     apart = torch.cat([(one[key] - two[key]).abs().flatten().float() for key in one])
     assert apart.quantile(0.999) < 5e-6
     assert apart.max() < 1e-4
