@@ -1,23 +1,22 @@
-"""Trees as they unfold on a page: of a search, with the pairs judged in it, and of a rollout, with its leaves."""
+"""Trees as they unfold on a page: of a search, with what was judged in it, and of a rollout, with its leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import count, groupby, islice
 from statistics import fmean
 
-from datamodules.records import PAIR, TREE, read_rows
+from datamodules.records import TREE, read_rows
 from evaluation.tables import MISSING
 from evaluation.view_run import Run
 from evaluation.view_share import Listing
 from evaluation.view_steps import shown_question
 from evaluation.view_text import Row, printable
+from evaluation.view_verdicts import Verdicts, verdicts
 
 TREES, NODES = 6, 150  # of a search that a page shows, and nodes of a tree
 _READ = 400  # trees among which the least decided are looked for
-
-Judged = Mapping[str, Sequence[tuple[str, str, str]]]  # by the uid of a turn: better or worse, than which, why
 
 
 def search_trees(run: Run) -> Iterator[Listing]:
@@ -31,7 +30,7 @@ def search_trees(run: Run) -> Iterator[Listing]:
         if path.exists():
             first = islice(read_rows(path, TREE), _READ)
             rows = nsmallest(TREES, first, key=lambda row: abs(row["root"]["value"] - 0.5))
-            judged = _judged(run, folder.name, {row["question"]["id"] for row in rows})
+            judged = verdicts(run, folder.name, {row["question"]["id"] for row in rows})
             with path.open("rb") as file:
                 searched = sum(1 for _ in file)
             told = {"stage": stage, "searched": searched, "read": min(searched, _READ)}
@@ -50,7 +49,7 @@ def rollout_trees(rows: Sequence[Row]) -> list[Row]:
     return trees
 
 
-def _search_tree(row: Row, judged: Judged) -> Row:
+def _search_tree(row: Row, judged: Verdicts) -> Row:
     question = row["question"]
     gold = question["gold"] or {"hops": None, "type": None, "steps": []}
     shown = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
@@ -81,7 +80,7 @@ def _size(node: Row) -> int:
     return 1 + sum(map(_size, node["children"]))
 
 
-def _node(node: Row, path: set[int], kept: set[int], judged: Judged) -> Row:
+def _node(node: Row, path: set[int], kept: set[int], judged: Verdicts) -> Row:
     turn = node["turn"] or {"action": {"kind": "question"}, "text": "", "uid": ""}
     value = node["value"] if node["visits"] else None
     ended = "" if node["status"] is None else f"{node['status']}, value {_two(node['outcome'])}"
@@ -117,30 +116,6 @@ def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -
             for members in (list(group) for _, group in branches)
         ],
     }
-
-
-def _judged(run: Run, search: str, questions: set[str]) -> Judged:
-    """The verdicts on steps of some questions in the stages that made pairs of this search."""
-    verdicts: dict[str, list[tuple[str, str, str]]] = {}
-    for stage in run.stages.values():
-        path = stage.folder / "data" / "pairs.jsonl"
-        inputs = [each["artifact"] for each in stage.manifest.get("inputs", {}).values()]
-        if stage.state == "finished" and search in inputs and path.exists():
-            for row in read_rows(path, PAIR):
-                if row["history"]["question"]["id"] in questions:
-                    better, worse = (_last_turn(row, side) for side in ("chosen", "rejected"))
-                    reason = printable(row["reason"], 200)
-                    verdicts.setdefault(better["uid"], []).append(("better than", _short(worse), reason))
-                    verdicts.setdefault(worse["uid"], []).append(("worse than", _short(better), reason))
-    return verdicts
-
-
-def _last_turn(row: Row, side: str) -> Row:
-    return (row["history"]["turns"] + row[side]["turns"])[-1]
-
-
-def _short(turn: Row) -> str:
-    return printable(turn["action"]["text"] or turn["text"], 100)
 
 
 def _two(value: float | None) -> str:

@@ -12,7 +12,7 @@ from evaluation import view_trees
 from evaluation.results import read_manifest
 from evaluation.view_run import Run, Stage
 from evaluation.view_trees import rollout_trees, search_trees
-from tests.evaluation.view_stages import labelled, question, searched, tree, turn
+from tests.evaluation.view_stages import labelled, labelled_steps, question, searched, tree, turn
 
 
 def run(tmp_path: Path, *trees: Tree) -> Run:
@@ -72,6 +72,16 @@ def test_pairs_of_another_search_are_not_of_this_one(tmp_path: Path) -> None:
     other.stages["label"] = replace(other.stages["label"], manifest={"inputs": {"search": {"artifact": "search-2"}}})
     (part,) = search_trees(other)
     assert part.items[0]["root"]["children"][0]["judged"] == ()
+
+
+def test_a_node_has_the_label_of_its_step(tmp_path: Path) -> None:
+    one = run(tmp_path, tree())
+    labels = labelled_steps(tmp_path, [1.0, None, 0.25], "good", "idle", "end")
+    one.stages["label"] = Stage("label", labels, "finished", read_manifest(labels))
+    good, _, idle = next(search_trees(one)).items[0]["root"]["children"]
+    assert good["judged"] == [("right (label 1.00)", "", "")]
+    assert good["children"][0]["judged"] == [("wrong (label 0.25)", "", "")]
+    assert idle["judged"] == ()
 
 
 def path(reward: float | None, *uids: str) -> dict:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from datamodules.records import pair_to_row, tree_to_row, write_rows
+from datamodules.records import labelled_to_row, pair_to_row, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
+from envs.labelled_steps import LabelledEpisode
 from envs.siblings import Pair
-from envs.types import Action, Episode, Gold, GoldStep, Question, Turn
+from envs.types import Action, Episode, Gold, GoldStep, Question, Step, Turn
 from tests.evaluation.fake import step_ranking
 
 
@@ -49,6 +50,17 @@ def labelled(store: Path, reason: str, *, good: str = "good", bad: str = "bad") 
     start, folder = Episode(question(), (0,)), store / "label-1"
     pair = Pair(replace(start, turns=[turn(good)]), replace(start, turns=[turn(bad)]), reason=reason)
     write_rows(folder / "data" / "pairs.jsonl", [pair_to_row(pair)])
+    manifest = {"kind": "make", "inputs": {"search": {"artifact": "search-1"}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def labelled_steps(store: Path, labels: Sequence[float | None], *names: str) -> Path:
+    """The labels of the steps of an episode that a search played out, a turn each."""
+    turns, folder = [turn(name) for name in names], store / "steps-1"
+    steps = tuple(Step("query", valid=True, spans=((place, 0, 1),)) for place in range(len(turns)))
+    episode = Episode(question(), (0,), turns=turns, steps=steps)
+    write_rows(folder / "data" / "labels.jsonl", [labelled_to_row(LabelledEpisode(episode, tuple(labels)))])
     manifest = {"kind": "make", "inputs": {"search": {"artifact": "search-1"}}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
