@@ -233,6 +233,18 @@ def test_how_far_the_policy_moves_from_where_reinforcement_began_is_seen(quickst
         assert abs(first) < 1e-6 < last
 
 
+def test_pairs_of_the_same_search_make_a_reward_model(quickstart: Quickstart) -> None:
+    left_out = ("stages.sample.", "stages.rl.", "stages.rl_outcome.", "parts.curve.", "parts.episodes.")
+    small = [argument for argument in micro.CHAIN if not argument.startswith(left_out)]
+    config = micro.CONFIGS / "reward_model" / "pairs.yaml"
+    assert micro.run(*small, f"output={quickstart.output}", config=config) == 0
+    made, whole = artifacts(quickstart.output, "pairs"), artifacts(quickstart.output)
+    assert made["search"] == whole["search"]
+    assert len((made["label"] / "data" / "pairs.jsonl").read_text().splitlines()) == metrics(made["label"])["pairs"] > 0
+    assert any(not torch.equal(weight, weights(whole["prm"])[name]) for name, weight in weights(made["prm"]).items())
+    assert "accuracy" in scalars(quickstart.output, "prm", "pairs").Tags()["scalars"]
+
+
 @pytest.mark.parametrize("name", ["paper", "official"])
 def test_reinforcement_with_the_choices_of_the_paper_and_of_its_code_trains(quickstart: Quickstart, name: str) -> None:
     written = yaml.safe_load((ROOT / "configs" / "prorag" / f"{name}.yaml").read_text())
