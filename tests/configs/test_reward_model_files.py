@@ -15,9 +15,9 @@ from pipeline.plan import Plan
 
 ARMS = Path(train.__file__).parent / "configs" / "reward_model"
 SEARCHES = {"greedy_rollouts", "hot_siblings", "unsure_nodes"}  # search otherwise than the others
-# Of the other arms on single steps, what is set otherwise than in `steps_10000`; a component stands for its target.
+# Of the other arms on single steps, what is set otherwise than in `steps_5000`; a component stands for its target.
 CHANGES: dict[str, dict[str, Any]] = {
-    "every_node": {"label.data.use": "tree", "label.data.most": None},
+    "every_node": {"label.data.use": "tree"},
     "nodes_and_rollouts": {"label.data.use": "both"},
     "greedy_rollouts": {"search.data.simulator.temperature": 0.0},
     "pointwise": {"prm.module.ranking": 0.0},
@@ -25,13 +25,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "read_at_observation": {"prm.module.read_at": "observation"},
     "read_at_both": {"prm.module.read_at": "both"},
     "without_logp": {"prm.module.logp_weight": 0.0},
+    "logp_weight_1": {"prm.module.logp_weight": 1.0},
     "hot_siblings": {
         "search.data.expander.temperature": 1.3,
         "search.data.simulator.sampler.temperature": 1.3,
         "label.data.use": "tree",
-        "label.data.most": 5600,
     },
-    **{f"steps_{most}": {"label.data.most": most} for most in (300, 1000, 3000)},
+    **{f"steps_{most}": {"label.data.most": most} for most in (300, 1000, 3000, 10000)},
 }
 
 
@@ -54,14 +54,14 @@ def test_all_arms_share_world_policy_and_all_but_three_the_search(tmp_path: Path
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
 def test_an_arm_changes_what_it_is_named_after_and_nothing_else(name: str, tmp_path: Path) -> None:
-    first, arm = settings("steps_10000", tmp_path), settings(name, tmp_path)
+    first, arm = settings("steps_5000", tmp_path), settings(name, tmp_path)
     assert {key: arm[key] for key in arm if first.get(key, "absent") != arm[key]} == CHANGES[name]
     assert not first.keys() - arm.keys()
 
 
 @pytest.mark.parametrize(("name", "rate"), [("noise_5", 0.05), ("noise_10", 0.1), ("noise_20", 0.2)])
 def test_a_noisy_judge_is_the_same_judge_less_a_share(name: str, rate: float, tmp_path: Path) -> None:
-    first, arm = settings("steps_10000", tmp_path), settings(name, tmp_path)
+    first, arm = settings("steps_5000", tmp_path), settings(name, tmp_path)
     assert arm["label.data.judge.rate"] == rate
     assert arm["label.data.judge.judge.target"] == first["label.data.judge.target"]
     assert {key for key in arm if not key.startswith("label.data.judge") and first.get(key) != arm[key]} == set()
