@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.errors import RetrievalError
-from envs.interfaces import Judge, Retriever, RewardContext
+from envs.interfaces import Retriever, RewardContext
 from envs.siblings import Candidate, Verdict
 from envs.types import Episode, Hit
 from modules.sft import SFT
@@ -30,14 +30,19 @@ class Flaky:
 
 
 class Absent:
-    """A judge that has no answer for every `every`th group of siblings."""
+    """A judge that has no answer for every `every`th group of siblings, and for every such single step."""
 
-    def __init__(self, judge: Judge, every: int) -> None:
+    def __init__(self, judge: Any, every: int) -> None:
         self.judge, self.every = judge, every
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
-        verdicts: list[Any] = list(self.judge.compare(groups))
-        return [None if number % self.every == 0 else verdict for number, verdict in enumerate(verdicts)]
+        return self._without(self.judge.compare(groups))
+
+    def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
+        return self._without(self.judge.label(candidates))
+
+    def _without(self, answers: Sequence[Any]) -> list[Any]:
+        return [None if number % self.every == 0 else answer for number, answer in enumerate(answers)]
 
 
 class NotANumber(SFT):

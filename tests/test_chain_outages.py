@@ -42,18 +42,34 @@ def test_a_retriever_that_fails_now_and_then_is_counted_and_survived(quickstart:
     assert [event.value for event in events.Scalars("unscored")] == failed
 
 
+ABSENT = 'parts.judge={target: "tests.outages:Absent", judge: %s, every: %d}'
+TRUTH = '{target: "modules.judges.world_oracle:WorldOracle", world: "${stage:world}"}'
+
+
 def test_a_judge_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart, capsys) -> None:
-    truth = '{target: "modules.judges.world_oracle:WorldOracle", world: "${stage:world}"}'
-    absent = 'stages.label.data.judge={target: "tests.outages:Absent", judge: %s, every: %d}'
-    assert micro.chain(quickstart.output, absent % (truth, 3), "experiment=absent", "--stage", "label") == 0
+    assert micro.chain(quickstart.output, ABSENT % (TRUTH, 3), "experiment=absent", "--stage", "label") == 0
     whole = metrics(artifacts(quickstart.output)["label"])
-    found, groups = metrics(artifacts(quickstart.output, "absent")["label"]), whole["groups"]
-    assert found["failures"] == -(-groups // 3)
+    found = metrics(artifacts(quickstart.output, "absent")["label"])
+    assert found["unlabelled"] == -(-whole["steps"] // 3)
+    assert found["steps"] == whole["steps"] - found["unlabelled"]
+    assert micro.chain(quickstart.output, ABSENT % (TRUTH, 1), "experiment=nobody", "--stage", "label") == 1
+    assert f"the judge labelled none of {whole['steps']:.0f} steps" in line(capsys)
+
+
+def test_a_judge_of_pairs_that_fails_now_and_then_is_counted_and_survived(quickstart: Quickstart, capsys) -> None:
+    def labelled(name: str, *arguments: str) -> int:
+        own = (*arguments, f"experiment={name}", "--stage", "label")
+        return micro.chain(quickstart.output, *own, config=micro.CONFIGS / "base" / "pairs.yaml")
+
+    assert labelled("pairs_whole") == 0
+    assert labelled("pairs_absent", ABSENT % (TRUTH, 3)) == 0
+    whole, found = (metrics(artifacts(quickstart.output, name)["label"]) for name in ("pairs_whole", "pairs_absent"))
+    assert found["failures"] == -(-whole["groups"] // 3)
     assert 0 < found["pairs"] < whole["pairs"]
-    assert micro.chain(quickstart.output, absent % (truth, 1), "experiment=nobody", "--stage", "label") == 1
-    assert f"no pairs: of {groups:.0f} groups of steps the judge found 0 alike and failed on {groups:.0f}" in line(
-        capsys
-    )
+    assert labelled("pairs_nobody", ABSENT % (TRUTH, 1)) == 1
+    groups = f"{whole['groups']:.0f}"
+    said = f"no pairs: of {groups} groups of steps the judge found 0 alike and failed on {groups}"
+    assert said in line(capsys)
 
 
 def test_a_loss_that_is_no_number_ends_in_one_line(quickstart: Quickstart, capsys) -> None:

@@ -62,7 +62,8 @@ def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         config = (tmp_path / name).read_text()
         base = "".join(re.findall(r"^base: \[(.*)\]$", config, re.M))
         own = [f"parts.model={artifacts(quickstart.output)['sft'] / 'model'}", *OWN]
-        small = {"quickstart.yaml": micro.CHAIN, "base/comparison.yaml": SYSTEM, "": own}.get(base, UNTRAINED)
+        chains = {"quickstart.yaml": micro.CHAIN, "base/pairs.yaml": micro.CHAIN}
+        small = (chains | {"base/comparison.yaml": SYSTEM, "": own}).get(base, UNTRAINED)
         assert flag == "--config"
         assert micro.run(*arguments, *small, f"output={quickstart.output}", config=Path(name)) == 0
         model = () if base else small[:1]  # there need not be a large one here
