@@ -151,13 +151,12 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
         "prm": prm(folder, SHARDED),
         "prm_lora": prm(folder, {"strategy": "ddp"}, lora=LORA, logp_weight=1.0, pointwise=0.5),
         "dpo": dpo(folder, SHARDED),
-        "dpo_lora": dpo(folder, SHARDED, lora=LORA),
+        "dpo_lora": dpo(folder, SHARDED, lora=LORA | {"r": 2}),
         "grpo": grpo(folder, SHARDED, lora=LORA),
         "ppo": ppo(folder, SHARDED, lora=LORA),
     }
     for victim in broken:
-        flag = str(output / f"{victim}.killed")
-        kill = {"target": "tests.toy_training:SignalOnce", "flag": flag, "epoch": 1}
+        kill = {"target": "tests.toy_training:SignalOnce", "flag": str(output / f"{victim}.killed"), "epoch": 1}
         stages[victim]["callbacks"]["kill"] = kill
     path = folder / f"{name}.yaml"
     content = {"base": [str(micro.WORLD)], "experiment": "scale", "output": str(output), "accelerator": "cpu"}
@@ -210,11 +209,11 @@ def weights(output: Path, name: str, file: str = MODEL) -> dict[str, Tensor]:
 def test_two_ranks_end_in_the_weights_of_one(folder: Path, name: str, file: str) -> None:
     one, two = weights(folder / "one", name, file), weights(folder / "two", name, file)
     assert one.keys() == two.keys()
-    # The order of sums changes the last bits of a gradient, and Adam divides by its size: the noise of a gradient near
-    # 0 is a part of the step, which is 1e-3. A gradient that is wrong moves most parameters, not one in a thousand.
+    # The order of sums changes the last bits of a gradient, and Adam divides by its size: near 0 its noise is a part
+    # of the step, which is 1e-3. A gradient that is wrong moves most parameters, not one in a thousand.
     apart = torch.cat([(one[key] - two[key]).abs().flatten().float() for key in one])
     assert apart.quantile(0.999) < 5e-6
-    assert apart.max() < 1e-4
+    assert apart.max() < 5e-5
     assert file != ADAPTER or all(bool(one[key].any()) for key in one if "lora_B" in key), "which begin as 0"
 
 
