@@ -94,7 +94,7 @@ def iteration(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The parts of the second of two iterations."""
     shape = SHAPES[options.shape]
     policy = untrained(shape, device=options.device)
-    scorer = untrained_reward_model(untrained(shape, device=options.device, seed=1), logp_weight=1.0)
+    scorer = untrained_reward_model(untrained(shape, device=options.device, seed=1), kinds=["query", "answer"])
     work = Work(options.questions, 8, options.turns, options.turn_tokens, options.observation, prompt=100)
     parts = Parts(scorer, options.device)
     rollout = RolloutCallback(

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default=str(WORLD_BASE), help="folder of a causal language model")
     parser.add_argument("--episodes", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8, help="of each episode")
-    parser.add_argument("--logp-weight", type=float, default=1.0, help="of a step's mean log-probability in its score")
+    parser.add_argument("--features", action=argparse.BooleanOptionalAction, default=True, help="read features of steps")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=3)
@@ -70,8 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = load_model(options.model, options.dtype, options.device)
     vocabulary = model.get_input_embeddings().weight.shape[0]  # pyright: ignore
     episodes = made_up_episodes(options.episodes, int(vocabulary), turns=(options.steps, options.steps))
-    scorer = untrained_reward_model(Policy(model, load_tokenizer(options.model)), logp_weight=options.logp_weight)
-    torch.nn.init.normal_(scorer.head.linear.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+    kinds = sorted({step.kind for episode in episodes for step in episode.steps}) if options.features else None
+    scorer = untrained_reward_model(Policy(model, load_tokenizer(options.model)), kinds=kinds)
+    for weight in (scorer.head.linear.weight, *([] if kinds is None else [scorer.head.features.weight_KF])):
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(0))
     scorer.head.to(model.device)
     ways = {
         "ours": lambda: torch.cat(scorer.score(episodes)),

@@ -30,7 +30,7 @@ class Scored:
         self._scorer = None
         if settings["reward_model"]:
             start = load_policy(settings["model"], dtype=settings["dtype"], device=settings["device"])
-            self._scorer = untrained_reward_model(start, logp_weight=1.0)
+            self._scorer = untrained_reward_model(start, kinds=["query", "answer"])
             weight = self._scorer.head.linear.weight
             random = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
             weight.data.copy_(0.1 * random)

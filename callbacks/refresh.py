@@ -85,7 +85,7 @@ class RewardModelRefresh(Callback):
         self.clip, self.max_tokens = clip, max_tokens
         self.counts: Counter[str] = Counter()
         reward_model.head.zero.requires_grad_(True)
-        if not reward_model.head.uses_logps:
+        if reward_model.head.features is None:
             freeze_unused_output(reward_model.policy)
         parameters = [*reward_model.policy.model.parameters(), *reward_model.head.parameters()]
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]

@@ -14,7 +14,7 @@ from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate
 from datamodules.records import labelled_from_row, numbered_rows
 from envs.labelled_steps import LabelBatch, LabelledEpisode, LabelledSequence, collate_labelled, labelled_positions
-from envs.score_positions import ScoredSequence
+from envs.score_positions import ScoredSequence, kinds_of
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +134,10 @@ class LabelData(LightningDataModule):
             raise DataError(
                 f"{where}: no labelled step to train on is left; search more questions, or look at the judge"
             )
+
+    def kinds(self) -> list[str]:
+        """The kinds of the steps to train on."""
+        return sorted(set(kinds_of(one.sequence for item in self.train for one in item)))
 
     def train_dataloader(self) -> Batches[Item, LabelBatch]:
         return self._batches(self.train, shuffle=True)

@@ -14,7 +14,7 @@ from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate
 from datamodules.records import numbered_rows, pair_from_row
-from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, scored_sequences
+from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, kinds_of, scored_sequences
 from envs.siblings import Pair
 from envs.types import Episode
 
@@ -120,6 +120,10 @@ class PairData(Pairs[ScoredSequence, PairBatch]):
 
     def collate(self, items: Sequence[tuple[int, ScoredSequence, ScoredSequence]]) -> PairBatch:
         return collate_pairs(items)
+
+    def kinds(self) -> list[str]:
+        """The kinds of the steps to train on."""
+        return sorted(set(kinds_of(side for _, *sides in self.train for side in sides)))
 
 
 def last_score_position(episode: Episode, where: str) -> ScoredSequence:

@@ -7,7 +7,7 @@ steps, and where one sequence begins another, a pass over the longer one is enou
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,11 +25,13 @@ class ScorePosition:
         step: its index in the episode.
         spans: its policy tokens, as half-open ranges.
         observed: the last token of its observation; its last policy token where nothing was observed.
+        kind: its kind.
     """
 
     step: int
     spans: tuple[tuple[int, int], ...]
     observed: int
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class ScoreBatch:
         row_P: `[P]` int64, the row of each score position.
         action_P: `[P]` int64, the last policy token of its step.
         observed_P: `[P]` int64, the last token of its step's observation.
+        step_P: `[P]` int64, the index of its step in the episode.
+        kinds: `[P]`, the kind of its step.
     """
 
     ids_BT: Tensor
@@ -60,6 +64,8 @@ class ScoreBatch:
     row_P: Tensor
     action_P: Tensor
     observed_P: Tensor
+    step_P: Tensor
+    kinds: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -99,7 +105,7 @@ def scored_sequences(episode: Episode) -> list[ScoredSequence]:
             spans = tuple((begins[t] + a, begins[t] + b) for t, a, b in step.spans if t in begins and a < b)
             if spans:
                 observed = ends[turn] - 1 if last_of_turn[turn] == index else spans[-1][1] - 1
-                positions.append(ScorePosition(index, spans, observed))
+                positions.append(ScorePosition(index, spans, observed, step.kind))
         scored.append(ScoredSequence(array("i", sequence.ids), tuple(positions)))
     return scored
 
@@ -125,10 +131,15 @@ def collate_scored(sequences: Sequence[ScoredSequence], pad_id: int = 0) -> Scor
         for position in sequence.positions:
             for start, end in position.spans:
                 position_index_BT[row, start:end] = len(places)
-            places.append((row, position.spans[-1][1] - 1, position.observed))
-    row_P, action_P, observed_P = torch.tensor(places, dtype=torch.long).reshape(-1, 3).T.contiguous()
+            places.append((row, position.spans[-1][1] - 1, position.observed, position.step))
+    row_P, action_P, observed_P, step_P = torch.tensor(places, dtype=torch.long).reshape(-1, 4).T.contiguous()
     ids_BT = pad_sequence(ids, batch_first=True, padding_value=pad_id)
-    return ScoreBatch(ids_BT, position_index_BT, row_P, action_P, observed_P)
+    return ScoreBatch(ids_BT, position_index_BT, row_P, action_P, observed_P, step_P, tuple(kinds_of(sequences)))
+
+
+def kinds_of(sequences: Iterable[ScoredSequence]) -> Iterator[str]:
+    """The kinds of the steps at the score positions of sequences, in order."""
+    return (position.kind for sequence in sequences for position in sequence.positions)
 
 
 def merge_prefixes(sequences: Sequence[ScoredSequence]) -> tuple[list[ScoredSequence], list[int]]:

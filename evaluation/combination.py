@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from common.seeds import stable_hash
 from evaluation.statistics import Floats
+from modules.functional.logistic import logistic
 
 
 def cross_fitted(features_ND: Floats, true: NDArray[np.bool_], questions: Sequence[str], *, folds: int = 5) -> Floats:
@@ -31,38 +31,14 @@ def cross_fitted(features_ND: Floats, true: NDArray[np.bool_], questions: Sequen
         others, own = known & (fold != number), known & (fold == number)
         if own.any():
             centre, spread = _scale(features_ND[others])
-            weights = logistic((features_ND[others] - centre) / spread, true[others])
-            fitted[own] = _log_odds((features_ND[own] - centre) / spread, weights)
+            weights = logistic(_design(features_ND[others], centre, spread), true[others].astype(float))
+            fitted[own] = _design(features_ND[own], centre, spread) @ weights
     return fitted
 
 
-def logistic(features_ND: Floats, true: NDArray[np.bool_], *, ridge: float = 1.0) -> Floats:
-    """Weights `[D + 1]` of a logistic regression, the constant last: the least of log loss + ½ · ridge · |weights|².
-
-    The penalty keeps weights finite where the features separate true from untrue.
-    """
-    design = np.column_stack([features_ND, np.ones(len(features_ND))])
-    signs = np.where(true, 1.0, -1.0)
-
-    def miss(weights: Floats) -> Floats:  # the probability that each step is what it is not
-        return 1 / (1 + np.exp(np.clip(signs * (design @ weights), -700, 700)))
-
-    def loss(weights: Floats) -> float:
-        return float(np.logaddexp(0, -signs * (design @ weights)).sum() + ridge * weights @ weights / 2)
-
-    def gradient(weights: Floats) -> Floats:
-        return ridge * weights - design.T @ (signs * miss(weights))
-
-    def curvature(weights: Floats) -> Floats:
-        wrong = miss(weights)
-        return ridge * np.eye(len(weights)) + design.T @ (design * (wrong * (1 - wrong))[:, None])
-
-    start = np.zeros(design.shape[1])
-    return minimize(loss, start, jac=gradient, hess=curvature, method="trust-exact", options={"gtol": 1e-6}).x
-
-
-def _log_odds(features_ND: Floats, weights: Floats) -> Floats:
-    return features_ND @ weights[:-1] + weights[-1]
+def _design(features_ND: Floats, centre_D: Floats, spread_D: Floats) -> Floats:
+    """`[N, D + 1]`: features around 0 and of one size, and a constant."""
+    return np.column_stack([(features_ND - centre_D) / spread_D, np.ones(len(features_ND))])
 
 
 def _scale(features_ND: Floats) -> tuple[Floats, Floats]:

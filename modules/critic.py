@@ -21,15 +21,15 @@ def new_critic(start: Policy | RewardModel, policy: Policy) -> RewardModel:
         start: a critic that another run wrote to `critic/`, or a language model. The latter gets a head that gives 0.
 
     Raises:
-        ConfigError: its tokenizer is not the policy's, or its head reads log-probabilities.
+        ConfigError: its tokenizer is not the policy's, or its head reads features of steps.
     """
     model = untrained_reward_model(start) if isinstance(start, Policy) else start
     own, other = model.policy.tokenizer, policy.tokenizer
     if own.get_vocab() != other.get_vocab():
         names = f"{own.name_or_path} and {other.name_or_path}"
         raise ConfigError(f"critic and policy have different tokenizers ({names}): the critic reads the policy's ids")
-    if model.head.uses_logps:
-        raise ConfigError("the critic's head reads log-probabilities of steps: give a reward model with logp_weight 0")
+    if model.head.features is not None:
+        raise ConfigError("the critic's head reads features of steps: give a reward model without features")
     backbone = Policy(copy.deepcopy(model.policy.model).requires_grad_(True), own)
     head = copy.deepcopy(model.head)
     head.linear.requires_grad_(True)
@@ -46,7 +46,6 @@ def token_values(critic: RewardModel, batch: SequenceBatch) -> Tensor:
     places = trained_places(batch)
 
     def read(hidden_BTD: Tensor) -> Tensor:
-        hidden_ND = before(hidden_BTD, places)
-        return critic.head(hidden_ND, hidden_ND.new_zeros(len(hidden_ND)))
+        return critic.head(before(hidden_BTD, places))
 
     return to_tokens(read_states(critic.policy.model, batch.ids_BT, read), places, batch)

@@ -62,7 +62,7 @@ class LabelPRM(RewardTraining):
         policy: the backbone: an SFT checkpoint, or any later policy.
         optimizer: how it is trained.
         read_at: as in `RewardTraining`.
-        logp_weight: as in `RewardTraining`.
+        features: as in `RewardTraining`.
         pointwise, ranking, min_gap: as in `LossWeights`.
 
     Raises:
@@ -75,7 +75,7 @@ class LabelPRM(RewardTraining):
         optimizer: Optimizer,
         *,
         read_at: ReadAt = "observation",
-        logp_weight: float = 0.0,
+        features: bool = False,
         pointwise: float = 1.0,
         ranking: float = 1.0,
         min_gap: float = 0.5,
@@ -83,7 +83,7 @@ class LabelPRM(RewardTraining):
         gradient_checkpointing: bool = False,
     ) -> None:
         weights = LossWeights(pointwise, ranking, min_gap)
-        reading: dict[str, Any] = {"read_at": read_at, "logp_weight": logp_weight, "trains_zero": pointwise != 0}
+        reading: dict[str, Any] = {"read_at": read_at, "features": features, "trains_zero": pointwise != 0}
         training: dict[str, Any] = {"lora": lora, "gradient_checkpointing": gradient_checkpointing}
         super().__init__(policy, optimizer, **reading, **training)
         self.weights = weights
@@ -99,6 +99,10 @@ class LabelPRM(RewardTraining):
         """`[P, 4]`: number of each step, its score, its label and its group."""
         columns = (batch.number_P, self.reward_model.raw_scores(batch.sequences), batch.label_P, batch.group_P)
         return torch.stack([column.double() for column in columns], dim=-1)
+
+    def features_of(self, batch: LabelBatch) -> Tensor:
+        targets_P2 = torch.stack([batch.number_P.double(), batch.label_P.double()], dim=-1)
+        return torch.cat([targets_P2, self.design(batch.sequences).double()], dim=-1)
 
     def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
         return platt_of_labels(rows_NC[:, 1], rows_NC[:, 2])

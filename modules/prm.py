@@ -28,7 +28,7 @@ class PRM(RewardTraining):
         policy: the backbone: an SFT checkpoint, or any later policy.
         optimizer: how it is trained.
         read_at: as in `RewardTraining`.
-        logp_weight: as in `RewardTraining`.
+        features: as in `RewardTraining`.
         pointwise: weight of a logistic loss of each side alone, with the better step as positive and the worse one as
             negative; 0 leaves it out, as the paper does. Siblings share their history, so the part of a score that
             depends on the history alone cancels in a pair. This loss makes scores of different histories comparable.
@@ -44,14 +44,14 @@ class PRM(RewardTraining):
         optimizer: Optimizer,
         *,
         read_at: ReadAt = "observation",
-        logp_weight: float = 0.0,
+        features: bool = False,
         pointwise: float = 0.0,
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
         if not 0 <= pointwise < math.inf:
             raise ConfigError(f"pointwise {pointwise}: the weight of a loss must be 0 or more")
-        reading: dict[str, Any] = {"read_at": read_at, "logp_weight": logp_weight, "trains_zero": pointwise != 0}
+        reading: dict[str, Any] = {"read_at": read_at, "features": features, "trains_zero": pointwise != 0}
         training: dict[str, Any] = {"lora": lora, "gradient_checkpointing": gradient_checkpointing}
         super().__init__(policy, optimizer, **reading, **training)
         self.pointwise = pointwise
@@ -69,6 +69,13 @@ class PRM(RewardTraining):
     def scored(self, batch: PairBatch) -> Tensor:
         """`[N, 3]`: number of each pair, score of its better and of its worse step."""
         return torch.stack([batch.number_N.double(), *(scores.double() for scores in self._scores(batch))], dim=-1)
+
+    def features_of(self, batch: PairBatch) -> Tensor:
+        """That the better step is the better one, given how its features differ from those of the worse."""
+        design_PD = self.design(batch.sequences)
+        gap_ND = design_PD[batch.chosen_N] - design_PD[batch.rejected_N]
+        number_N = batch.number_N.double()
+        return torch.cat([number_N[:, None], torch.ones_like(number_N)[:, None], gap_ND.double()], dim=-1)
 
     def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
         return platt(rows_NC[:, 1], rows_NC[:, 2])

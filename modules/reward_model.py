@@ -22,36 +22,42 @@ from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
 from envs.types import Episode
 from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
+from modules.step_features import FeatureWeights, step_features
 
 ReadAt = Literal["observation", "action", "both"]
 
-SCHEMA = "reward_model/1"
+SCHEMA = "reward_model/2"
 _TOKENS = 16384  # of one forward pass
 
 
 class StepHead(torch.nn.Module):
-    """The score of a step: a linear function of its hidden states and of the mean log-probability of its tokens.
+    """The score of a step: a linear function of its hidden states and, where wanted, of its features.
 
-    The linear part starts at zero. With a `logp_weight` the untrained model therefore ranks steps by the policy's own
-    log-probability; with `logp_weight` 0 this is the paper's bias-free linear head. `zero`, an offset, is trained only
-    where a loss depends on it.
+    The linear part starts at zero; without `features` this is the paper's bias-free linear head. With them the score
+    begins as theirs, which `modules.reward_training` fits. `zero`, an offset, is trained only where a loss depends on
+    it.
 
     Parameters and arithmetic are float32 in any precision of training: siblings score so close to each other that in
     bfloat16 they would tie.
+
+    Attributes:
+        features: the weights of a step's features; None leaves them out.
     """
 
-    def __init__(self, hidden: int, logp_weight: float) -> None:
+    def __init__(self, hidden: int, features: FeatureWeights | None = None) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(hidden, 1, bias=False)
         torch.nn.init.zeros_(self.linear.weight)
-        self.uses_logps = logp_weight != 0
-        self.logp_weight = torch.nn.Parameter(torch.tensor([float(logp_weight)]), requires_grad=self.uses_logps)
+        self.features = features
         self.zero = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
 
-    def forward(self, hidden_PD: Tensor, logp_P: Tensor) -> Tensor:
-        """Scores `[P]` float32 of hidden states `[P, D]` and mean log-probabilities `[P]` of any float type."""
+    def forward(self, hidden_PD: Tensor, features_PF: Tensor | None = None, kinds: Sequence[str] = ()) -> Tensor:
+        """Scores `[P]` float32 of hidden states `[P, D]`, of any float type, and features `[P, F]` of these P kinds."""
         with torch.autocast(hidden_PD.device.type, enabled=False):
-            return self.linear(hidden_PD.float()).squeeze(-1) + self.logp_weight * logp_P.float() + self.zero
+            scores_P = self.linear(hidden_PD.float()).squeeze(-1) + self.zero
+            if self.features is None or features_PF is None:
+                return scores_P
+            return scores_P + self.features(features_PF, kinds)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow a move of the module around it to a device, but not a cast, such as that of `bf16-true`."""
@@ -78,8 +84,32 @@ class RewardModel:
 
     def raw_scores(self, batch: ScoreBatch) -> Tensor:
         """Scores before calibration at all score positions of a batch, `[P]` float32; gradients flow where enabled."""
-        hidden_PD, logp_P = position_states(self.policy, batch, self.read_at, logps=self.head.uses_logps)
-        return self.head(hidden_PD, logp_P)
+        hidden_PD, features_PF = self.states(batch)
+        return self.head(hidden_PD, features_PF, batch.kinds)
+
+    def states(self, batch: ScoreBatch) -> tuple[Tensor, Tensor | None]:
+        """Hidden states `[P, D]` at the score positions and, where the head reads them, features of the steps `[P, F]`.
+
+        Read at both, the states are `[P, 2 D]`, those at the last policy tokens first.
+        """
+        places = {"action": [batch.action_P], "observation": [batch.observed_P]}
+        read_places = places.get(self.read_at, [batch.action_P, batch.observed_P])
+        until = max(int(places_P.max()) for places_P in read_places) + 1  # no token after the last one is run
+        ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
+        model = self.policy.model
+
+        def hidden(hidden_BTD: Tensor) -> Tensor:
+            return torch.cat([hidden_BTD[batch.row_P, places_P] for places_P in read_places], dim=-1)
+
+        def both(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
+            row_N, column_N = (position_index_BT[:, 1:] >= 0).nonzero(as_tuple=True)  # of the token before each
+            step_N = position_index_BT[row_N, column_N + 1]
+            logps_N, _ = logprobs_of_states(model, hidden_BTD[row_N, column_N], ids_BT[row_N, column_N + 1])
+            return hidden(hidden_BTD), step_features(logps_N, step_N, batch.step_P)
+
+        if self.head.features is None:
+            return read_states(model, ids_BT, hidden), None
+        return read_states(model, ids_BT, both)
 
     @torch.inference_mode()
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
@@ -103,7 +133,8 @@ class RewardModel:
 
     def with_weights(self, model: PreTrainedModel, head: Mapping[str, Tensor]) -> RewardModel:
         """This reward model with other weights, such as those gathered from shards."""
-        return dataclasses.replace(self, policy=Policy(model, self.policy.tokenizer), head=_head(head))
+        kinds = None if self.head.features is None else self.head.features.kinds
+        return dataclasses.replace(self, policy=Policy(model, self.policy.tokenizer), head=_head(head, kinds))
 
     def save(self, folder: Path | str) -> None:
         """Write the backbone in the Hugging Face format, the head and the settings."""
@@ -112,7 +143,8 @@ class RewardModel:
         save_file(
             {name: value.detach().cpu() for name, value in self.head.state_dict().items()}, folder / "head.safetensors"
         )
-        settings = {"read_at": self.read_at, "scale": self.scale, "offset": self.offset}
+        kinds = None if self.head.features is None else self.head.features.kinds
+        settings = {"read_at": self.read_at, "scale": self.scale, "offset": self.offset, "kinds": kinds}
         write_json(folder / "reward_model.json", {"schema": SCHEMA, **settings})
 
 
@@ -128,23 +160,27 @@ def load_reward_model(model: Path, *, dtype: Dtype = "float32", device: str = "a
         weights = load_file(folder / "head.safetensors")
         if settings.pop("schema") != SCHEMA:
             raise KeyError("schema")
+        kinds = settings.pop("kinds")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(f"no reward model at {folder}: {error!r}; give the model/ folder of a fitted PRM") from error
     policy = load_policy(str(folder), dtype=dtype, device=device)
-    return RewardModel(policy, _head(weights).to(policy.model.device), **settings)
+    return RewardModel(policy, _head(weights, kinds).to(policy.model.device), **settings)
 
 
-def _head(weights: Mapping[str, Tensor]) -> StepHead:
-    """The head that has these weights."""
-    head = StepHead(weights["linear.weight"].shape[1], float(weights["logp_weight"]))
+def _head(weights: Mapping[str, Tensor], kinds: Sequence[str] | None) -> StepHead:
+    """The head that has these weights; it reads features of steps of these kinds, or none."""
+    head = StepHead(weights["linear.weight"].shape[1], None if kinds is None else FeatureWeights(kinds))
     head.load_state_dict(weights)
     return head
 
 
-def untrained_reward_model(policy: Policy, *, read_at: ReadAt = "observation", logp_weight: float = 0.0) -> RewardModel:
-    """A policy with an untrained head."""
+def untrained_reward_model(
+    policy: Policy, *, read_at: ReadAt = "observation", kinds: Sequence[str] | None = None
+) -> RewardModel:
+    """A policy with an untrained head, which gives 0; with `kinds` it reads the features of steps of these kinds."""
     hidden = policy.model.config.get_text_config().hidden_size * (2 if read_at == "both" else 1)
-    return RewardModel(policy, StepHead(hidden, logp_weight).to(policy.model.device), read_at)
+    features = None if kinds is None else FeatureWeights(kinds)
+    return RewardModel(policy, StepHead(hidden, features).to(policy.model.device), read_at)
 
 
 def freeze_unused_output(policy: Policy) -> None:
@@ -154,32 +190,7 @@ def freeze_unused_output(policy: Policy) -> None:
         output.requires_grad_(False)
 
 
-def position_states(policy: Policy, batch: ScoreBatch, read_at: ReadAt, *, logps: bool) -> tuple[Tensor, Tensor]:
-    """Hidden states `[P, D]` at the score positions, and mean log-probabilities of the steps' policy tokens `[P]`.
-
-    Read at both, the states are `[P, 2 D]`, those at the last policy tokens first. Without `logps` the
-    log-probabilities are 0.
-    """
-    places = {"action": [batch.action_P], "observation": [batch.observed_P]}
-    read_places = places.get(read_at, [batch.action_P, batch.observed_P])
-    until = max(int(places_P.max()) for places_P in read_places) + 1  # no token after the last one is run
-    ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
-
-    def read(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        hidden_PD = torch.cat([hidden_BTD[batch.row_P, places_P] for places_P in read_places], dim=-1)
-        total_P = torch.zeros(len(hidden_PD), dtype=torch.float32, device=hidden_PD.device)
-        if not logps:
-            return hidden_PD, total_P
-        row_N, column_N = (position_index_BT[:, 1:] >= 0).nonzero(as_tuple=True)  # of the token before each
-        step_N = position_index_BT[row_N, column_N + 1]
-        logps_N, _ = logprobs_of_states(policy.model, hidden_BTD[row_N, column_N], ids_BT[row_N, column_N + 1])
-        count_P = total_P.index_add(0, step_N, torch.ones_like(logps_N))
-        return hidden_PD, total_P.index_add(0, step_N, logps_N) / count_P.clamp(min=1)
-
-    return read_states(policy.model, ids_BT, read)
-
-
 def to_device(batch: ScoreBatch, device: torch.device) -> ScoreBatch:
     """The batch with all its tensors on a device."""
-    names = ("ids_BT", "position_index_BT", "row_P", "action_P", "observed_P")
-    return ScoreBatch(*(getattr(batch, name).to(device) for name in names))
+    names = ("ids_BT", "position_index_BT", "row_P", "action_P", "observed_P", "step_P")
+    return dataclasses.replace(batch, **{name: getattr(batch, name).to(device) for name in names})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,12 +11,14 @@ import torch
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
+from envs.score_positions import ScoreBatch
 from modules.held_out import each_once
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
 from modules.reward_model import ReadAt, freeze_unused_output, untrained_reward_model
-from modules.sharding import full_state, whole
+from modules.sharding import full_state, load_full_state, whole
+from modules.step_features import FeatureWeights
 from modules.training import Training
 
 log = logging.getLogger(__name__)
@@ -32,8 +35,9 @@ class RewardTraining(Training):
         optimizer: how it is trained.
         read_at: where a step's score is read: at the last token of its observation, at its last policy token
             (`action`), or at both, side by side.
-        logp_weight: initial weight of the mean log-probability that the backbone gives to the step's tokens; 0 leaves
-            it out, as the paper does.
+        features: whether the score reads `modules.step_features.FEATURES` too. Before the first update their weights
+            are fitted by logistic regression on the training data, so training begins where they end and adds what the
+            backbone can tell beyond them. Without them the score begins at 0, as in the paper.
         trains_zero: whether the loss says where the zero of a score is.
     """
 
@@ -43,22 +47,45 @@ class RewardTraining(Training):
         optimizer: Optimizer,
         *,
         read_at: ReadAt,
-        logp_weight: float,
+        features: bool,
         trains_zero: bool,
         lora: LoRA | None,
         gradient_checkpointing: bool,
     ) -> None:
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
-        self.reward_model = untrained_reward_model(policy, read_at=read_at, logp_weight=logp_weight)
+        self.reward_model = untrained_reward_model(policy, read_at=read_at)
         self.head = self.reward_model.head
         self.head.zero.requires_grad_(trains_zero)
-        if not self.head.uses_logps:
+        self.features = features
+        if not features:
             freeze_unused_output(policy)
         self._held_out: list[Tensor] = []
+
+    def setup(self, stage: str) -> None:
+        if self.features and self.head.features is None:
+            self.head.features = FeatureWeights(cast(Any, self.trainer).datamodule.kinds())
+
+    def on_train_start(self) -> None:
+        """Fit the weights of the features; a resumed run has them in its checkpoint."""
+        if self.head.features is None or self.global_step:
+            return
+        rows_NC = self._rows(self.features_of, cast(Any, self.trainer).datamodule.train_dataloader()).cpu()
+        weights = self.head.features.fitted(rows_NC[:, 2:], rows_NC[:, 1])
+        load_full_state(self.head, {"features.weight_KF": weights})
+        self.train()
 
     def scored(self, batch: Any) -> Tensor:
         """The rows that measures and calibration read, `[N, C]` float64; the first column numbers them."""
         raise NotImplementedError
+
+    def features_of(self, batch: Any) -> Tensor:
+        """The rows that the weights of features are fitted to, `[N, 2 + D]`: number, target, a row of their design."""
+        raise NotImplementedError
+
+    def design(self, batch: ScoreBatch) -> Tensor:
+        """`[P, D]`: the design of the features of the steps of a batch."""
+        _, features_PF = self.reward_model.states(batch)
+        return cast(FeatureWeights, self.head.features).design(cast(Tensor, features_PF), batch.kinds)
 
     def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
         """Scale and offset of the scores."""
@@ -88,11 +115,14 @@ class RewardTraining(Training):
         batches = data.val_dataloader() if data.held_out else data.train_dataloader()
         if not data.held_out:
             log.warning("no questions are held out: scores are calibrated on training data and will be overconfident")
+        self.reward_model.scale, self.reward_model.offset = self.calibration(self._rows(self.scored, batches).cpu())
+
+    def _rows(self, rows_of: Callable[[Any], Tensor], batches: Iterable[Any]) -> Tensor:
+        """The rows of all ranks' batches, each once, without gradients; leaves the module in evaluation mode."""
         device = self.trainer.strategy.root_device
         self.to(device).eval()
         with torch.inference_mode():
-            rows = [self.scored(move_data_to_device(batch, device)) for batch in batches]
-        self.reward_model.scale, self.reward_model.offset = self.calibration(self._gathered(rows).cpu())
+            return self._gathered([rows_of(move_data_to_device(batch, device)) for batch in batches])
 
     def _gathered(self, rows: list[Tensor]) -> Tensor:
         """All ranks' rows by number, each once (the last batch repeats some)."""

@@ -24,8 +24,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ranking_loss": {"prm.module.pointwise": 0.0},
     "read_at_observation": {"prm.module.read_at": "observation"},
     "read_at_both": {"prm.module.read_at": "both"},
-    "without_logp": {"prm.module.logp_weight": 0.0},
-    "logp_weight_1": {"prm.module.logp_weight": 1.0},
+    "without_features": {"prm.module.features": False},
+    "features_alone": {"prm.module.optimizer.lr": 0.0},
     "hot_siblings": {
         "search.data.expander.temperature": 1.3,
         "search.data.simulator.sampler.temperature": 1.3,

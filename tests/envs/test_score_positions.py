@@ -32,26 +32,26 @@ def test_a_step_is_scored_at_the_end_of_its_observation_whether_it_is_trained_or
     episode = Episode(question(), (8, 8), turns, steps=(step((0, 0, 3)), step((1, 0, 2))))
     [sequence] = scored_sequences(episode)
     assert list(sequence.ids) == [8, 8, 9, 1, 2, 3, 7, 7, 9, 4, 5]
-    assert sequence.positions == (ScorePosition(0, ((3, 6),), 7), ScorePosition(1, ((9, 11),), 10))
+    assert sequence.positions == (ScorePosition(0, ((3, 6),), 7, "query"), ScorePosition(1, ((9, 11),), 10, "query"))
 
 
 def test_of_two_steps_in_one_turn_only_the_last_sees_the_observation() -> None:
     episode = Episode(question(), (8,), [turn((), (1, 2, 3, 4), (7,))], steps=(step((0, 0, 2)), step((0, 2, 4))))
     [sequence] = scored_sequences(episode)
-    assert sequence.positions == (ScorePosition(0, ((1, 3),), 2), ScorePosition(1, ((3, 5),), 5))
+    assert sequence.positions == (ScorePosition(0, ((1, 3),), 2, "query"), ScorePosition(1, ((3, 5),), 5, "query"))
 
 
 def test_a_step_over_two_turns_is_scored_once_at_its_last() -> None:
     turns = [turn((9,), (1, 2), (7,)), turn((9,), (3,), (7,))]
     [sequence] = scored_sequences(Episode(question(), (8,), turns, steps=(step((0, 0, 2), (1, 0, 1)),)))
-    assert sequence.positions == (ScorePosition(0, ((2, 4), (6, 7)), 7),)
+    assert sequence.positions == (ScorePosition(0, ((2, 4), (6, 7)), 7, "query"),)
 
 
 def test_where_contexts_are_rendered_anew_every_step_is_scored_in_its_own_sequence() -> None:
     turns = [turn((9,), (1,), (7,), context_ids=(8,)), turn((9,), (2,), context_ids=(6, 6, 6))]
     first, second = scored_sequences(Episode(question(), (5,), turns, steps=(step((0, 0, 1)), step((1, 0, 1)))))
-    assert (list(first.ids), first.positions) == ([8, 9, 1, 7], (ScorePosition(0, ((2, 3),), 3),))
-    assert (list(second.ids), second.positions) == ([6, 6, 6, 9, 2], (ScorePosition(1, ((4, 5),), 4),))
+    assert (list(first.ids), first.positions) == ([8, 9, 1, 7], (ScorePosition(0, ((2, 3),), 3, "query"),))
+    assert (list(second.ids), second.positions) == ([6, 6, 6, 9, 2], (ScorePosition(1, ((4, 5),), 4, "query"),))
 
 
 def test_a_step_that_the_policy_did_not_write_is_not_scored() -> None:
@@ -62,7 +62,7 @@ def test_a_step_that_the_policy_did_not_write_is_not_scored() -> None:
 
 def sequence(ids: list[int], *ends: int) -> ScoredSequence:
     return ScoredSequence(
-        array("i", ids), tuple(ScorePosition(n, ((end - 1, end),), end - 1) for n, end in enumerate(ends))
+        array("i", ids), tuple(ScorePosition(n, ((end - 1, end),), end - 1, "query") for n, end in enumerate(ends))
     )
 
 

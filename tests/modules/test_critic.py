@@ -109,5 +109,5 @@ def test_it_begins_where_another_run_left_one(tmp_path: Path) -> None:
 def test_one_of_another_tokenizer_or_with_another_head_is_refused() -> None:
     with pytest.raises(ConfigError, match="critic and policy have different tokenizers"):
         new_critic(tiny_policy(byte_tokenizer()), small_policy())
-    with pytest.raises(ConfigError, match="give a reward model with logp_weight 0"):
-        new_critic(untrained_reward_model(small_policy(), logp_weight=1.0), small_policy())
+    with pytest.raises(ConfigError, match="give a reward model without features"):
+        new_critic(untrained_reward_model(small_policy(), kinds=["query"]), small_policy())

@@ -71,7 +71,7 @@ def test_before_any_step_every_score_is_zero_and_a_step_costs_log_two(
 
 
 def test_read_at_both_it_learns_from_the_step_and_from_what_it_found(labels: Path, tmp_path: Path) -> None:
-    trainer = fitted(labels, tmp_path, read_at="both", logp_weight=1.0)
+    trainer = fitted(labels, tmp_path, read_at="both", features=True)
     scorer = load_reward_model(tmp_path / "model", device="cpu")
     weight = trainer.lightning_module.head.linear.weight  # pyright: ignore
     assert weight.shape == (1, 64)
@@ -84,7 +84,7 @@ def test_read_at_both_it_learns_from_the_step_and_from_what_it_found(labels: Pat
 
 def test_the_same_seed_gives_the_same_weights(labels: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
-        fitted(labels, tmp_path / name, epochs=1, logp_weight=1.0)
+        fitted(labels, tmp_path / name, epochs=1, features=True)
     for file in ("model.safetensors", "head.safetensors", "reward_model.json"):
         assert (tmp_path / "first/model" / file).read_bytes() == (tmp_path / "second/model" / file).read_bytes()
 
@@ -93,3 +93,14 @@ def test_the_same_seed_gives_the_same_weights(labels: Path, tmp_path: Path) -> N
 def test_weights_that_mean_nothing_are_refused(weights: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="one of them above 0"):
         LabelPRM(tiny_policy(byte_tokenizer()), AdamW(1e-3), **weights)  # type: ignore[arg-type]
+
+
+def test_with_features_it_begins_as_their_fit_which_is_better_than_nothing(labels: Path, tmp_path: Path) -> None:
+    """Before any update, and on questions that the fit has not seen; the linear part is still zero."""
+    without = fitted(labels, tmp_path / "without", epochs=1, lr=0.0).callback_metrics
+    begun = fitted(labels, tmp_path / "begun", epochs=1, lr=0.0, features=True)
+    assert begun.callback_metrics["val_loss"] < without["val_loss"] - 0.01
+    head = load_reward_model(tmp_path / "begun" / "model", device="cpu").head
+    assert head.linear.weight.abs().max() == 0
+    assert head.features is not None
+    assert head.features.weight_KF.abs().max() > 0

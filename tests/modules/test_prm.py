@@ -79,17 +79,20 @@ def test_before_any_step_all_siblings_are_equal_and_the_loss_is_log_two(pairs: P
 
 def test_the_same_seed_gives_the_same_weights(pairs: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
-        fitted(pairs, tmp_path / name, epochs=1, logp_weight=1.0)
+        fitted(pairs, tmp_path / name, epochs=1, features=True)
     for file in ("model.safetensors", "head.safetensors", "reward_model.json"):
         assert (tmp_path / "first/model" / file).read_bytes() == (tmp_path / "second/model" / file).read_bytes()
 
 
-def test_backbone_head_and_weight_of_the_log_probability_are_trained(pairs: Path, tmp_path: Path) -> None:
+def test_backbone_head_and_weights_of_the_features_are_trained(pairs: Path, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in tiny_policy(byte_tokenizer()).model.state_dict().items()}
-    trainer = fitted(pairs, tmp_path, epochs=1, logp_weight=1.0)
+    fitted(pairs, tmp_path / "begun", epochs=1, lr=0.0, features=True)
+    trainer = fitted(pairs, tmp_path, epochs=1, features=True)
     head = trainer.lightning_module.head
     assert head.linear.weight.abs().max() > 0
-    assert head.logp_weight.item() != 1
+    begun = load_reward_model(tmp_path / "begun" / "model").head
+    assert head.features.kinds == begun.features.kinds == ("query",)
+    assert not torch.equal(head.features.weight_KF, begun.features.weight_KF)
     after = trainer.lightning_module.model.state_dict()
     assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], after["model.layers.0.mlp.up_proj.weight"])
 
@@ -112,8 +115,8 @@ def test_the_accuracy_of_an_update_is_that_of_all_its_pairs(
 def test_the_pointwise_loss_adds_each_side_alone_and_learns_where_zero_is(pairs: Path, tmp_path: Path) -> None:
     still = fitted(pairs, tmp_path / "still", epochs=1, lr=0.0, pointwise=0.5).callback_metrics
     assert float(still["loss"]) == pytest.approx(0.693147 * 1.5, abs=1e-5)
-    learnt = fitted(pairs, tmp_path / "learnt", pointwise=1.0, logp_weight=0.1)
-    assert learnt.lightning_module.head.zero.item() > 0, "mean log-probabilities are negative"
+    learnt = fitted(pairs, tmp_path / "learnt", pointwise=1.0)
+    assert learnt.lightning_module.head.zero.item() != 0
     held_out = toy_pairs(ProRAG(pairs, instruction=""), 60)[-10:]
     scorer = load_reward_model(tmp_path / "learnt" / "model", device="cpu")
     scorer.scale, scorer.offset = 1.0, 0.0
@@ -130,9 +133,9 @@ def test_without_held_out_pairs_it_warns_that_the_calibration_is_overconfident(
     assert load_reward_model(tmp_path / "model").scale != 1
 
 
-@pytest.mark.parametrize(("precision", "logp_weight"), [("bf16-mixed", 0.0), ("bf16-true", 0.0), ("bf16-true", 1.0)])
+@pytest.mark.parametrize(("precision", "features"), [("bf16-mixed", False), ("bf16-true", False), ("bf16-true", True)])
 def test_in_half_precision_the_head_trains_and_scores_in_float32(
-    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, logp_weight: float
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, features: bool
 ) -> None:
     """Scores rounded to bfloat16 could tie; those of the last batches are not rounded."""
     batches: list[torch.Tensor] = []
@@ -143,7 +146,7 @@ def test_in_half_precision_the_head_trains_and_scores_in_float32(
         return batches[-1]
 
     monkeypatch.setattr(RewardModel, "raw_scores", recorded)
-    trainer = fitted(pairs, tmp_path, epochs=1, validation=0.0, precision=precision, logp_weight=logp_weight)
+    trainer = fitted(pairs, tmp_path, epochs=1, validation=0.0, precision=precision, features=features)
     assert {parameter.dtype for parameter in trainer.lightning_module.head.parameters()} == {torch.float32}
     assert {value.dtype for value in load_file(tmp_path / "model" / "head.safetensors").values()} == {torch.float32}
     scores = batches[4].detach()  # of the last batch that was trained on

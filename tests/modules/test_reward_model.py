@@ -8,9 +8,11 @@ import torch
 
 from common.errors import ConfigError
 from envs.protocols.prorag import ProRAG
+from envs.score_positions import collate_scored, scored_sequences
 from envs.types import Episode
 from modules import reward_model
 from modules.reward_model import ReadAt, RewardModel, StepHead, load_reward_model, untrained_reward_model
+from modules.step_features import FeatureWeights
 from tests.steps import episodes
 from tests.tiny import byte_tokenizer, tiny_policy
 
@@ -22,11 +24,12 @@ def protocol(tmp_path_factory: pytest.TempPathFactory) -> ProRAG:
     return ProRAG(folder, instruction="")
 
 
-def model(read_at: ReadAt = "observation", logp_weight: float = 0.5) -> RewardModel:
-    made = untrained_reward_model(tiny_policy(byte_tokenizer()), read_at=read_at, logp_weight=logp_weight)
+def model(read_at: ReadAt = "observation", kinds: list[str] | None = None) -> RewardModel:
+    made = untrained_reward_model(tiny_policy(byte_tokenizer()), read_at=read_at, kinds=kinds)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        made.head.linear.weight.copy_(torch.randn(made.head.linear.weight.shape, generator=generator))
+        for parameter in (made.head.linear.weight, *(made.head.features.parameters() if made.head.features else ())):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
     return made
 
 
@@ -37,7 +40,7 @@ def until(episode: Episode, step: int) -> Episode:
 
 @pytest.mark.parametrize("read_at", ["observation", "action", "both"])
 def test_one_pass_scores_what_every_prefix_alone_scores(protocol: ProRAG, read_at: ReadAt) -> None:
-    scorer, whole = model(read_at), episodes(protocol)
+    scorer, whole = model(read_at, ["query", "answer"]), episodes(protocol)
     for episode, scores in zip(whole, scorer.score(whole), strict=True):
         alone = [scorer.score([until(episode, step)])[0][step] for step in range(len(episode.steps))]
         assert torch.allclose(scores, torch.stack(alone), atol=1e-4)
@@ -57,7 +60,7 @@ def test_a_step_is_read_after_its_observation_or_before_it(protocol: ProRAG) -> 
 def test_a_score_is_the_head_on_the_last_token_of_what_is_read(protocol: ProRAG) -> None:
     """The model run by hand on everything up to that token, without the batches that place it."""
     for read_at in ("action", "observation"):
-        scorer = model(read_at, logp_weight=0.0)
+        scorer = model(read_at)
         for episode in episodes(protocol)[:2]:
             ids: list[int] = list(episode.prompt_ids)
             [scores] = scorer.score([episode])
@@ -83,17 +86,20 @@ def test_neither_batches_nor_padding_nor_what_is_trained_matter(
         assert torch.allclose(first, second, atol=1e-4)
 
 
-def test_without_training_the_score_is_the_weighted_mean_log_probability_of_the_step(protocol: ProRAG) -> None:
+def test_the_features_of_a_step_are_what_the_model_run_by_hand_gives_its_tokens(protocol: ProRAG) -> None:
     policy = tiny_policy(byte_tokenizer(), scale=5.0)
     [episode, *_] = episodes(protocol)
-    scores = untrained_reward_model(policy, logp_weight=2.0).score([episode])[0]
+    made = untrained_reward_model(policy, kinds=[step.kind for step in episode.steps])
     [sequence] = episode.sequences()
     ids, index = torch.tensor([sequence.ids]), torch.tensor(sequence.step_index)
     with torch.no_grad():
+        _, features = made.states(collate_scored(scored_sequences(episode)))
         logps = policy.model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
-    expected = [2.0 * logps[index[1:] == step].mean() for step in range(3)]
-    assert torch.allclose(scores, torch.stack(expected), atol=1e-4)
-    assert untrained_reward_model(policy).score([episode])[0].abs().max() == 0
+    for place, row in enumerate(features):  # type: ignore[arg-type]
+        own = logps[index[1:] == place]
+        expected = [float(own.mean()), float(own.sum()), float(own.min()), len(own), place]
+        assert row.tolist() == pytest.approx(expected, abs=1e-3)
+    assert made.score([episode])[0].abs().max() == 0
 
 
 def test_calibration_moves_the_scores_and_the_mode_of_the_model_stays(protocol: ProRAG) -> None:
@@ -106,7 +112,7 @@ def test_calibration_moves_the_scores_and_the_mode_of_the_model_stays(protocol: 
 
 
 def test_what_is_saved_scores_the_same_when_loaded(protocol: ProRAG, tmp_path: Path) -> None:
-    scorer, whole = model("action"), episodes(protocol)
+    scorer, whole = model("action", ["answer", "query"]), episodes(protocol)
     scorer.scale, scorer.offset = 2.0, 0.5
     scorer.save(tmp_path)
     loaded = load_reward_model(tmp_path, device="cpu")
@@ -126,8 +132,8 @@ def test_a_policy_is_no_reward_model(tmp_path: Path) -> None:
 CLOSE = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
 
 
-def close_head(logp_weight: float = 0.0) -> StepHead:
-    head = StepHead(2, logp_weight)
+def close_head(features: FeatureWeights | None = None) -> StepHead:
+    head = StepHead(2, features)
     with torch.no_grad():
         head.linear.weight.copy_(torch.tensor([[1.0, 2.0**-12]]))
     return head
@@ -135,14 +141,16 @@ def close_head(logp_weight: float = 0.0) -> StepHead:
 
 def test_siblings_closer_than_a_bfloat16_step_keep_their_order_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        scores = close_head()(CLOSE.bfloat16(), torch.zeros(2))
+        scores = close_head()(CLOSE.bfloat16())
     assert scores.tolist() == [1.0, 1.0 + 2.0**-12]
 
 
 def test_a_cast_of_the_module_around_it_leaves_the_head_in_float32() -> None:
-    head = close_head(logp_weight=1 / 3)
+    features = FeatureWeights(["query"])
+    torch.nn.init.constant_(features.weight_KF, 1 / 3)
+    head = close_head(features)
     torch.nn.ModuleList([head]).to(torch.bfloat16)
     assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
-    assert head(CLOSE.bfloat16(), torch.zeros(2)).tolist() == [1.0, 1.0 + 2.0**-12]
-    assert head.logp_weight.item() == pytest.approx(1 / 3)
+    assert head(CLOSE.bfloat16()).tolist() == [1.0, 1.0 + 2.0**-12]
+    assert features.weight_KF[0, 0].item() == pytest.approx(1 / 3)
     assert torch.nn.ModuleList([head]).to("meta")[0].zero.device.type == "meta"  # type: ignore[union-attr]
