@@ -148,7 +148,7 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
         "fsdp": sft(SHARDED, turns),
         "fsdp_lora": sft(SHARDED, lora=LORA),
         "fsdp_bf16": sft(SHARDED | bf16, turns, batch_size=16, gradient_checkpointing=True),
-        "prm": prm(folder, SHARDED),
+        "prm": prm(folder, SHARDED, features=True),
         "prm_lora": prm(folder, {"strategy": "ddp"}, lora=LORA, features=True, pointwise=0.5),
         "dpo": dpo(folder, SHARDED),
         "dpo_lora": dpo(folder, SHARDED, lora=LORA | {"r": 2}),
