@@ -25,28 +25,36 @@ def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) ->
 
     `artifacts` holds the folders by stage, every stage after those it depends on.
     """
-    before = _previous({row["stage"] for row in rows}, artifacts)
+    lineage = Lineage.of(artifacts)
     evaluated = {(row["stage"], row["dataset"], row["split"]) for row in rows}
     lines: list[list[str]] = []
     for row in rows:
         stage, dataset, split = row["stage"], row["dataset"], row["split"]
-        if stage in before:
-            start = before[stage]
-            old = artifacts[start] if start and (start, dataset, split) in evaluated else None
+        if lineage.policy(stage):
+            having = {other for other, *place in evaluated if place == [dataset, split]}
+            start = _previous(lineage, stage, {other for other, *_ in evaluated}, having)
+            old = artifacts[start] if start in having else None
             cells = list(_differences(artifacts[stage], old, dataset, split))
             lines.append([stage, start or figure("em", None), f"{dataset}/{split}", *cells])
     header = ["evaluation", "compared with", "dataset", *(METRICS[metric] for metric in _METRICS)]
     return header, lines
 
 
-def _previous(evaluations: Collection[str], artifacts: Mapping[str, Path]) -> dict[str, str | None]:
-    """The evaluation of the nearest ancestor of the policy that each evaluation measures, None for the first policy.
+def _previous(lineage: Lineage, stage: str, evaluations: Collection[str], having: Collection[str]) -> str | None:
+    """What an evaluation of a fitted policy is compared with; None for the first policy.
 
-    Evaluations that measure no fitted policy are left out.
+    Of the evaluations of policies that its own came from one on the same dataset, of these one of the nearest policy,
+    and of these the one that is made most like it: with the same frozen generator, say.
     """
-    lineage = Lineage.of(artifacts)
-    measured = [stage for stage in evaluations if lineage.policy(stage)]
-    return {stage: next(reversed(lineage.before(stage, measured)), None) for stage in measured}
+    earlier = lineage.before(stage, [other for other in evaluations if lineage.policy(other)])
+    policies = [lineage.policy(other) for other in earlier]
+
+    def fitness(place: int) -> tuple[bool, int, int, str]:
+        other = earlier[place]
+        unlike = len({*lineage.needs[other]} ^ {*lineage.needs[stage]})
+        return other in having, policies.index(policies[place]), -unlike, other
+
+    return earlier[max(range(len(earlier)), key=fitness)] if earlier else None
 
 
 def _differences(artifact: Path, before: Path | None, dataset: str, split: str) -> Iterator[str]:

@@ -57,6 +57,20 @@ def test_a_dataset_that_the_earlier_evaluation_lacks_has_dashes(tmp_path: Path) 
     assert cells(changes_table(rows, experiment(tmp_path)))[2] == ["eval_rl", "eval_sft", "toy/dev", "–", "–"]
 
 
+def test_of_several_evaluations_it_is_compared_with_that_of_its_own_dataset_made_most_like_it(tmp_path: Path) -> None:
+    made = experiment(tmp_path)
+    made["reader"] = artifact(tmp_path, "reader", "make", "world")
+    made["recall"] = artifact(tmp_path, "recall", "make", "world", "rft", ems=[1, 1, 1, 1])
+    made["rft_reader"] = artifact(tmp_path, "rft_reader", "make", "world", "rft", "reader", ems=[0, 0, 0, 0])
+    made["rl_reader"] = artifact(tmp_path, "rl_reader", "make", "world", "rl", "reader", ems=[1, 0, 0, 0])
+    names = ("eval_rft", "rft_reader", "eval_rl", "rl_reader")
+    rows = [{**ROW, "stage": stage} for stage in names] + [{**ROW, "dataset": "facts", "stage": "recall"}]
+    lines = {line[0]: line[1] for line in cells(changes_table(rows, made))[2:]}
+    assert lines == {
+        "eval_rft": "–", "rft_reader": "–", "eval_rl": "eval_rft", "rl_reader": "rft_reader", "recall": "–",
+    }  # fmt: skip
+
+
 def test_without_a_fitted_stage_there_is_no_table(tmp_path: Path) -> None:
     assert changes_table([{**ROW, "stage": "eval_teacher"}], experiment(tmp_path)) == ""
     assert changes_table([], {}) == ""
