@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default=str(WORLD_BASE), help="folder of a causal language model")
     parser.add_argument("--episodes", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8, help="of each episode")
-    parser.add_argument("--features", action=argparse.BooleanOptionalAction, default=True, help="read features of steps")
+    parser.add_argument(
+        "--features", action=argparse.BooleanOptionalAction, default=True, help="read features of steps"
+    )
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=3)

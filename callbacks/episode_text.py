@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,8 +21,8 @@ _LONGEST = 400  # characters of a passage of text
 class EpisodeText(Callback):
     """Writes the episodes of some questions with the best and the worst reward as text, tag `episodes`.
 
-    It also keeps them in the stage's folder, `data/iterations/<iteration>.json` (`evaluation.kept_episodes`), with all
-    paths of a question that was sampled as a tree.
+    Of a question that was sampled as a tree it writes all paths. It also keeps them in the stage's folder,
+    `data/iterations/<iteration>.json` (`evaluation.kept_episodes`).
 
     Args:
         every: iterations between two texts.
@@ -52,7 +51,7 @@ class EpisodeText(Callback):
         self._keep(rollout, rollout.latest, trainer)
         if not isinstance(logger, TensorBoardLogger):
             return
-        text = "\n\n---\n\n".join(best_and_worst(rollout.latest, self.questions))
+        text = "\n\n---\n\n".join(texts(rollout.latest, self.questions))
         logger.experiment.add_text("episodes", text, trainer.global_step)
 
     def _keep(self, rollout: RolloutCallback, latest: Iteration, trainer: Trainer) -> None:
@@ -66,13 +65,10 @@ class EpisodeText(Callback):
         keep(folder / f"{iteration:06d}.json", rows, found, iteration=iteration, update=trainer.global_step)
 
 
-def best_and_worst(iteration: Iteration, questions: int) -> Iterator[str]:
-    """The episodes with the best and the worst reward of the first groups as Markdown; of equals the first."""
-    rewards, group_size = iteration.scores.outcome_B.nan_to_num(-math.inf).tolist(), iteration.group_size
-    for start in range(0, min(questions * group_size, len(rewards)), group_size):
-        group = range(start, start + group_size)
-        for title, pick in (("best", max), ("worst", min)):
-            yield f"**{title} of {group_size}**\n\n{episode_text(iteration, pick(group, key=rewards.__getitem__))}"
+def texts(iteration: Iteration, questions: int) -> Iterator[str]:
+    """The episodes that are shown of the first questions (`callbacks.rewarded_episodes.shown`) as Markdown."""
+    for place, name in shown(iteration, questions):
+        yield f"**{name}**\n\n{episode_text(iteration, place)}"
 
 
 def episode_text(iteration: Iteration, index: int) -> str:

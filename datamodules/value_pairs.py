@@ -112,7 +112,7 @@ class ValuePairs:
 
     def _against(self, better: Candidate, worse: Candidate) -> str | None:
         """Why two siblings make no pair; None where they do."""
-        if better.value - worse.value < self.min_gap:
+        if round(better.value - worse.value, 9) < self.min_gap:  # labels have nine digits, their difference may not
             return "close"
         if _asked(better) == _asked(worse):
             return "same"

@@ -67,9 +67,10 @@ class RetrievalEnvironment:
         """A new attempt at a question."""
         return Episode(question, self.protocol.prompt(question), iteration=iteration, sample=sample)
 
-    def next(self, episode: Episode, seed: int) -> Request | Act | None:
+    def next(self, episode: Episode, seed: int, *, at_least: int = 1) -> Request | Act | None:
         """What happens next within the budgets, or None when the episode is over (its status is then set).
 
+        It is over, too, where there is no room for a turn of `at_least` tokens.
         A request's random numbers come from hash(seed, iteration, question, sample, turn).
         """
         if episode.status is not None:  # an error ended it already
@@ -86,7 +87,7 @@ class RetrievalEnvironment:
             ids = self._encode(episode, upcoming.context, room)
             upcoming = dataclasses.replace(upcoming, context_ids=ids)
         room = self.limits.total_tokens - len(upcoming.prefix())
-        if room < len(upcoming.forced_ids or (*upcoming.first_ids, 0)):
+        if room < max(at_least, len(upcoming.forced_ids or ())):
             sampled = any(turn.finish != "scripted" for turn in episode.turns)
             episode.truncations["total" if sampled else "prompt"] = 1
             return self._finish(episode, "token_budget")

@@ -110,9 +110,10 @@ class TreeRollout:
     ) -> None:
         """Sample the decisions of all branches; where they have `beginnings`, one each, they get their weights."""
         requests: list[Request] = []
+        longest = max(map(len, beginnings), default=1)  # for which there is room in all branches, or in none
         for episodes in forks:
             for branch, episode in enumerate(episodes):
-                request = environment.next(episode, seed)  # None where a budget ends the episode
+                request = environment.next(episode, seed, at_least=longest)  # None where a budget ends the episode
                 if isinstance(request, Request):
                     requests.append(replace(request, first_ids=beginnings[branch] if beginnings else ()))
         turns = take_turns(sampler, requests)

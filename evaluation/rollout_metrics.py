@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import get_args
 
 import torch
@@ -21,10 +22,12 @@ def measure(
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
     NaN is left out of a mean; `unscored` and `rewards/<name>/unscored` are the shares that could not be scored.
+    A step or turn that several episodes share, as the paths of a tree do, counts once, and steps that are not trained,
+    such as those of a frozen generator, do not count.
     Measures of a level that has no reward are absent, and so is the spread of outcomes in a group of one. Tags and
     their order depend on `group_size` and on the rewards alone (name, level, what they log): all ranks have the same.
     """
-    mask_BS = scores.step_mask_BS
+    mask_BS = scores.step_mask_BS & _counted(episodes, scores.step_mask_BS.shape[1])
     values: dict[str, Tensor] = {"unscored": scores.outcome_B.isnan()}
     levels = {reward.dim() for reward in scores.breakdown.values()}
     if 1 in levels:
@@ -50,16 +53,19 @@ def measure(
     values["adv/zero_rate"], values["adv/std"] = advantages_N == 0, _std(advantages_N[None])
     values["adv/answers"] = advantages_BS[mask_BS & _answers(episodes, mask_BS.shape[1])]
     sampled = [[turn for turn in episode.turns if turn.finish != "scripted"] for episode in episodes]
+    turns_once = {turn.uid: turn for turn in chain.from_iterable(sampled)}.values()
+    queries = {turn.uid: turn for episode in episodes for turn in episode.turns if turn.action.kind == "query"}
+    steps = [(step, bool(mask_BS[b, s])) for b, episode in enumerate(episodes) for s, step in enumerate(episode.steps)]
     searches_B = _floats(sum(turn.action.kind == "query" for turn in episode.turns) for episode in episodes)
     values["search/count"], values["search/none_rate"] = searches_B, searches_B == 0
-    values["search/hits"] = _floats(len(t.hits) for e in episodes for t in e.turns if t.action.kind == "query")
-    values["format/valid_rate"] = _floats(step.valid for episode in episodes for step in episode.steps if step.spans)
+    values["search/hits"] = _floats(len(turn.hits) for turn in queries.values())
+    values["format/valid_rate"] = _floats(step.valid for step, counts in steps if counts)
     values["format/valid_episodes"] = _floats(protocol.valid(episode) for episode in episodes)
     for status in get_args(Status):
         values[f"stop/{status}"] = _floats(episode.status == status for episode in episodes)
     values["completions/mean_length"] = _floats(sum(len(turn.action_ids) for turn in turns) for turns in sampled)
     values["completions/mean_turns"] = _floats(len(turns) for turns in sampled)
-    values["completions/clipped_ratio"] = _floats(turn.finish == "length" for turns in sampled for turn in turns)
+    values["completions/clipped_ratio"] = _floats(turn.finish == "length" for turn in turns_once)
     return values
 
 
@@ -86,6 +92,20 @@ def _by_outcome(name: str, reward_BS: Tensor, episodes: Sequence[Episode], mask_
         f"rewards/{name}/right": reward_BS[in_format_BS & right_B[:, None]],
         f"rewards/{name}/wrong": reward_BS[in_format_BS & ~right_B[:, None]],
     }
+
+
+def _counted(episodes: Sequence[Episode], S: int) -> Tensor:
+    """`[B, S]` bool: the steps that are trained, each in the first episode that has it."""
+    counted_BS = torch.zeros((len(episodes), S), dtype=torch.bool)
+    seen: set[tuple[str, int, int]] = set()
+    for row, episode in enumerate(episodes):
+        for number, step in enumerate(episode.steps):
+            if step.spans and any(episode.turns[turn].trainable for turn, _, _ in step.spans):
+                turn, start, end = step.spans[-1]
+                place = (episode.turns[turn].uid, start, end)
+                counted_BS[row, number] = place not in seen
+                seen.add(place)
+    return counted_BS
 
 
 def _answers(episodes: Sequence[Episode], S: int) -> Tensor:

@@ -84,8 +84,13 @@ def spre(values_N: Tensor | Sequence[float], steps_N: Tensor | Sequence[float], 
         values_N: `[N]` how right each rollout's answer is.
         steps_N: `[N]` steps of each whole episode, those before the rollout began among them.
         alpha: worth of an answer that comes one step later.
+
+    Raises:
+        ValueError: there are not as many steps as values.
     """
     values_N, steps_N = (torch.as_tensor(x, dtype=torch.float64) for x in (values_N, steps_N))
+    if values_N.shape != steps_N.shape:
+        raise ValueError(f"{len(values_N)} values and {len(steps_N)} steps: give the steps of each rollout")
     return (values_N * alpha**steps_N).mean()
 
 

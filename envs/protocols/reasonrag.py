@@ -13,6 +13,7 @@ text alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Literal
 
 from common.errors import ConfigError
 from envs.pieces import Control, Data, Piece, Quoted
-from envs.protocols.reasonrag_parse import TAGS, ends_in, said
+from envs.protocols.reasonrag_parse import FLAWS, TAGS, ends_in, said
 from envs.protocols.rendering import render_hits
 from envs.requests import Act, Done, Request
 from envs.text import Codec
@@ -168,6 +169,18 @@ class ReasonRAG:
     def answer(self, episode: Episode) -> str:
         last = episode.turns[-1].action if episode.turns else Action("none", "")
         return last.text if last.kind == "answer" else ""
+
+    def choices(self, episode: Episode) -> dict[str, int]:
+        """How often the policy did what, and why a turn was of no use; see `envs.interfaces.CountsChoices`."""
+        actions = Counter(turn.action.kind for turn in episode.turns)
+        flaws = Counter(turn.action.text for turn in episode.turns if turn.action.kind == "invalid")
+        found = [turn.action.text.lower() for turn in episode.turns if turn.action.kind == "evidence"]
+        return {
+            "queries": actions["query"],
+            "evidence": actions["evidence"],
+            "evidence/nothing": found.count(NOTHING.lower()),
+            **{f"invalid/{flaw.replace(' ', '_')}": flaws[flaw] for flaw in FLAWS},
+        }
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         move, tag = moves[0], _TAG_OF_MOVE[moves[0].kind]

@@ -9,13 +9,17 @@ from envs.text import tag_pattern
 from envs.types import Action
 
 TAGS = tuple(f"<{slash}{name}>" for name in ("query", "evidence", "answer", "reference") for slash in ("", "/"))
+# Why a turn says nothing that can be used.
+NO_DECISION, TWO_DECISIONS, ANOTHER_DECISION, NOTHING_IN_IT = FLAWS = (
+    "no decision", "two decisions", "another decision", "nothing in it",
+)  # fmt: skip
 _ANY_TAG = tag_pattern(TAGS)
 _BLOCK = re.compile(r"<(query|evidence|answer)>(.*?)</\1>", re.DOTALL)
 _TAG = re.compile("|".join(map(re.escape, TAGS)))
 
 
 def said(text: str, markers: Mapping[str, str]) -> Action:
-    """The decision that a text states, of the kinds that `markers` names; `invalid` for none, and for two at once.
+    """The decision that a text states, of the kinds that `markers` names; else `invalid`, with the reason as its text.
 
     It stands in the last block of its tag or, where no block is closed, after the last of its marker, tags left out
     (an empty marker announces nothing). Blocks of other kinds are decisions too: with one the text states two.
@@ -23,11 +27,13 @@ def said(text: str, markers: Mapping[str, str]) -> Action:
     blocks = {str(tag): str(payload) for tag, payload in _BLOCK.findall(text)}  # the last one of each
     if not blocks:
         blocks = {kind: rest for kind, marker in markers.items() if (rest := _after_last(text, marker))}
-    if len(blocks) != 1 or not blocks.keys() <= markers.keys():
-        return Action("invalid", "")
+    if len(blocks) != 1:
+        return Action("invalid", TWO_DECISIONS if blocks else NO_DECISION)
     [(kind, payload)] = blocks.items()
+    if kind not in markers:
+        return Action("invalid", ANOTHER_DECISION)
     payload = _TAG.sub("", payload).strip()
-    return Action(kind, payload) if payload else Action("invalid", "")
+    return Action(kind, payload) if payload else Action("invalid", NOTHING_IN_IT)
 
 
 def _after_last(text: str, marker: str) -> str:

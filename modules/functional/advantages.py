@@ -73,7 +73,7 @@ def return_to_go(step_rewards_BS: Tensor, step_mask_BS: Tensor, *, group_size: i
     Returns:
         `[B, S]`; 0 outside the mask, and at steps where the returns of the group's known episodes lie within 1e-6.
     """
-    rewards_BS = step_rewards_BS.masked_fill(~step_mask_BS.bool(), 0.0)
+    rewards_BS = _floating(step_rewards_BS).masked_fill(~step_mask_BS.bool(), 0.0)
     known_BS = rewards_BS.isfinite().all(dim=1, keepdim=True).expand_as(rewards_BS)
     returns_BS = rewards_BS.masked_fill(~known_BS, 0.0).flip(1).cumsum(dim=1).flip(1)
     returns_NG, known_NG = (_by_place(values_BS, group_size) for values_BS in (returns_BS, known_BS))
@@ -162,7 +162,11 @@ def outcome_and_process(
 
 def _by_question(values_B: Tensor, group_size: int) -> Tensor:
     """`[B]` -> `[Q, G]`, a row for each question; whole numbers become float32."""
-    return (values_B if values_B.is_floating_point() else values_B.float()).reshape(-1, group_size)
+    return _floating(values_B).reshape(-1, group_size)
+
+
+def _floating(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.float()
 
 
 def _by_place(values_BS: Tensor, group_size: int) -> Tensor:

@@ -199,10 +199,16 @@ def tree_credit(
 
     Args:
         leaf_rewards: `[L]`, outcomes of the episodes that the action led to; it is in all their paths.
-        process: how reasonable the action itself was, in [0, 1]; unknown (NaN) counts where `beta` is not 0.
+        process: how reasonable the action itself was, in [0, 1].
+
+    Where one of the two is unknown (NaN) and its weight is not 0, the credit is unknown.
     """
-    mean = torch.as_tensor(leaf_rewards, dtype=torch.float32).mean()
-    return alpha * mean + beta * torch.as_tensor(process, dtype=torch.float32) if beta else alpha * mean
+    credit = torch.zeros(())
+    if alpha:
+        credit = credit + alpha * torch.as_tensor(leaf_rewards, dtype=torch.float32).mean()
+    if beta:
+        credit = credit + beta * torch.as_tensor(process, dtype=torch.float32).reshape(())
+    return credit
 
 
 def tree_gae(

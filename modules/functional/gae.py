@@ -25,6 +25,9 @@ def generalized_advantages(
         Advantages and returns (advantages plus values), both `[B, T]` and 0 outside the mask.
     """
     mask_BT = mask_BT.bool()
+    dtype = torch.promote_types(rewards_BT.dtype, values_BT.dtype)
+    dtype = dtype if dtype.is_floating_point else torch.float32
+    rewards_BT, values_BT = rewards_BT.to(dtype), values_BT.to(dtype)
     rewards_BT, values_BT = rewards_BT.masked_fill(~mask_BT, 0), values_BT.masked_fill(~mask_BT, 0)
     advantages_BT = torch.zeros_like(values_BT)
     next_value_B = next_advantage_B = values_BT.new_zeros(len(values_BT))  # of the policy token that comes next

@@ -44,8 +44,9 @@ def hierarchical(
     """
     correct_B, well_formed_B = correct_B.float(), well_formed_B.float()
     good_B, steps_B = good_steps_B.float(), steps_B.float()
-    share_B = torch.where(steps_B > 0, good_B / steps_B.clamp(min=1), torch.zeros_like(steps_B))
-    return correct_B * (1 - lambda_f) + lambda_f * well_formed_B + lambda_p * correct_B * well_formed_B * share_B
+    earns_B = correct_B * well_formed_B
+    share_B = torch.where((steps_B > 0) & (earns_B != 0), good_B / steps_B.clamp(min=1), torch.zeros_like(steps_B))
+    return correct_B * (1 - lambda_f) + lambda_f * well_formed_B + lambda_p * earns_B * share_B
 
 
 class HierarchicalReward:

@@ -52,7 +52,7 @@ class ChatSampler(WritesAtOnce):
         self.counts: Counter[str] = Counter()
 
     def submit(self, requests: Sequence[Request]) -> None:
-        if forced := [request.agent for request in requests if request.forced_ids is not None]:
+        if forced := [one.agent for one in requests if one.forced_ids is not None or one.first_ids]:
             raise ConfigError(f"a chat model cannot score the forced turns of agent '{forced[0]}': give it a policy")
         super().submit(requests)
 

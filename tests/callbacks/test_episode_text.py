@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from callbacks.episode_text import EpisodeText, best_and_worst, episode_text
+from callbacks.episode_text import EpisodeText, episode_text, texts
 from callbacks.rollout import Iteration
 from common.errors import ConfigError
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
@@ -26,14 +27,14 @@ from tests.toy_training import Line, Slope
 def episode(sample: int) -> Episode:
     hits = (Hit(Document("d1", "Emma", "By Jane Austen.")),)
     turns = [
-        Turn("policy", (), (1,), (0.0,), "stop", "a", text="I look.\n\n Who wrote Emma?", hits=hits),
-        Turn("policy", (), (2,), (0.0,), "stop", "b", text="``` </pre> x", action=Action("answer", "Jane")),
+        Turn("policy", (), (1,), (0.0,), "stop", f"a{sample}", text="I look.\n\n Who wrote Emma?", hits=hits),
+        Turn("policy", (), (2,), (0.0,), "stop", f"b{sample}", text="``` </pre> x", action=Action("answer", "Jane")),
     ]
     steps = (
         Step("query", True, ((0, 0, 1),), query="Who wrote Emma?", said=turns[0].text, hits=hits),
         Step("answer", False, ((1, 0, 1),), claim="Jane", said=turns[1].text),
     )
-    question = Question("q", "Who wrote Emma?", ("Jane Austen", "J. Austen"))
+    question = Question(f"q{sample // 2}", "Who wrote Emma?", ("Jane Austen", "J. Austen"))
     return Episode(question, (0,), turns, "answered", "Jane", steps, sample=sample)
 
 
@@ -66,11 +67,19 @@ def test_every_step_stands_there_with_its_rewards_and_its_advantage() -> None:
 
 
 def test_the_best_and_the_worst_of_a_question_are_shown_and_what_is_unscored_is_worst() -> None:
-    texts = list(best_and_worst(iteration(), questions=2))
-    assert [text.splitlines()[0] for text in texts] == ["**best of 2**", "**worst of 2**"] * 2
-    outcomes = [text.splitlines()[-1].split()[1] for text in texts]
+    written = list(texts(iteration(), questions=2))
+    assert [text.splitlines()[0] for text in written] == ["**best of 2**", "**worst of 2**"] * 2
+    outcomes = [text.splitlines()[-1].split()[1] for text in written]
     assert outcomes == ["0.800,", "0.600,", "0.100,", "nan,"]
-    assert len(list(best_and_worst(iteration(), questions=1))) == 2
+    assert len(list(texts(iteration(), questions=1))) == 2
+
+
+def test_of_a_tree_all_paths_are_shown() -> None:
+    tree = iteration(group_size=1)
+    for number in (0, 1):
+        tree.episodes[number].turns[0] = replace(tree.episodes[number].turns[0], uid="root")
+    names = [text.splitlines()[0] for text in texts(tree, questions=2)]
+    assert names == ["**path 1 of 2**", "**path 2 of 2**", "**best of 2**", "**worst of 2**"]
 
 
 def gathered() -> Episode:

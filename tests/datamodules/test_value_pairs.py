@@ -108,8 +108,10 @@ def test_siblings_too_alike_or_with_a_malformed_better_side_make_none_and_are_co
     assert {pair.chosen.question.id for pair in pairs(tmp_path / "out")} == {"q1"}
 
 
-def test_the_least_gap_is_that_of_the_paper(tmp_path: Path) -> None:
-    trees = searched(tmp_path, [node(SAY.format("Ada"), 0.91, end=True), node(SAY.format("Bob"), 0.9, end=True)])
+@pytest.mark.parametrize(("better", "worse"), [(0.91, 0.9), (0.03, 0.02)])  # .03 - .02 is less than .01 in floats
+def test_the_least_gap_is_that_of_the_paper(tmp_path: Path, better: float, worse: float) -> None:
+    ends = [node(SAY.format(name), value, end=True) for name, value in (("Ada", better), ("Bob", worse))]
+    trees = searched(tmp_path, ends)
     assert run(ValuePairs(trees, PROTOCOL), tmp_path / "out")["pairs"] == 1
     with pytest.raises(DataError, match="no pair in 1 trees"):
         run(ValuePairs(trees, PROTOCOL, min_gap=0.02), tmp_path / "none")

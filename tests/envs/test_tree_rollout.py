@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,23 @@ def test_branches_that_share_a_decision_differ_below_it() -> None:
             assert below[0].uid != below[1].uid
             pairs += below[0].action_ids != below[1].action_ids
     assert pairs > 3
+
+
+def test_without_room_for_the_longest_beginning_no_branch_is_begun() -> None:
+    """The longer of two beginnings has 12 tokens; within the limits one fewer is left, or just as many."""
+    sampler = agents_sampler()
+    sampler.load(two_policies())
+    environment = agents_environment()
+    begun = [environment.protocol.codec.control(text) for text in ROOT]
+    prompt = environment.next(environment.start(QUESTIONS[0]), 0)
+    assert isinstance(prompt, Request)
+    for spare, statuses in ((-1, ["token_budget"]), (0, ["answered", "token_budget"])):
+        total = len(prompt.prefix()) + max(map(len, begun)) + spare
+        short = environment.variant(limits=replace(environment.limits, total_tokens=total))
+        tree = TreeRollout(root=ROOT)(short, sampler, QUESTIONS[:1], group_size=1, seed=0, iteration=0)
+        assert {episode.status for episode in tree} <= {*statuses}
+        assert all(len(turn.context_ids or ()) + len(turn.action_ids) <= total for e in tree for turn in e.turns[:1])
+        assert any(episode.turns for episode in tree) == (spare == 0)
 
 
 def test_nothing_is_kept_of_finished_episodes() -> None:

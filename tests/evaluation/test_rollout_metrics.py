@@ -18,7 +18,7 @@ from tests.tiny import byte_tokenizer, question
 
 
 def episode(answer: str, *valid: bool) -> Episode:
-    turn = Turn("policy", (9,), (1,) * len(valid), (-1.0,) * len(valid), "stop", "a")
+    turn = Turn("policy", (9,), (1,) * len(valid), (-1.0,) * len(valid), "stop", f"turn of {answer}")
     steps = tuple(Step("query", in_format, ((0, i, i + 1),)) for i, in_format in enumerate(valid))
     return Episode(question(), (1, 2), [turn], status="answered", answer=answer, steps=steps)
 
@@ -54,6 +54,29 @@ def test_the_credit_of_answers_is_shown_apart() -> None:
     protocol = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
     given = torch.tensor([[0.5, -0.25], [0.75, 0.0]])
     assert measure(episodes, scores, given, protocol, group_size=2)["adv/answers"].tolist() == [-0.25]
+
+
+def test_a_step_that_episodes_share_counts_once_and_a_frozen_generator_s_not_at_all() -> None:
+    """Two paths of a tree: the first step is in both, and a generator that is not trained ends them."""
+    shared, own, frozen = (
+        Turn("policy", (9,), (1,), (-1.0,), "stop", uid, trainable=uid != "frozen") for uid in ("a", "b", "frozen")
+    )
+    valid = Step("query", True, ((0, 0, 1),))
+    last = Step("answer", True, ((1, 0, 1),))
+    episodes = [
+        Episode(question(), (1, 2), [shared, frozen], status="answered", answer="x", steps=(valid, last)),
+        Episode(
+            question(), (1, 2), [shared, own], status="answered", answer="x", steps=(valid, replace(last, valid=False))
+        ),
+    ]
+    judge = torch.tensor([[0.8, torch.nan], [0.8, 0.2]])
+    scores = Scores(judge, torch.ones(2, 2, dtype=torch.bool), torch.zeros(2), {"judge": judge})
+    protocol = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
+    values = measure(episodes, scores, torch.ones(2, 2), protocol, group_size=1)
+    assert values["format/valid_rate"].tolist() == [1.0, 0.0]
+    assert values["rewards/judge/mean"].tolist() == pytest.approx([0.8, 0.2])
+    assert values["rewards/judge/unscored"].tolist() == [False, False]
+    assert len(values["adv/mean"]) == 2
 
 
 def test_measures_of_a_level_without_reward_are_absent() -> None:

@@ -20,6 +20,11 @@ def test_a_leaf_is_worth_the_mean_score_of_its_rollouts() -> None:
     assert AnswerScore("f1")(leaves) == pytest.approx([1.0, 1 / 3, 2 / 3])
 
 
+def test_spre_needs_the_steps_of_every_rollout() -> None:
+    with pytest.raises(ValueError, match="2 values and 1 steps"):
+        spre([1.0, 0.5], [2])
+
+
 def test_spre_by_hand() -> None:
     assert float(spre([1.0, 0.5, 0.0], [2, 4, 7])) == pytest.approx(0.37935, abs=1e-6)
     assert float(spre([1.0, 0.5], [1, 3], alpha=0.5)) == pytest.approx((0.5 + 0.0625) / 2)

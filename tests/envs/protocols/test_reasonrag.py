@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.errors import ConfigError
 from envs.packing import collate, pack
 from envs.protocols.reasonrag import ReasonRAG
-from envs.protocols.reasonrag_parse import TAGS, ends_in, said
+from envs.protocols.reasonrag_parse import FLAWS, TAGS, ends_in, said
 from envs.requests import Done, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
@@ -28,7 +28,7 @@ PLAIN = ReasonRAG(byte_tokenizer(tags=()), **SETTINGS)  # pyright: ignore[report
 ASK = "I ask. So the next query is <query> who </query>"
 FOUND = "I see. <evidence> Ada </evidence>"
 TELL = "I know. So the answer is <answer> Ada </answer>"
-INVALID = Action("invalid", "")
+NONE, TWO, OTHER, EMPTY = (Action("invalid", flaw) for flaw in FLAWS)
 PAGE = (Document("d", "T", "a needle"),)
 
 
@@ -117,6 +117,15 @@ def test_what_follows_what(texts: list[str], kinds: list[str], valid: bool) -> N
     assert (episode.status, PROTOCOL.valid(episode), episode.answer) == ("answered", valid, "Ada")
 
 
+def test_what_was_of_no_use_is_counted_by_reason() -> None:
+    texts = ["Hm.", f"{ASK} {TELL}", ASK, "<evidence> </evidence>", ASK, "<evidence>None</evidence>", TELL]
+    counts = PROTOCOL.choices(played(texts))
+    assert counts == {
+        "queries": 2, "evidence": 1, "evidence/nothing": 1, "invalid/no_decision": 1, "invalid/two_decisions": 1,
+        "invalid/another_decision": 0, "invalid/nothing_in_it": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "decision"),
     [
@@ -129,15 +138,15 @@ def test_what_follows_what(texts: list[str], kinds: list[str], valid: bool) -> N
         ("So the next query is who wrote it?", Action("query", "who wrote it?")),
         ("So the answer is not known. So the next query is <query>who</query>", Action("query", "who")),
         ("<query><evidence>who</query>", Action("query", "who")),  # a tag inside is left out
-        (f"{ASK} {TELL}", INVALID),  # two decisions
-        ("So the next query is who? So the answer is Ada", INVALID),
-        (f"{FOUND} {TELL}", INVALID),  # evidence is a decision too, of another stage
-        (FOUND, INVALID),
-        ("<query> </query>", INVALID),
-        ("<answer></answer> So the answer is Ada", INVALID),
-        ("So the answer is", INVALID),
-        ("</answer>Ada<answer>", INVALID),
-        ("", INVALID),
+        (f"{ASK} {TELL}", TWO),  # two decisions
+        ("So the next query is who? So the answer is Ada", TWO),
+        (f"{FOUND} {TELL}", TWO),  # evidence is a decision too, of another stage
+        (FOUND, OTHER),
+        ("<query> </query>", EMPTY),
+        ("<answer></answer> So the answer is Ada", EMPTY),
+        ("So the answer is", NONE),
+        ("</answer>Ada<answer>", NONE),
+        ("", NONE),
     ],
 )
 def test_a_sloppy_decision_is_read_if_it_is_one(text: str, decision: Action) -> None:
@@ -149,10 +158,10 @@ def test_a_sloppy_decision_is_read_if_it_is_one(text: str, decision: Action) -> 
     [
         (FOUND, Action("evidence", "Ada")),
         ("<evidence>None</evidence>.", Action("evidence", "None")),
-        ("I see <evidence>Ada", INVALID),
-        ("<evidence>\n</evidence>", INVALID),
-        (TELL, INVALID),
-        (f"{FOUND} {ASK}", INVALID),
+        ("I see <evidence>Ada", NONE),
+        ("<evidence>\n</evidence>", EMPTY),
+        (TELL, OTHER),
+        (f"{FOUND} {ASK}", TWO),
     ],
 )
 def test_what_a_turn_that_reads_passages_says(text: str, evidence: Action) -> None:

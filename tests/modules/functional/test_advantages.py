@@ -168,6 +168,13 @@ def test_whole_numbers_are_outcomes_too(compare) -> None:
     assert torch.equal(compare(outcome, group_size=2), compare(outcome.float(), group_size=2))
 
 
+def test_whole_numbers_are_rewards_of_steps_too() -> None:
+    rewards_BS, mask_BS = torch.tensor([[1, 1], [1, 0]]), torch.tensor([[True, True], [True, False]])
+    expected = return_to_go(rewards_BS.float(), mask_BS, group_size=2)
+    assert torch.equal(return_to_go(rewards_BS, mask_BS, group_size=2), expected)
+    assert expected.tolist() == [[1, 1], [-1, 0]]
+
+
 def test_a_step_is_followed_by_what_its_episode_gets_from_it_on() -> None:
     rewards = torch.tensor([[1.0, 2.0, 4.0], [1.0, 1.0, 9.0], [5.0, 9.0, 9.0]])
     mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])

@@ -38,6 +38,13 @@ def test_the_discount_is_a_policy_token_s() -> None:
     assert returns[0].tolist() == pytest.approx([first + 0.5, second + 0.6, 0, 0, 1], abs=1e-6)
 
 
+def test_whole_numbers_are_values_too() -> None:
+    advantages_BT, returns_BT = generalized_advantages(
+        torch.tensor([[0.0, 1.0]]), torch.tensor([[0, 0]]), torch.ones(1, 2, dtype=torch.bool), gamma=0.5
+    )
+    assert advantages_BT.tolist() == returns_BT.tolist() == [[0.5, 1.0]]
+
+
 def test_nothing_follows_the_last_policy_token_and_rows_do_not_meet() -> None:
     values = torch.tensor([[0.3, 9.0, 9.0], [0.1, 0.2, 0.4], [5.0, 5.0, 5.0]])
     mask = torch.tensor([[1, 0, 0], [1, 1, 1], [0, 0, 0]])

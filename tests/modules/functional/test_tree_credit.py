@@ -29,6 +29,9 @@ def test_the_credit_of_an_action_is_the_mean_of_its_leaves_and_its_process_rewar
     assert float(tree_credit([1, 0, 0], 0.9)) == pytest.approx(0.61667, abs=1e-5)
     assert float(tree_credit(torch.tensor([1.0, 0.0, 0.0]), torch.tensor(0.9))) == pytest.approx(0.61667, abs=1e-5)
     assert float(tree_credit([1.0], 0.5, alpha=1.0, beta=0.2)) == pytest.approx(1.1)
+    assert float(tree_credit([math.nan], 0.9, alpha=0.0)) == pytest.approx(0.45), "what has no weight may be unknown"
+    assert float(tree_credit([1.0], math.nan, beta=0.0)) == pytest.approx(0.5)
+    assert tree_credit([1.0], torch.tensor([0.5])).shape == ()
     assert float(tree_credit([0.5, 1.0], NAN, alpha=1.0, beta=0.0)) == 0.75, "without a judge"
     assert math.isnan(float(tree_credit([1.0], NAN))), "a judge that failed is no reward"
 

@@ -53,6 +53,11 @@ def test_the_formula(correct: float, formed: float, good: int, steps: int, rewar
     assert reward_of(bool(correct), bool(formed), good, steps) == pytest.approx(reward)
 
 
+def test_what_earns_no_bonus_needs_no_known_steps() -> None:
+    wrong = hierarchical(torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([torch.nan]), torch.tensor([3.0]))
+    assert wrong.tolist() == pytest.approx([0.2])
+
+
 def test_its_weights() -> None:
     assert reward_of(1, 1, 1, 2, lambda_f=0.1, lambda_p=0.6) == pytest.approx(0.9 + 0.1 + 0.3)
     assert reward_of(1, 1, 1, 2, lambda_p=0.0) == 1.0

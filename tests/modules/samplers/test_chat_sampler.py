@@ -116,9 +116,10 @@ def test_a_long_reply_is_cut_to_the_limit_of_a_turn(sampler) -> None:
     assert episode.turns[0].action.kind == "invalid"
 
 
-def test_a_forced_turn_cannot_be_scored(sampler) -> None:
+@pytest.mark.parametrize("given", [{"forced_ids": (1,)}, {"first_ids": (1,)}])
+def test_a_forced_turn_cannot_be_scored(sampler, given: dict[str, Any]) -> None:
     with chat_server(plays) as server, pytest.raises(ConfigError, match="forced turns of agent 'decision_maker'"):
-        sampler(server).submit([Request(Episode(QUESTIONS[0], ()), (), (), agent=DECISION_MAKER, forced_ids=(1,))])
+        sampler(server).submit([Request(Episode(QUESTIONS[0], ()), (), (), agent=DECISION_MAKER, **given)])
 
 
 def test_where_a_reply_ends() -> None:
