@@ -61,10 +61,9 @@ class _Growth:
             path = [self.tree.root]
             while not settings.width(path[-1]) and (live := [child for child in path[-1].children if not child.dead]):
                 visits = [child.visits + self.virtual[id(child)] for child in live]
-                values = [
-                    child.value * child.visits / max(visited, 1) for child, visited in zip(live, visits, strict=True)
-                ]
-                scores = settings.selection(values, [child.prior for child in live], visits)
+                values = [child.value * child.visits / max(count, 1) for child, count in zip(live, visits, strict=True)]
+                visited = path[-1].visits + self.virtual[id(path[-1])]
+                scores = settings.selection(values, [child.prior for child in live], visits, visited)
                 path.append(live[int(scores.argmax())])
             if not path[-1].children or settings.width(path[-1]):
                 return path

@@ -17,8 +17,9 @@ from datamodules.tree.puct import puct_scores
 from datamodules.tree.uct import uct_scores
 from envs.types import Turn
 
-# (values, priors, visits) of a node's K children -> their scores [K]; the highest is selected, the first of equals.
-Selection = Callable[[Sequence[float], Sequence[float], Sequence[int]], Tensor]
+# (values, priors, visits) of a node's K children, and the node's own visits -> the scores of these children [K]; the
+# highest is selected, the first of equals.
+Selection = Callable[[Sequence[float], Sequence[float], Sequence[int], int], Tensor]
 
 # A node that the descent has reached -> how many children to sample there now. 0 goes on to one of its children, or,
 # where it has none, values the node itself.
@@ -39,7 +40,7 @@ class Puct:
         if self.c_puct < 0:
             raise ConfigError(f"c_puct is {self.c_puct}; it must be at least 0")
 
-    def __call__(self, values: Sequence[float], priors: Sequence[float], visits: Sequence[int]) -> Tensor:
+    def __call__(self, values: Sequence[float], priors: Sequence[float], visits: Sequence[int], node: int) -> Tensor:
         return puct_scores(values, priors, visits, c_puct=self.c_puct)
 
 
@@ -59,8 +60,8 @@ class Uct:
         if self.exploration < 0:
             raise ConfigError(f"exploration is {self.exploration}; it must be at least 0")
 
-    def __call__(self, values: Sequence[float], priors: Sequence[float], visits: Sequence[int]) -> Tensor:
-        return uct_scores(values, visits, exploration=self.exploration)
+    def __call__(self, values: Sequence[float], priors: Sequence[float], visits: Sequence[int], node: int) -> Tensor:
+        return uct_scores(values, visits, node, exploration=self.exploration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,22 @@ STEP = Turn("policy", (), (1,), (-1.0,), "stop", "u")
 
 
 def test_puct_scores_children_by_the_formula() -> None:
-    assert Puct(2.5)([0.5, 1.0, 0.0], [0.5, 0.3, 0.2], [4, 1, 0]).tolist() == pytest.approx(
+    assert Puct(2.5)([0.5, 1.0, 0.0], [0.5, 0.3, 0.2], [4, 1, 0], 5).tolist() == pytest.approx(
         [1.0590, 1.8385, 1.1180], abs=5e-5
     )
 
 
 def test_uct_scores_children_by_the_formula_and_an_unvisited_one_first() -> None:
     """ln 5 = 1.6094: .5 + 1.414 · sqrt(.40236), 1 + 1.414 · sqrt(1.6094)."""
-    scores = Uct()([0.5, 1.0, 0.0], [0.9, 0.1, 0.0], [4, 1, 0])
+    scores = Uct()([0.5, 1.0, 0.0], [0.9, 0.1, 0.0], [4, 1, 0], 5)
     assert scores.tolist() == pytest.approx([1.3969, 2.7938, math.inf], abs=1e-4)
-    assert Uct(0.0)([0.5, 0.2], [0.5, 0.5], [1, 3]).tolist() == [0.5, 0.2]
-    assert Uct()([0.0, 0.0], [0.5, 0.5], [0, 0]).tolist() == [math.inf, math.inf]
+    assert Uct(0.0)([0.5, 0.2], [0.5, 0.5], [1, 3], 5).tolist() == [0.5, 0.2]
+    assert Uct()([0.0, 0.0], [0.5, 0.5], [0, 0], 0).tolist() == [math.inf, math.inf]
+
+
+def test_the_visits_of_the_parent_are_not_those_of_its_children_alone() -> None:
+    """Valued once itself, ln 4: 0.95 + 1.414 · sqrt(.69315) = 2.1272 and .5 + 1.414 · sqrt(1.3863) = 2.1649."""
+    assert Uct()([0.95, 0.5], [0.5, 0.5], [2, 1], 4).tolist() == pytest.approx([2.1272, 2.1649], abs=1e-4)
 
 
 def test_a_node_gets_its_children_one_at_a_time() -> None:
