@@ -147,7 +147,8 @@ def merge_prefixes(sequences: Sequence[ScoredSequence]) -> tuple[list[ScoredSequ
 
     Returns:
         The remaining sequences, and for every score position of `sequences`, in order, its number in `collate_scored`
-        of the remaining ones. Score positions at the same place become one.
+        of the remaining ones. Equal score positions become one; a sequence with one that overlaps another otherwise
+        stays as it is: two contexts may read alike after different steps.
     """
     order = sorted(range(len(sequences)), key=lambda index: sequences[index].ids, reverse=True)
     kept: list[array[int]] = []
@@ -157,18 +158,25 @@ def merge_prefixes(sequences: Sequence[ScoredSequence]) -> tuple[list[ScoredSequ
         if not kept or kept[-1][: len(ids)] != ids:
             kept.append(ids)
         row_of[index] = len(kept) - 1
-    rows: list[dict[tuple[object, int], ScorePosition]] = [{} for _ in kept]
+    rows: list[dict[ScorePosition, None]] = [{} for _ in kept]
     for index, sequence in enumerate(sequences):
-        for position in sequence.positions:
-            rows[row_of[index]].setdefault((position.spans, position.observed), position)
+        if any(_clash(own, other) for own in sequence.positions for other in rows[row_of[index]]):
+            row_of[index] = len(kept)
+            kept.append(sequence.ids)
+            rows.append({})
+        rows[row_of[index]].update(dict.fromkeys(sequence.positions))
     number = {(row, place): n for n, (row, place) in enumerate((r, p) for r, places in enumerate(rows) for p in places)}
-    merged = [ScoredSequence(ids, tuple(row.values())) for ids, row in zip(kept, rows, strict=True)]
+    merged = [ScoredSequence(ids, tuple(row)) for ids, row in zip(kept, rows, strict=True)]
     numbers = [
-        number[row_of[index], (position.spans, position.observed)]
-        for index, sequence in enumerate(sequences)
-        for position in sequence.positions
+        number[row_of[index], position] for index, sequence in enumerate(sequences) for position in sequence.positions
     ]
     return merged, numbers
+
+
+def _clash(one: ScorePosition, other: ScorePosition) -> bool:
+    """Whether two positions share tokens without being the same: a row has one position for each token."""
+    overlap = any(a < d and c < b for a, b in one.spans for c, d in other.spans)
+    return one != other and overlap
 
 
 def collate_pairs(pairs: Sequence[tuple[int, ScoredSequence, ScoredSequence]], pad_id: int = 0) -> PairBatch:

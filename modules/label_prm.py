@@ -101,8 +101,9 @@ class LabelPRM(RewardTraining):
         return torch.stack([column.double() for column in columns], dim=-1)
 
     def features_of(self, batch: LabelBatch) -> Tensor:
-        targets_P2 = torch.stack([batch.number_P.double(), batch.label_P.double()], dim=-1)
-        return torch.cat([targets_P2, self.design(batch.sequences).double()], dim=-1)
+        number_P, label_P = batch.number_P.double(), batch.label_P.double()
+        targets_P3 = torch.stack([number_P, label_P, torch.ones_like(label_P)], dim=-1)
+        return torch.cat([targets_P3, self.design(batch.sequences).double()], dim=-1)
 
     def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
         return platt_of_labels(rows_NC[:, 1], rows_NC[:, 2])

@@ -71,11 +71,20 @@ class PRM(RewardTraining):
         return torch.stack([batch.number_N.double(), *(scores.double() for scores in self._scores(batch))], dim=-1)
 
     def features_of(self, batch: PairBatch) -> Tensor:
-        """That the better step is the better one, given how its features differ from those of the worse."""
-        design_PD = self.design(batch.sequences)
-        gap_ND = design_PD[batch.chosen_N] - design_PD[batch.rejected_N]
-        number_N = batch.number_N.double()
-        return torch.cat([number_N[:, None], torch.ones_like(number_N)[:, None], gap_ND.double()], dim=-1)
+        """Of each pair three rows, weighted as in the loss: how its sides differ, the better side, the worse side."""
+        design_PD, number_N = self.design(batch.sequences).double(), batch.number_N.double()
+        better_ND, worse_ND = design_PD[batch.chosen_N], design_PD[batch.rejected_N]
+        rows: list[Tensor] = []
+        for place, (target, weight, design_ND) in enumerate(
+            (
+                (1.0, 1.0, better_ND - worse_ND),
+                (1.0, self.pointwise / 2, better_ND),
+                (0.0, self.pointwise / 2, worse_ND),
+            )
+        ):
+            columns = (3 * number_N + place, torch.full_like(number_N, target), torch.full_like(number_N, weight))
+            rows.append(torch.cat([torch.stack(columns, dim=-1), design_ND], dim=-1))
+        return torch.cat(rows)
 
     def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
         return platt(rows_NC[:, 1], rows_NC[:, 2])

@@ -22,11 +22,11 @@ from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
 from envs.types import Episode
 from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
-from modules.step_features import FeatureWeights, step_features
+from modules.step_features import FEATURES, FeatureWeights, step_features
 
 ReadAt = Literal["observation", "action", "both"]
 
-SCHEMA = "reward_model/2"
+SCHEMA, _BEFORE = "reward_model/2", "reward_model/1"
 _TOKENS = 16384  # of one forward pass
 
 
@@ -143,8 +143,9 @@ class RewardModel:
         save_file(
             {name: value.detach().cpu() for name, value in self.head.state_dict().items()}, folder / "head.safetensors"
         )
-        kinds = None if self.head.features is None else self.head.features.kinds
-        settings = {"read_at": self.read_at, "scale": self.scale, "offset": self.offset, "kinds": kinds}
+        features = self.head.features
+        read = None if features is None else {"kinds": features.kinds, "names": FEATURES}
+        settings = {"read_at": self.read_at, "scale": self.scale, "offset": self.offset, "features": read}
         write_json(folder / "reward_model.json", {"schema": SCHEMA, **settings})
 
 
@@ -158,13 +159,16 @@ def load_reward_model(model: Path, *, dtype: Dtype = "float32", device: str = "a
     try:
         settings = json.loads((folder / "reward_model.json").read_text(encoding="utf-8"))
         weights = load_file(folder / "head.safetensors")
-        if settings.pop("schema") != SCHEMA:
-            raise KeyError("schema")
-        kinds = settings.pop("kinds")
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        schema, features = settings.pop("schema"), settings.pop("features", None)
+        if schema == _BEFORE and float(weights.pop("logp_weight")) == 0:
+            schema = SCHEMA  # its head reads hidden states alone, as now
+        if schema != SCHEMA or (features or {}).get("names", [*FEATURES]) != [*FEATURES]:
+            raise ConfigError(f"{folder}: an earlier version made this reward model; fit it again (--force its stage)")
+        head = _head(weights, None if features is None else features["kinds"])
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"no reward model at {folder}: {error!r}; give the model/ folder of a fitted PRM") from error
     policy = load_policy(str(folder), dtype=dtype, device=device)
-    return RewardModel(policy, _head(weights, kinds).to(policy.model.device), **settings)
+    return RewardModel(policy, head.to(policy.model.device), **settings)
 
 
 def _head(weights: Mapping[str, Tensor], kinds: Sequence[str] | None) -> StepHead:

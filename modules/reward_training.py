@@ -19,7 +19,7 @@ from modules.policy import Policy
 from modules.reward_model import ReadAt, freeze_unused_output, untrained_reward_model
 from modules.sharding import full_state, load_full_state, whole
 from modules.step_features import FeatureWeights
-from modules.training import Training
+from modules.training import Training, TrainingError
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,9 @@ class RewardTraining(Training):
         if self.head.features is None or self.global_step:
             return
         rows_NC = self._rows(self.features_of, cast(Any, self.trainer).datamodule.train_dataloader()).cpu()
-        weights = self.head.features.fitted(rows_NC[:, 2:], rows_NC[:, 1])
+        if not rows_NC.isfinite().all():
+            raise TrainingError("a log-probability of a step is not finite: the policy to begin with is broken")
+        weights = self.head.features.fitted(rows_NC[:, 3:], rows_NC[:, 1], rows_NC[:, 2])
         load_full_state(self.head, {"features.weight_KF": weights})
         self.train()
 
@@ -79,7 +81,7 @@ class RewardTraining(Training):
         raise NotImplementedError
 
     def features_of(self, batch: Any) -> Tensor:
-        """The rows that the weights of features are fitted to, `[N, 2 + D]`: number, target, a row of their design."""
+        """What the weights of features are fitted to, `[N, 3 + D]`: number, target, weight, a row of their design."""
         raise NotImplementedError
 
     def design(self, batch: ScoreBatch) -> Tensor:
@@ -121,7 +123,9 @@ class RewardTraining(Training):
         """The rows of all ranks' batches, each once, without gradients; leaves the module in evaluation mode."""
         device = self.trainer.strategy.root_device
         self.to(device).eval()
-        with torch.inference_mode():
+        with (
+            torch.no_grad()
+        ):  # not in inference mode: sharded parameters are gathered into buffers that training reuses
             return self._gathered([rows_of(move_data_to_device(batch, device)) for batch in batches])
 
     def _gathered(self, rows: list[Tensor]) -> Tensor:

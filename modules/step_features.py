@@ -53,15 +53,16 @@ class FeatureWeights(torch.nn.Module):
         with_constant_PF = torch.cat([features_PF, torch.ones_like(features_PF[:, :1])], dim=-1)
         return (share_PK[:, :, None] * with_constant_PF[:, None, :]).flatten(1)
 
-    def fitted(self, design_ND: Tensor, target_N: Tensor) -> Tensor:
+    def fitted(self, design_ND: Tensor, target_N: Tensor, weight_N: Tensor) -> Tensor:
         """`[K, F + 1]`: the weights of a logistic regression on rows of `design`, or on differences of two of them.
 
         Args:
             design_ND: `[N, D]`.
             target_N: `[N]`, in [0, 1].
+            weight_N: `[N]`; a row of weight 0 tells how large features are, and no more.
         """
         design = design_ND.double().numpy()
         size = (design**2).sum(axis=0) / (design != 0).sum(axis=0).clip(min=1)
         scale = size.clip(min=1e-12) ** 0.5  # a kind's features are 0 in the rows of other kinds
-        weights = logistic(design / scale, target_N.double().numpy()) / scale
+        weights = logistic(design / scale, target_N.double().numpy(), weight_N.double().numpy()) / scale
         return torch.from_numpy(weights).to(self.weight_KF.dtype).view_as(self.weight_KF)

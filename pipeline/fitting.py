@@ -50,6 +50,15 @@ class _ExitOnSigterm(Callback):
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
+class _SavedBefore(Callback):
+    """A resumed run does not save the step again that it resumes from: it may be within the next one by then."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback._every_n_train_steps and trainer.global_step:
+                callback._last_global_step_saved = trainer.global_step
+
+
 class _LastMetrics(Callback):
     """Keeps the last logged metrics in each checkpoint: a run killed after its last epoch logs nothing on resuming."""
 
@@ -104,7 +113,9 @@ def fit(
     last = folder / "checkpoints" / "last.ckpt"
     handler = signal.getsignal(signal.SIGTERM)
     with _torch_flags_of_a_fit():
-        runner = _trainer([*callbacks, logged, _ExitOnSigterm()], trainer, strategy, experiment, folder, events)
+        runner = _trainer(
+            [*callbacks, logged, _SavedBefore(), _ExitOnSigterm()], trainer, strategy, experiment, folder, events
+        )
         runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
         metrics = logged.update(runner)
         accounts = accounts_in(counted(module, data, *callbacks)) | {UPDATES: runner.global_step}

@@ -280,7 +280,7 @@ def test_a_checkpoint_holds_only_what_trains(folder: Path) -> None:
 
 
 def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
-    broken = ("ddp_lora", "fsdp_lora", "dpo", "ppo")
+    broken = ("ddp_lora", "fsdp_lora", "prm", "dpo", "ppo")
     path = experiment(folder, "broken", broken)
     only = [argument for name in broken for argument in ("--stage", name)]
     for number in range(len(broken)):  # one at a time, in whichever order they run
@@ -294,7 +294,7 @@ def test_killed_runs_end_in_the_bytes_of_an_unbroken_one(folder: Path) -> None:
     for name in broken:
         begun = (folder / "broken" / f"{name}.killed.epochs").read_text().split()
         assert begun.count("0") == 2  # by either rank, once: it went on, it did not start over
-        files = (MODEL,) if name == "dpo" else (MODEL, ADAPTER, *((CRITIC, HEAD) if name == "ppo" else ()))
+        files = (MODEL,) if name in ("prm", "dpo") else (MODEL, ADAPTER, *((CRITIC, HEAD) if name == "ppo" else ()))
         for file in files:
             unbroken = (artifact(folder / "two", name) / file).read_bytes()
             assert (artifact(folder / "broken", name) / file).read_bytes() == unbroken

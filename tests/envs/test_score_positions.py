@@ -54,6 +54,21 @@ def test_where_contexts_are_rendered_anew_every_step_is_scored_in_its_own_sequen
     assert (list(second.ids), second.positions) == ([6, 6, 6, 9, 2], (ScorePosition(1, ((4, 5),), 4, "query"),))
 
 
+def test_sequences_that_read_alike_after_different_steps_stay_apart() -> None:
+    """Contexts rendered anew may hold no history: the same text at step 1 and at step 3, or a shorter step."""
+
+    def one(*positions: ScorePosition) -> ScoredSequence:
+        return ScoredSequence(array("i", (8, 9, 1, 2)), positions)
+
+    first, later = one(ScorePosition(1, ((2, 4),), 3, "keep")), one(ScorePosition(3, ((2, 4),), 3, "keep"))
+    cut = one(ScorePosition(1, ((2, 3),), 2, "keep"))
+    merged, numbers = merge_prefixes([first, later, first, cut])
+    batch = collate_scored(merged)
+    assert (len(merged), numbers) == (3, [0, 1, 0, 2])
+    assert batch.step_P[numbers].tolist() == [1, 3, 1, 1]
+    assert [int((batch.position_index_BT == number).sum()) for number in numbers] == [2, 2, 2, 1]
+
+
 def test_a_step_that_the_policy_did_not_write_is_not_scored() -> None:
     turns = [turn((), (), (7,), trainable=False), turn((9,), (1,))]
     [sequence] = scored_sequences(Episode(question(), (8,), turns, steps=(step((0, 0, 0)), step(), step((1, 0, 1)))))

@@ -125,6 +125,16 @@ def test_the_pointwise_loss_adds_each_side_alone_and_learns_where_zero_is(pairs:
     assert fitted(pairs, tmp_path / "plain", epochs=1).lightning_module.head.zero.item() == 0
 
 
+def test_with_features_both_losses_begin_below_what_nothing_is_known_at(pairs: Path, tmp_path: Path) -> None:
+    """The pointwise loss depends on the constants, which differences of two sides say nothing of."""
+    nothing = fitted(pairs, tmp_path / "nothing", epochs=1, lr=0.0, pointwise=1.0).callback_metrics
+    begun = fitted(pairs, tmp_path / "begun", epochs=1, lr=0.0, pointwise=1.0, features=True).callback_metrics
+    alone = fitted(pairs, tmp_path / "alone", epochs=1, lr=0.0, features=True).callback_metrics
+    assert float(nothing["loss"]) == pytest.approx(2 * 0.693147, abs=1e-5)
+    assert float(begun["loss"]) < 2 * 0.693147 - 0.02
+    assert float(alone["loss"]) < 0.693147 - 0.002
+
+
 def test_without_held_out_pairs_it_warns_that_the_calibration_is_overconfident(
     pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

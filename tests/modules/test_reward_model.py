@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from common.errors import ConfigError
 from envs.protocols.prorag import ProRAG
@@ -120,6 +122,21 @@ def test_what_is_saved_scores_the_same_when_loaded(protocol: ProRAG, tmp_path: P
         assert torch.equal(first, second)
     assert loaded.read_at == "action"
     assert load_reward_model(tmp_path, dtype="bfloat16").score(whole)[0].dtype == torch.float32
+
+
+def test_one_of_an_earlier_version_is_read_where_it_means_the_same(protocol: ProRAG, tmp_path: Path) -> None:
+    """Then every head had a weight of the mean log-probability; 0 left it out."""
+    scorer, whole = model("action"), episodes(protocol)
+    scorer.save(tmp_path)
+    settings = json.loads((tmp_path / "reward_model.json").read_text())
+    del settings["features"]
+    (tmp_path / "reward_model.json").write_text(json.dumps(settings | {"schema": "reward_model/1"}))
+    head = {name: value.detach() for name, value in scorer.head.state_dict().items()}
+    save_file(head | {"logp_weight": torch.zeros(1)}, tmp_path / "head.safetensors")
+    assert torch.equal(load_reward_model(tmp_path, device="cpu").score(whole)[0], scorer.score(whole)[0])
+    save_file(head | {"logp_weight": torch.ones(1)}, tmp_path / "head.safetensors")
+    with pytest.raises(ConfigError, match="an earlier version made this reward model; fit it again"):
+        load_reward_model(tmp_path)
 
 
 def test_a_policy_is_no_reward_model(tmp_path: Path) -> None:

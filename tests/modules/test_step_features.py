@@ -31,7 +31,7 @@ def test_the_fit_finds_what_each_kind_goes_by_whatever_the_sizes_of_features() -
     right = torch.where(torch.arange(400) % 2 == 0, features[:, 2] > 0.5, features[:, 4] < 5.0)
     weights = FeatureWeights(["answer", "query"])
     with torch.no_grad():
-        weights.weight_KF.copy_(weights.fitted(weights.design(features, kinds), right.float()))
+        weights.weight_KF.copy_(weights.fitted(weights.design(features, kinds), right.float(), torch.ones(400)))
     assert ((weights(features, kinds) > 0) == right).float().mean() > 0.95
 
 
@@ -39,9 +39,19 @@ def test_the_fit_of_differences_finds_what_the_better_of_two_has_more_of() -> No
     weights = FeatureWeights(["query"])
     gaps = torch.zeros(50, 6)
     gaps[:, 2] = 0.5
-    fitted = weights.fitted(gaps, torch.ones(50))
+    fitted = weights.fitted(gaps, torch.ones(50), torch.ones(50))
     assert fitted[0, 2] > 1
     assert fitted[0].count_nonzero() == 1
+
+
+def test_sides_that_weigh_nothing_tell_how_large_features_are() -> None:
+    """Differences of a millionth between features of size one are noise, and get no weight to speak of."""
+    weights = FeatureWeights(["query"])
+    rows = torch.cat([torch.full((50, 6), 1e-6), torch.ones(100, 6)])
+    targets = torch.cat([torch.ones(100), torch.zeros(50)])
+    ignored = torch.cat([torch.ones(50), torch.zeros(100)])
+    assert weights.fitted(rows, targets, ignored).abs().max() < 1e-3
+    assert weights.fitted(rows[:50], targets[:50], ignored[:50]).abs().max() > 1e4
 
 
 def test_the_weights_begin_at_nothing() -> None:

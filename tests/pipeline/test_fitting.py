@@ -105,6 +105,34 @@ def test_without_validation_a_checkpoint_is_saved_all_the_same(tmp_path: Path) -
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
 
 
+class BreaksOff(Callback):
+    """Raises at the start of the third epoch, where the checkpoint of the second step is the last."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 2:
+            raise RuntimeError("broken off")
+
+
+def test_a_run_that_saves_after_some_steps_of_several_batches_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    def run(folder: Path, *callbacks: Callback) -> bytes:
+        (folder / "gradients").mkdir(parents=True, exist_ok=True)
+        fit(
+            ActorCritic(str(folder / "gradients")),
+            Rows(micro_batch=4),
+            [ModelCheckpoint(**LAST, every_n_train_steps=2), *callbacks],
+            trainer=TrainerSettings(max_epochs=4),
+            strategy="auto",
+            experiment=Experiment("toy", {}, accelerator="cpu"),
+            folder=folder,
+            events=folder / "tensorboard",
+        )
+        return (folder / "model" / "weights.pt").read_bytes()
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        run(tmp_path / "broken", BreaksOff())
+    assert run(tmp_path / "broken") == run(tmp_path / "whole")
+
+
 class Validated(Rows):
     def val_dataloader(self) -> list[torch.Tensor]:
         return [torch.ones(1, 2)]

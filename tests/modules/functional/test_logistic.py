@@ -18,6 +18,12 @@ def test_a_share_counts_as_so_many_ones_and_zeros() -> None:
     assert shares == pytest.approx(logistic(np.ones((4, 1)), np.array([1.0, 1.0, 1.0, 0.0])), abs=1e-6)
 
 
+def test_a_row_of_weight_two_counts_as_two_rows() -> None:
+    features, target = np.array([[1.0, 0.5], [1.0, -1.0], [1.0, 2.0]]), np.array([1.0, 0.0, 0.0])
+    twice = logistic(np.vstack([features, features[:1]]), np.append(target, 1.0))
+    assert logistic(features, target, np.array([2.0, 1.0, 1.0])) == pytest.approx(twice, abs=1e-6)
+
+
 def test_targets_that_features_separate_have_finite_weights() -> None:
     assert np.isfinite(logistic(np.array([[1e4], [-1e4]]), np.array([1.0, 0.0]))).all()
 
