@@ -17,7 +17,7 @@ from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
 from modules.reward_model import ReadAt, freeze_unused_output, untrained_reward_model
-from modules.sharding import full_state, load_full_state, whole
+from modules.sharding import full_state, whole
 from modules.step_features import FeatureWeights
 from modules.training import Training, TrainingError
 
@@ -73,7 +73,7 @@ class RewardTraining(Training):
         if not rows_NC.isfinite().all():
             raise TrainingError("a log-probability of a step is not finite: the policy to begin with is broken")
         weights = self.head.features.fitted(rows_NC[:, 3:], rows_NC[:, 1], rows_NC[:, 2])
-        load_full_state(self.head, {"features.weight_KF": weights})
+        self.head.features.weight_KF.copy_(weights)
         self.train()
 
     def scored(self, batch: Any) -> Tensor:

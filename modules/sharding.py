@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
@@ -74,12 +74,6 @@ def full_state(module: nn.Module) -> dict[str, Tensor]:
     """Full parameters and buffers by name, on the CPU. All ranks call it; rank 0 gets them, the others get none."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     return cast(dict[str, Tensor], get_model_state_dict(module, options=options))
-
-
-def load_full_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Set some parameters of a module, sharded or not, from full tensors. All ranks call it with the same."""
-    options = StateDictOptions(full_state_dict=True, strict=False)
-    set_model_state_dict(module, dict(state), options=options)
 
 
 def whole(model: PreTrainedModel, state: Mapping[str, Tensor]) -> PreTrainedModel:

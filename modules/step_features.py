@@ -32,15 +32,18 @@ class FeatureWeights(torch.nn.Module):
     """A linear function of a step's features, with weights and a constant for each kind of step.
 
     Kinds differ in length, and in how often their steps are right. A step of another kind is given the mean over kinds.
+    The weights are fitted at once and then stay: a feature that two siblings share has no gradient but rounding.
 
     Args:
         kinds: the kinds of steps, K of them.
     """
 
+    weight_KF: Tensor
+
     def __init__(self, kinds: Sequence[str]) -> None:
         super().__init__()
         self.kinds = tuple(kinds)
-        self.weight_KF = torch.nn.Parameter(torch.zeros(len(self.kinds), len(FEATURES) + 1))
+        self.register_buffer("weight_KF", torch.zeros(len(self.kinds), len(FEATURES) + 1))
 
     def forward(self, features_PF: Tensor, kinds: Sequence[str]) -> Tensor:
         """`[P]` float32 of features `[P, F]` of steps of these P kinds."""

@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_weights(pairs: Path, tmp_path: Path) -> No
         assert (tmp_path / "first/model" / file).read_bytes() == (tmp_path / "second/model" / file).read_bytes()
 
 
-def test_backbone_head_and_weights_of_the_features_are_trained(pairs: Path, tmp_path: Path) -> None:
+def test_backbone_and_head_are_trained_and_the_weights_of_the_features_stay(pairs: Path, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in tiny_policy(byte_tokenizer()).model.state_dict().items()}
     fitted(pairs, tmp_path / "begun", epochs=1, lr=0.0, features=True)
     trainer = fitted(pairs, tmp_path, epochs=1, features=True)
@@ -92,7 +92,8 @@ def test_backbone_head_and_weights_of_the_features_are_trained(pairs: Path, tmp_
     assert head.linear.weight.abs().max() > 0
     begun = load_reward_model(tmp_path / "begun" / "model").head
     assert head.features.kinds == begun.features.kinds == ("query",)
-    assert not torch.equal(head.features.weight_KF, begun.features.weight_KF)
+    assert torch.equal(head.features.weight_KF, begun.features.weight_KF)
+    assert head.features.weight_KF.abs().max() > 0
     after = trainer.lightning_module.model.state_dict()
     assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], after["model.layers.0.mlp.up_proj.weight"])
 

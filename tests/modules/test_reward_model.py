@@ -30,8 +30,8 @@ def model(read_at: ReadAt = "observation", kinds: list[str] | None = None) -> Re
     made = untrained_reward_model(tiny_policy(byte_tokenizer()), read_at=read_at, kinds=kinds)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in (made.head.linear.weight, *(made.head.features.parameters() if made.head.features else ())):
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        for weight in (made.head.linear.weight, *(made.head.features.buffers() if made.head.features else ())):
+            weight.copy_(torch.randn(weight.shape, generator=generator))
     return made
 
 
