@@ -38,8 +38,11 @@ class Lineage:
 
     def policy(self, evaluation: str) -> str | None:
         """The stage whose policy an evaluation measures: the last fitted one that it reads; None without one."""
-        fitted = [need for need in self.needs[evaluation] if self.manifests[need].get("kind") == "fit"]
-        return max(fitted, key=self.order.index, default=None)
+        return max(self.fitted(evaluation), key=self.order.index, default=None)
+
+    def fitted(self, evaluation: str) -> set[str]:
+        """The fitted stages that an evaluation reads."""
+        return {need for need in self.needs[evaluation] if self.manifests[need].get("kind") == "fit"}
 
     def before(self, evaluation: str, evaluations: Collection[str]) -> list[str]:
         """Which of some evaluations measured a policy that this one's came from, the first policy first."""

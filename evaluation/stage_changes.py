@@ -43,18 +43,18 @@ def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) ->
 def _previous(lineage: Lineage, stage: str, evaluations: Collection[str], having: Collection[str]) -> str | None:
     """What an evaluation of a fitted policy is compared with; None for the first policy.
 
-    Of the evaluations of policies that its own came from one on the same dataset, of these one of the nearest policy,
-    and of these the one that is made most like it: with the same frozen generator, say.
+    An earlier evaluation is one whose policies are all among those that this one's came from, or its own, such as a
+    frozen generator, and not all its own. Of these one on the same dataset, of these one of the nearest policy, and of
+    these the one that is made most like it.
     """
-    earlier = lineage.before(stage, [other for other in evaluations if lineage.policy(other)])
-    policies = [lineage.policy(other) for other in earlier]
+    own, came_from = lineage.fitted(stage), lineage.ancestors[stage]
+    replaced = {other: lineage.fitted(other) - own for other in evaluations if lineage.fitted(other) <= came_from}
 
-    def fitness(place: int) -> tuple[bool, int, int, str]:
-        other = earlier[place]
-        unlike = len({*lineage.needs[other]} ^ {*lineage.needs[stage]})
-        return other in having, policies.index(policies[place]), -unlike, other
+    def fitness(other: str) -> tuple[bool, int, int, str]:
+        nearest = max(map(lineage.order.index, replaced[other]))
+        return other in having, nearest, -len({*lineage.needs[other]} ^ {*lineage.needs[stage]}), other
 
-    return earlier[max(range(len(earlier)), key=fitness)] if earlier else None
+    return max((other for other, policies in replaced.items() if policies), key=fitness, default=None)
 
 
 def _differences(artifact: Path, before: Path | None, dataset: str, split: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ def find_runs(name: str) -> list[Run]:
         DataError: there is none, or no evaluation of that name is finished.
     """
     runs = [read_run(folder) for folder in run_folders(name)[1].values()]
-    stage = name.partition(":")[2]
+    stage = _stage(name)
     if stage:
         runs = [replace(run, results={stage: run.results[stage]}) for run in runs if stage in run.results]
     if not runs:
@@ -35,6 +35,11 @@ def find_runs(name: str) -> list[Run]:
             f"{name}: " + (f"no seed has finished {stage}" if stage else "there is no folder seed<k> in it")
         )
     return runs
+
+
+def _stage(name: str) -> str:
+    """The stage that is asked for, after a colon; empty for all."""
+    return name.partition(":")[2]
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
@@ -55,15 +60,14 @@ def merged(runs: Iterable[Run]) -> list[Run]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m evaluation.view", description="Look at runs in a browser.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: report.html of the run, comparison.html beside several"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html of a run, else comparison.html")
     parser.add_argument("--no-browser", action="store_true", help="write the page and do not open it")
     options = parser.parse_args(arguments)
     try:
         runs = merged(run for name in options.runs for run in find_runs(name))
-        one = len(runs) == 1
-        path = options.out or (runs[0].folder / "report.html" if one else runs[0].folder.parents[1] / "comparison.html")
+        whole = len(runs) == 1 and not any(_stage(name) for name in options.runs)
+        beside = runs[0].folder if len(runs) == 1 else runs[0].folder.parents[1]
+        path = options.out or (runs[0].folder / "report.html" if whole else beside / "comparison.html")
         write_page(path, runs)
     except UserError as error:
         sys.exit(f"error: {error}")

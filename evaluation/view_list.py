@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -106,8 +107,8 @@ def listed(answers: Sequence[Answers]) -> EpisodeList:
 def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked, Listed, Listed]]:
     """The questions that two arms answered differently well, the largest difference of EM, then F1, first.
 
-    What was not scored differs from nothing. Positive differences, where the second arm is better, come before negative
-    ones of the same size.
+    What was not scored differs from nothing. Of one size, differences in favour of the second arm and of the first take
+    turns: a list that is cut shows both.
     """
     pairs = []
     for question in page.questions:
@@ -117,9 +118,15 @@ def differences(page: EpisodeList, first: str, second: str) -> list[tuple[Asked,
             one, other = sides
             changed = tuple(other.row[measure] - one.row[measure] for measure in ("em", "f1"))
             if any(changed):
-                pairs.append((tuple(-abs(value) for value in changed), -changed[0], question, one, other))
-    pairs.sort(key=lambda pair: (*pair[:2], pair[2].number))
-    return [pair[2:] for pair in pairs]
+                better = changed > (0.0, 0.0)
+                pairs.append((tuple(-abs(value) for value in changed), better, question, one, other))
+    pairs.sort(key=lambda pair: (pair[0], pair[2].number))
+    so_far: Counter[tuple[object, bool]] = Counter()
+    turns = []
+    for pair in pairs:
+        so_far[pair[:2]] += 1
+        turns.append((pair[0], so_far[pair[:2]], not pair[1], pair))
+    return [pair[2:] for *_, pair in sorted(turns, key=lambda turn: turn[:3])]
 
 
 def worths(page: EpisodeList, question: Asked) -> str:

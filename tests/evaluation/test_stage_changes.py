@@ -59,7 +59,7 @@ def test_a_dataset_that_the_earlier_evaluation_lacks_has_dashes(tmp_path: Path) 
 
 def test_of_several_evaluations_it_is_compared_with_that_of_its_own_dataset_made_most_like_it(tmp_path: Path) -> None:
     made = experiment(tmp_path)
-    made["reader"] = artifact(tmp_path, "reader", "make", "world")
+    made["reader"] = artifact(tmp_path, "reader", "fit", "world")
     made["recall"] = artifact(tmp_path, "recall", "make", "world", "rft", ems=[1, 1, 1, 1])
     made["rft_reader"] = artifact(tmp_path, "rft_reader", "make", "world", "rft", "reader", ems=[0, 0, 0, 0])
     made["rl_reader"] = artifact(tmp_path, "rl_reader", "make", "world", "rl", "reader", ems=[1, 0, 0, 0])

@@ -53,8 +53,8 @@ def test_two_arms_stand_side_by_side_and_their_differences_are_listed(shown: Pag
     _, *lines = shown.tables["Where they differ, the largest difference first"]
     assert [(line[0], line[1]) for line in lines] == [
         ("Question 1?", "+100"),
-        ("Question 2?", "+100"),
         ("Question 0?", "-100"),
+        ("Question 2?", "+100"),
     ]
     question = shown.html[shown.html.index('id="q1"') : shown.html.index('id="q2"')]
     assert question.index("eval_sft</h4>") < question.index("eval_rl</h4>")
