@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_NUMBERED = re.compile(r"(.*[A-Za-z])_(\d+(?:\.\d+)?)")
+_NUMBERED = re.compile(r"(.*[A-Za-z]\w*?)_(\d+(?:\.\d+)?)")
 _LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ", "lambda": "λ"}
 
 

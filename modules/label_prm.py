@@ -19,6 +19,8 @@ from modules.policy import Policy
 from modules.reward_model import ReadAt
 from modules.reward_training import RewardTraining
 
+_MOST_STEPS = 10**7  # of a fit: a pair of steps has one number
+
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
@@ -101,9 +103,15 @@ class LabelPRM(RewardTraining):
         return torch.stack([column.double() for column in columns], dim=-1)
 
     def features_of(self, batch: LabelBatch) -> Tensor:
+        """As the loss has them: each step, and by how much the better of two of a group differs from the worse."""
         number_P, label_P = batch.number_P.double(), batch.label_P.double()
-        targets_P3 = torch.stack([number_P, label_P, torch.ones_like(label_P)], dim=-1)
-        return torch.cat([targets_P3, self.design(batch.sequences).double()], dim=-1)
+        design_PD = self.design(batch.sequences).double()
+        alone_P3 = torch.stack([number_P, label_P, torch.full_like(label_P, self.weights.pointwise)], dim=-1)
+        better_N, worse_N, weight_N = group_pairs(batch.label_P, batch.group_P, min_gap=self.weights.min_gap)
+        pair_N = _MOST_STEPS * (1 + number_P[better_N]) + number_P[worse_N]
+        pairs_N3 = torch.stack([pair_N, torch.ones_like(pair_N), self.weights.ranking * weight_N.double()], dim=-1)
+        rows = [(alone_P3, design_PD), (pairs_N3, design_PD[better_N] - design_PD[worse_N])]
+        return torch.cat([torch.cat(columns, dim=-1) for columns in rows])
 
     def calibration(self, rows_NC: Tensor) -> tuple[float, float]:
         return platt_of_labels(rows_NC[:, 1], rows_NC[:, 2])

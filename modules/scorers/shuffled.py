@@ -12,10 +12,10 @@ from envs.types import Episode
 
 
 class Shuffled:
-    """Another scorer's scores, dealt out anew among the steps of each question; a `StepScorer`.
+    """Another scorer's scores, dealt out anew among the steps of one kind of each question; a `StepScorer`.
 
-    Scores of steps in format change places, in an order that is a hash of seed, question, iteration, sample and step,
-    whatever their kind. Those that a question's episodes have on the whole stay as they are: AUC over several
+    Scores of steps in format change places, in an order that is a hash of seed, question, iteration, sample and step. A
+    kind keeps its scores, so they say what the kinds differ by and nothing of a step. Those that a question's episodes have on the whole stay as they are: AUC over several
     questions can lie above one half, credit within a group learns nothing.
 
     Args:
@@ -29,11 +29,12 @@ class Shuffled:
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
         """`[S]` an episode; the episodes of a question are to be scored in one call."""
         scores = [row.clone() for row in self.scorer.score(episodes)]
-        questions: dict[str, list[tuple[int, int]]] = {}
+        alike: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for number, (episode, row) in enumerate(zip(episodes, scores, strict=True)):
-            places = [(number, s) for s, step in enumerate(episode.steps) if step.valid and row[s].isfinite()]
-            questions.setdefault(episode.question.id, []).extend(places)
-        for places in questions.values():
+            for s, step in enumerate(episode.steps):
+                if step.valid and row[s].isfinite():
+                    alike.setdefault((episode.question.id, step.kind), []).append((number, s))
+        for places in alike.values():
             dealt = [
                 float(scores[number][s]) for number, s in sorted(places, key=lambda at: self._order(episodes, *at))
             ]

@@ -140,6 +140,15 @@ def test_made_up_steps_are_judged_beside_the_others(protocol: ProRAG, tmp_path: 
     assert own == {"answer Ada": 1.0, "subanswer Eve": 0.5, "subanswer Ada": 1.0}
 
 
+def test_a_budget_takes_paths_that_end_in_made_up_steps_first(protocol: ProRAG, tmp_path: Path) -> None:
+    """Two of the path's own steps lead to the first of them, and eight would be judged in all."""
+    one = path(protocol, "query Who?", "subanswer Ada", "query Which?", "subanswer Eve", "answer Eve")
+    search = write_search(tmp_path / "search", [], [one])
+    made = {"hard_negatives": MadeUp(wrong_hop=2, early_answer=1), "use": "rollouts"}
+    metrics = run(StepLabels(search, protocol, Knows(), most=6, **made), tmp_path)
+    assert (metrics["made_up"], metrics["steps"]) == (3, 6)
+
+
 def test_two_ranks_judge_what_one_does(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"unit": 2, "use": "both", "most": 20, "hard_negatives": MadeUp()}
     run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "one")

@@ -145,7 +145,10 @@ def test_learning_curves_are_by_the_judged_steps_and_not_by_the_name() -> None:
         ("beta_0.3", ("beta", 0.3)),
         ("top_k_1", ("top_k", 1)),
         ("beta_0", ("beta", 0)),
+        ("eq7_0.3", ("eq7", 0.3)),
+        ("kind_scaled_0.9", ("kind_scaled", 0.9)),
         ("smollm2_135m", None),
+        ("135_7", None),
         ("x", None),
     ],
 )

@@ -79,6 +79,19 @@ def test_shuffled_scores_are_those_of_the_question_at_other_steps() -> None:
     assert sorted(dealt[2].tolist()) == pytest.approx([0.9, 1.0, 1.1]), "another question's scores stay its own"
 
 
+def test_shuffled_scores_stay_within_their_kind() -> None:
+    """Else they would say something of a step that the scorer knows the kind of alone."""
+    dealt = Shuffled(Numbers()).score([LONG, SHORT])
+    queries = {
+        round(float(row[s]), 4)
+        for row, e in zip(dealt, (LONG, SHORT), strict=True)
+        for s in range(len(row))
+        if e.steps[s].kind == "query"
+    }
+    assert queries == {0.1, 0.3, 0.6}
+    assert {round(float(dealt[0][4]), 4), round(float(dealt[1][2]), 4)} == {0.5, 0.8}, "the two answers"
+
+
 def test_a_step_out_of_format_keeps_its_own_score() -> None:
     assert [step.valid for step in LONG.steps] == [True, False, True, True, True]
     for seed in range(5):
