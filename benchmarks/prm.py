@@ -74,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     episodes = made_up_episodes(options.episodes, int(vocabulary), turns=(options.steps, options.steps))
     kinds = sorted({step.kind for episode in episodes for step in episode.steps}) if options.features else None
     scorer = untrained_reward_model(Policy(model, load_tokenizer(options.model)), kinds=kinds)
-    for weight in (scorer.head.linear.weight, *([] if kinds is None else [scorer.head.features.weight_KF])):
+    for weight in (
+        scorer.head.linear.weight,
+        *([] if (features := scorer.head.features) is None else [features.weight_KF]),
+    ):
         torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(0))
     scorer.head.to(model.device)
     ways = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.seeds import stable_hash
 from evaluation.statistics import Floats
-from modules.functional.logistic import logistic
+from modules.logistic import logistic
 
 
 def cross_fitted(features_ND: Floats, true: NDArray[np.bool_], questions: Sequence[str], *, folds: int = 5) -> Floats:

@@ -33,7 +33,7 @@ def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) ->
         if lineage.policy(stage):
             having = {other for other, *place in evaluated if place == [dataset, split]}
             start = _previous(lineage, stage, {other for other, *_ in evaluated}, having)
-            old = artifacts[start] if start in having else None
+            old = artifacts[start] if start and start in having else None
             cells = list(_differences(artifacts[stage], old, dataset, split))
             lines.append([stage, start or figure("em", None), f"{dataset}/{split}", *cells])
     header = ["evaluation", "compared with", "dataset", *(METRICS[metric] for metric in _METRICS)]

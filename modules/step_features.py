@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from modules.functional.logistic import logistic
+from modules.logistic import logistic
 
 FEATURES = ("logp_mean", "logp_sum", "logp_min", "tokens", "place")
 

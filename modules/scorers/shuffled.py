@@ -15,8 +15,8 @@ class Shuffled:
     """Another scorer's scores, dealt out anew among the steps of one kind of each question; a `StepScorer`.
 
     Scores of steps in format change places, in an order that is a hash of seed, question, iteration, sample and step. A
-    kind keeps its scores, so they say what the kinds differ by and nothing of a step. Those that a question's episodes have on the whole stay as they are: AUC over several
-    questions can lie above one half, credit within a group learns nothing.
+    kind keeps its scores, so they say what the kinds differ by and nothing of a step. What a question's episodes have
+    on the whole stays: AUC over several questions can lie above one half, credit within a group learns nothing.
 
     Args:
         scorer: whose scores are dealt out.

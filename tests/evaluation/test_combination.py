@@ -4,7 +4,7 @@ import numpy as np
 
 from evaluation.combination import cross_fitted
 from evaluation.ranking import auc
-from modules.functional.logistic import logistic
+from modules.logistic import logistic
 
 
 def random(seed: int) -> np.random.Generator:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modules.functional.logistic import logistic
+from modules.logistic import logistic
 
 
 def test_the_fit_is_the_least_of_log_loss_and_penalty() -> None:
