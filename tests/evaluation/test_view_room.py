@@ -53,7 +53,7 @@ def test_a_small_page_has_both_sides_of_a_difference_and_one_episode_of_each_mis
     small = page(folder, limit=420_000)
     held = {int(id_[1:]) for id_ in small.ids if id_[0] == "e" and id_[1:].isdigit()}
     assert 100 < len(held) < 300
-    assert {*range(40), *range(300, 340), 599} <= held, "40 differences, and the mistake of the second arm"
+    assert {*range(39), *range(300, 339), 299, 599} <= held, "39 differences in favour of one arm, one of the other"
     assert 550 in held, "the only one out of format"
     assert set(small.links) <= set(small.ids)
 
