@@ -7,6 +7,9 @@ device, except where rounding moves a border between two tokens across the numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -85,52 +88,78 @@ def draw_top_p(weights_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, top_p_B
     return ids_B
 
 
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """How the rows of a batch choose their tokens, put down on their device once and used for many tokens.
+
+    Attributes:
+        divisor_B1: temperatures `[B, 1]`, 1 where the most probable token is wanted; None where all are 1.
+        best_B: `[B]` bool, rows that take the most probable token; None where none does.
+        top_p_B: `[B]` float64; None where all are 1.
+        all_best: whether all rows take the most probable token.
+    """
+
+    divisor_B1: Tensor | None
+    best_B: Tensor | None
+    top_p_B: Tensor | None
+    all_best: bool
+
+    @classmethod
+    def of(
+        cls, temperatures: Sequence[float], top_p: Sequence[float], greedy: Sequence[bool], device: torch.device
+    ) -> RowSettings:
+        """Settings of B rows.
+
+        Args:
+            temperatures: >= 0; 0 takes the most probable token, with its log-probability at temperature 1.
+            top_p: in (0, 1].
+            greedy: rows that take the most probable token at any temperature.
+            device: that of the logits.
+        """
+        best = [wanted or temperature == 0 for temperature, wanted in zip(temperatures, greedy, strict=True)]
+        divisors = [temperature or 1.0 for temperature in temperatures]
+        same = all(divisor == 1 for divisor in divisors)
+        return cls(
+            divisor_B1=None if same else torch.tensor(divisors, device=device)[:, None],
+            best_B=torch.tensor(best, device=device) if any(best) else None,
+            top_p_B=torch.tensor(top_p, device=device, dtype=torch.float64) if min(top_p) < 1 else None,
+            all_best=all(best),
+        )
+
+
 def choose_tokens(
-    logits_BV: Tensor,
-    seeds_B: Tensor,
-    positions_B: Tensor,
-    *,
-    temperature: float | Tensor,
-    top_p: float | Tensor = 1.0,
-    forced_B: Tensor | None = None,
-    greedy_B: Tensor | None = None,
+    logits_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, settings: RowSettings, *, forced_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """One token a row and its log-probability at the row's temperature, before top-p.
-
-    A row of temperature 0 takes the most probable token, with its log-probability at temperature 1. What is given on
-    the CPU for a model elsewhere decides without waiting for the other device what there is to do.
 
     Args:
         logits_BV: `[B, V]`.
         seeds_B: `[B]` int64.
         positions_B: `[B]` int64.
-        temperature: >= 0, of all rows or `[B]` on the CPU.
-        top_p: in (0, 1], of all rows or `[B]` on the CPU.
+        settings: of the B rows.
         forced_B: `[B]` int64, the token that a row takes in any case, -1 where it is sampled; None where all are.
-        greedy_B: `[B]` bool on the CPU, rows that take the most probable token at any temperature; None: none.
 
     Returns:
         ids `[B]` int64, log-probabilities `[B]` float32.
     """
-    (B, V), device = logits_BV.shape, logits_BV.device
-    temperature_B = torch.as_tensor(temperature, dtype=torch.float32).expand(B)
-    top_p_B = torch.as_tensor(top_p, dtype=torch.float64).expand(B)
-    best_B = temperature_B == 0 if greedy_B is None else (temperature_B == 0) | greedy_B
-    divisor_B = torch.where(temperature_B == 0, 1.0, temperature_B)
+    B, V = logits_BV.shape
     scaled_BV = logits_BV.float()
-    if (divisor_B != 1).any():
-        scaled_BV = scaled_BV / divisor_B.to(device)[:, None]
+    if settings.divisor_B1 is not None:
+        scaled_BV = scaled_BV / settings.divisor_B1
     highest_B1 = scaled_BV.amax(dim=-1, keepdim=True)
     weights_BV = scaled_BV.new_empty((B, -(-V // _BLOCK) * _BLOCK))
     weights_BV[:, V:] = 0
     torch.sub(scaled_BV, highest_B1, out=weights_BV[:, :V]).exp_()
-    ids_B = scaled_BV.argmax(dim=-1) if best_B.any() else torch.zeros_like(seeds_B)
-    if not best_B.all():
-        if (top_p_B < 1).any():
-            drawn_B = draw_top_p(weights_BV, seeds_B, positions_B, top_p_B)
+    if settings.all_best:
+        ids_B = scaled_BV.argmax(dim=-1)
+    else:
+        if settings.top_p_B is None:
+            ids_B = draw(weights_BV, uniforms(seeds_B, positions_B))
         else:
-            drawn_B = draw(weights_BV, uniforms(seeds_B, positions_B))
-        ids_B = torch.where(best_B.to(device), ids_B, drawn_B.clamp(max=V - 1))
+            ids_B = draw_top_p(weights_BV, seeds_B, positions_B, settings.top_p_B)
+        ids_B = ids_B.clamp(max=V - 1)
+        if settings.best_B is not None:
+            ids_B = torch.where(settings.best_B, scaled_BV.argmax(dim=-1), ids_B)
     if forced_B is not None:
         ids_B = torch.where(forced_B >= 0, forced_B, ids_B)
     logps_B1 = scaled_BV.gather(-1, ids_B[:, None]) - highest_B1 - weights_BV.sum(dim=-1, keepdim=True).log()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from modules.functional.token_choice import choose_tokens
+from modules.functional.token_choice import RowSettings, choose_tokens
 from modules.samplers.fused_decoder import FusedDecoder, can_fuse
 from modules.samplers.kv_cache import Rows
 from modules.samplers.library_decoder import LibraryDecoder
@@ -79,10 +79,8 @@ class Decoding:
     def step(self) -> list[OpenTurn]:
         """One token for every row; returns the turns that it ends."""
         assert self._logits is not None
-        tokens_B, logps_B = choose_tokens(
-            self._logits, self._seeds, self._steps, temperature=self._temperature, top_p=self._top_p,
-            forced_B=self._forced(), greedy_B=self._greedy,
-        )  # fmt: skip
+        forced_B = self._forced()
+        tokens_B, logps_B = choose_tokens(self._logits, self._seeds, self._steps, self._settings, forced_B=forced_B)
         chosen = torch.stack([tokens_B.double(), logps_B.double()]).tolist()  # in one transfer
         for turn, token, logp in zip(self.live, *chosen, strict=True):
             turn.take(int(token), logp, self.ends)
@@ -160,9 +158,9 @@ class Decoding:
         self._seeds = torch.tensor([turn.request.seed for turn in live], device=device, dtype=torch.long)
         self._steps = torch.tensor([len(turn.ids) for turn in live], device=device, dtype=torch.long)
         self._lengths = torch.tensor([turn.tokens - unread for turn in live], device=device, dtype=torch.long)
-        self._temperature = torch.tensor([turn.temperature for turn in live], dtype=torch.float32)
-        self._top_p = torch.tensor([turn.top_p for turn in live], dtype=torch.float64)
-        self._greedy = torch.tensor([turn.request.greedy for turn in live], dtype=torch.bool)
+        if live:
+            temperatures, top_p = [turn.temperature for turn in live], [turn.top_p for turn in live]
+            self._settings = RowSettings.of(temperatures, top_p, [turn.request.greedy for turn in live], device)
 
     def _forced(self) -> Tensor | None:
         """`[B]` int64: the token that each row is given at this step, -1 where it samples; None where all do."""

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 from torch import Tensor
 
-from modules.functional.token_choice import choose_tokens, draw, draw_top_p, more_probable, uniforms
+from modules.functional.token_choice import RowSettings, choose_tokens, draw, draw_top_p, more_probable, uniforms
 
 SEEDS = torch.tensor([1, 2, 2**62 + 5])
 PLACES = [(3, 0), (4, 0), (3, 1)]
@@ -57,6 +58,16 @@ def test_numbers_are_spread_evenly_and_neighbours_are_uncorrelated() -> None:
     assert torch.corrcoef(pairs).fill_diagonal_(0).abs().max().item() < 4 / count**0.5
 
 
+def chosen(
+    logits: Tensor, seeds: Tensor, positions: Tensor, *, temperature: float | Tensor, top_p: float | Tensor = 1.0
+) -> tuple[Tensor, Tensor]:
+    """`choose_tokens` with settings of all rows or `[B]`."""
+    rows = len(logits)
+    temperatures, tops = (torch.as_tensor(each).expand(rows).tolist() for each in (temperature, top_p))
+    settings = RowSettings.of(temperatures, tops, [False] * rows, logits.device)
+    return choose_tokens(logits, seeds, positions, settings)
+
+
 @pytest.mark.parametrize(("number", "entry"), [(0.19, 0), (0.21, 2), (0.49, 2), (0.51, 300), (0.999999, 300)])
 def test_a_number_picks_the_entry_whose_share_of_the_sum_it_falls_into(number: float, entry: int) -> None:
     weights = padded([2.0, 0.0, 3.0])
@@ -74,10 +85,10 @@ def test_an_entry_without_weight_is_never_drawn(shares: list[float], number: flo
 def test_sampling_follows_the_softmax_at_the_temperature() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]])).expand(20000, 3)
     seeds, positions = torch.arange(20000), torch.zeros(20000, dtype=torch.long)
-    ids, logps = choose_tokens(logits, seeds, positions, temperature=1.0)
+    ids, logps = chosen(logits, seeds, positions, temperature=1.0)
     shares = torch.bincount(ids, minlength=3) / 20000
     assert shares.tolist() == pytest.approx([0.5, 0.3, 0.2], abs=0.012)
-    sharp, logps = choose_tokens(logits, seeds, positions, temperature=0.5)
+    sharp, logps = chosen(logits, seeds, positions, temperature=0.5)
     assert (sharp == 0).double().mean().item() == pytest.approx(0.25 / 0.38, abs=0.012)
     assert logps[sharp == 0][0].item() == pytest.approx(math.log(0.25 / 0.38), abs=1e-5)
 
@@ -86,7 +97,7 @@ def test_sampling_follows_the_softmax_over_many_blocks() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(1000, generator=generator) * 2
     count = 40_000
-    ids, logps = choose_tokens(
+    ids, logps = chosen(
         logits.expand(count, -1), torch.arange(count), torch.zeros(count, dtype=torch.long), temperature=1.0
     )
     probabilities = torch.softmax(logits.double(), -1)
@@ -102,7 +113,7 @@ def test_every_row_has_its_own_temperature_and_top_p() -> None:
     seeds, positions = torch.arange(9000), torch.zeros(9000, dtype=torch.long)
     temperature = torch.tensor([0.0, 1.0, 1.0]).repeat(3000)
     top_p = torch.tensor([1.0, 1.0, 0.8], dtype=torch.float64).repeat(3000)
-    ids, logps = choose_tokens(logits, seeds, positions, temperature=temperature, top_p=top_p)
+    ids, logps = chosen(logits, seeds, positions, temperature=temperature, top_p=top_p)
     assert (ids[0::3] == 0).all()
     assert (torch.bincount(ids[1::3], minlength=3) / 3000).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.03)
     assert (torch.bincount(ids[2::3], minlength=3) / 3000).tolist() == pytest.approx([2 / 3, 1 / 3, 0], abs=0.03)
@@ -110,10 +121,23 @@ def test_every_row_has_its_own_temperature_and_top_p() -> None:
 
 
 def test_greedy_takes_the_best_and_gives_its_probability_at_temperature_one() -> None:
-    ids, logps = choose_tokens(
-        torch.log(torch.tensor([[1.0, 3.0]])), torch.tensor([9]), torch.tensor([0]), temperature=0.0
-    )
+    ids, logps = chosen(torch.log(torch.tensor([[1.0, 3.0]])), torch.tensor([9]), torch.tensor([0]), temperature=0.0)
     assert (ids.item(), logps.item()) == (1, pytest.approx(math.log(0.75)))
+
+
+def test_a_greedy_row_among_sampled_ones_takes_the_best_at_its_own_temperature() -> None:
+    logits = torch.log(torch.tensor([[0.2, 0.5, 0.3]])).expand(200, 3)
+    greedy = [row % 2 == 0 for row in range(200)]
+    settings = RowSettings.of([0.5] * 200, [1.0] * 200, greedy, logits.device)
+    ids, logps = choose_tokens(logits, torch.arange(200), torch.zeros(200, dtype=torch.long), settings)
+    assert (ids[0::2] == 1).all()
+    assert set(ids[1::2].tolist()) == {0, 1, 2}
+    assert logps[0].item() == pytest.approx(math.log(0.25 / 0.38), abs=1e-6)
+
+
+def test_nothing_is_put_down_where_all_rows_sample_at_temperature_one() -> None:
+    settings = RowSettings.of([1.0, 1.0], [1.0, 1.0], [False, False], torch.device("cpu"))
+    assert settings == RowSettings(None, None, None, all_best=False)
 
 
 def test_what_is_more_probable_comes_first_and_the_first_of_equals() -> None:
@@ -139,15 +163,15 @@ def test_top_p_draws_from_the_smallest_set_that_reaches_the_mass(top_p: float, k
 
 def test_log_probabilities_are_those_before_top_p() -> None:
     logits = torch.log(torch.tensor([[0.6, 0.3, 0.1]]))
-    ids, logps = choose_tokens(logits, torch.tensor([0]), torch.tensor([0]), temperature=1.0, top_p=0.5)
+    ids, logps = chosen(logits, torch.tensor([0]), torch.tensor([0]), temperature=1.0, top_p=0.5)
     assert (ids.item(), logps.item()) == (0, pytest.approx(math.log(0.6)))
 
 
-@settings(deadline=None)
+@hypothesis(deadline=None)
 @given(st.integers(0, 2**63 - 1), st.integers(0, 10**6), st.floats(0.05, 1.0))
 def test_a_chosen_token_is_always_inside_the_nucleus(seed: int, position: int, top_p: float) -> None:
     logits = torch.linspace(-3, 3, 40)[None]
-    ids, _ = choose_tokens(logits, torch.tensor([seed]), torch.tensor([position]), temperature=1.0, top_p=top_p)
+    ids, _ = chosen(logits, torch.tensor([seed]), torch.tensor([position]), temperature=1.0, top_p=top_p)
     assert ids.item() in nucleus(torch.exp(logits[0]), top_p + 1e-6)
 
 
@@ -155,17 +179,17 @@ def test_rows_are_chosen_as_they_would_be_alone() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(32, 700, generator=generator) * 3
     seeds, positions = torch.arange(32) * 977, torch.arange(32)
-    together = choose_tokens(logits, seeds, positions, temperature=0.8, top_p=0.9)
+    together = chosen(logits, seeds, positions, temperature=0.8, top_p=0.9)
     for row in range(32):
         one = slice(row, row + 1)
-        alone = choose_tokens(logits[one], seeds[one], positions[one], temperature=0.8, top_p=0.9)
+        alone = chosen(logits[one], seeds[one], positions[one], temperature=0.8, top_p=0.9)
         assert (alone[0].item(), alone[1].item()) == (together[0][row].item(), together[1][row].item())
 
 
 def test_an_improbable_vocabulary_does_not_outweigh_the_one_token_that_is_sure() -> None:
     logits = torch.full((1, 50_000), -20.0)
     logits[0, 5] = 20.0
-    assert choose_tokens(logits, torch.tensor([910686]), torch.tensor([0]), temperature=1.0)[0].item() == 5
+    assert chosen(logits, torch.tensor([910686]), torch.tensor([0]), temperature=1.0)[0].item() == 5
 
 
 @pytest.mark.gpu
@@ -173,6 +197,6 @@ def test_the_gpu_draws_the_same_tokens() -> None:
     generator = torch.Generator().manual_seed(2)
     logits, seeds = torch.randn(64, 5000, generator=generator) * 3, torch.arange(64)
     for top_p in (1.0, 0.9):
-        here, _ = choose_tokens(logits, seeds, seeds, temperature=1.0, top_p=top_p)
-        there, _ = choose_tokens(logits.cuda(), seeds.cuda(), seeds.cuda(), temperature=1.0, top_p=top_p)
+        here, _ = chosen(logits, seeds, seeds, temperature=1.0, top_p=top_p)
+        there, _ = chosen(logits.cuda(), seeds.cuda(), seeds.cuda(), temperature=1.0, top_p=top_p)
         assert (here == there.cpu()).sum() >= 63, "a border may move across one number"
