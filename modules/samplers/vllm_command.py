@@ -38,6 +38,8 @@ def server_command(
         switches += ["no-enable-chunked-prefill", "enforce-eager"]
     else:
         flags["kv-cache-memory-bytes"] = cache_gib * 2**30
+        # Which leaves this share without effect but for a check at the start: so much must be free beside the trainer.
+        flags["gpu-memory-utilization"] = 0.05
     pairs = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
     return [str(python), "-m", "vllm.entrypoints.openai.api_server", *pairs, *(f"--{name}" for name in switches)]
 

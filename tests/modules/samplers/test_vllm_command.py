@@ -111,7 +111,9 @@ def test_the_flags_that_training_needs(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setenv("LOCAL_RANK", "1")
     on_gpu = server_command(gpu, Path("/m"), 80, **settings)  # type: ignore[arg-type]
-    assert dict(itertools.pairwise(on_gpu))["--kv-cache-memory-bytes"] == str(3 * 2**30)
+    pairs = dict(itertools.pairwise(on_gpu))
+    assert pairs["--kv-cache-memory-bytes"] == str(3 * 2**30)
+    assert float(pairs["--gpu-memory-utilization"]) < 0.1, "by default 0.92 of the card must be free at the start"
     assert "--enforce-eager" not in on_gpu
     assert environment(gpu, 3)["CUDA_VISIBLE_DEVICES"] == "6"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -17,6 +17,7 @@ from modules.functional.logprobs import token_logprobs
 from modules.policy import Policy, random_policy
 from modules.samplers.vllm import VLLMSampler
 from modules.samplers.vllm_engine import VLLMEngine
+from tests.modules.samplers.test_watched_process import eventually
 from tests.tiny import byte_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
@@ -43,6 +44,11 @@ def gap(policy: Policy, requests: list[Request], turns: list[Turn], temperature:
     return largest
 
 
+def found(*by: str) -> list[str]:
+    """The processes that `pgrep` finds."""
+    return subprocess.run(["pgrep", *by], capture_output=True, text=True).stdout.split()
+
+
 def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
     policy = random_policy(tmp_path / "tokenizer", hidden_size=64, layers=2, heads=2, kv_heads=1, feed_forward=128)
@@ -63,12 +69,14 @@ def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     assert gap(policy, asked(12), second, 0.8) < 1e-3, "a tied head and cached prefixes are of the new weights too"
     assert gap(policy, asked(12), first, 0.8) > 0.01
 
-    servers = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=True).stdout.split()
-    for process in servers[1:]:  # the first watches
+    for process in found("-f", str(tmp_path))[1:]:  # the first watches
         os.kill(int(process), signal.SIGKILL)
     assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
     assert sampler.engine.life == 2
     assert sampler.counts["turns_asked_again"] >= 1
+    group = str(os.getpgid(int(found("-f", str(tmp_path))[1])))
+    assert len(found("-g", group)) > 1, "the engine's own processes, which have other names, are of the server's group"
     sampler.engine.close()
-    assert not subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout
+    assert not found("-f", str(tmp_path))
+    assert eventually(lambda: not found("-g", group))
     assert sampler.engine.manifest_facts["engine"].startswith("vllm ")
