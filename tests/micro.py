@@ -63,6 +63,7 @@ CHAIN = (
     "parts.temperature=1.2",
     *(f"stages.{arm}.data.group_size=4" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.trainer.max_epochs=2" for arm in ("rl", "rl_outcome")),
+    *(f"stages.{arm}.module.optimizer.lr=1e-3" for arm in ("rl", "rl_outcome")),  # two updates are to be seen
 )
 
 

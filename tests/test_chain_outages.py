@@ -102,13 +102,7 @@ def test_rollouts_that_are_all_malformed_are_counted_and_not_rewarded(quickstart
 
 
 def test_a_refinement_that_keeps_nothing_ends_in_one_line(quickstart: Quickstart, capsys) -> None:
-    strict = [
-        "stages.refine.data.quantile=null",
-        "stages.refine.data.threshold=99",
-        "experiment=strict",
-        "--stage",
-        "refine",
-    ]
+    strict = ["stages.refine.data.threshold=99", "experiment=strict", "--stage", "refine"]
     assert micro.chain(quickstart.output, *strict) == 1
     said = line(capsys)
     assert "refinement keeps nothing of 14 episodes" in said
