@@ -2,8 +2,8 @@
 
 The JSON holds the question, command, commit, versions and machine, the rows of results, when policies stop by number of
 hops, step rankings measured over all seeds, seconds and metrics of every stage, and with `--metric` paired tests
-against the first arm or the one that `--baseline` names. `evaluation.page` makes a page of it, with the figures that
-`--figure` names.
+against the first arm, or against each that `--baseline` names. `evaluation.page` makes a page of it, with the figures
+that `--figure` names.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from evaluation.compare import compare
 from evaluation.comparison import write_frozen
 from evaluation.evidence import stopping_by_hops
 from evaluation.figures import FIGURES, draw
+from evaluation.lineage import Lineage
 from evaluation.rankings import rankings
 from evaluation.results import Arm, find_arms, find_stages, read_evaluation, read_json
 
@@ -33,12 +34,13 @@ def freeze(
     question: str = "",
     machine: str | None = None,
     metrics: Sequence[str] = (),
-    baseline: str | None = None,
+    baselines: Sequence[str | None] = (None,),
     figures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Rows and notes of the runs' evaluations, and their stages, with all commits and versions of their manifests.
 
-    Notes are those of the first seed. `machine` defaults to a description of this one. `figures` are as in
+    `costs` are the accounts of the policies that were evaluated (`evaluation.lineage`). Notes are those of the first
+    seed. `machine` defaults to a description of this one. `figures` are as in
     `evaluation.figures:draw`; the first stands below the answer of the page.
 
     Raises:
@@ -75,7 +77,8 @@ def freeze(
         "rows": rows,
         "stopping": stopping,
         "rankings": ranked,
-        "comparisons": [compare(arms, baseline=baseline, metric=metric) for metric in metrics],
+        "costs": list(_costs(arms, entries)),
+        "comparisons": [compare(arms, baseline=one, metric=metric) for one in baselines for metric in metrics],
         "stages": list(_stages(entries)),
         "notes": notes,
     }
@@ -88,6 +91,27 @@ def _arms(run: str, *, required: bool) -> list[Arm]:
     """The evaluations of a run; one that only ranks steps may have none, unless they are `required`."""
     evaluated = any((artifact / "data" / "results.json").exists() for *_, artifact in find_stages(run))
     return find_arms(run) if evaluated or required else []
+
+
+def _costs(arms: Iterable[Arm], entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
+    """What making each evaluated policy cost; `last_tokens` are those of the stage that made it, such as reinforcement.
+
+    Runs of a version without accounts have none.
+    """
+    runs: dict[tuple[str, int], dict[str, Path]] = {}
+    for experiment, seed, stage, artifact in entries:
+        runs.setdefault((experiment, seed), {})[stage] = artifact
+    lineages = {run: Lineage.of(artifacts) for run, artifacts in runs.items()}
+    for arm in arms:
+        for seed in arm.artifacts:
+            lineage = lineages[arm.experiment, seed]
+            policy = lineage.policy(arm.stage)
+            own = lineage.manifests[policy].get("accounts") if policy else None
+            if own:
+                spent = lineage.accounts(arm.stage)
+                spent["tokens"] = sum(spent["tokens"].values())
+                place = {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
+                yield place | {"last_tokens": sum(own["tokens"].values())} | spent
 
 
 def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
@@ -121,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--question", default="", help="the question that the run answers")
     parser.add_argument("--machine", help="description of the machine (default: of this one)")
     parser.add_argument("--metric", action="append", default=[], help="compare the arms by this; may be repeated")
-    parser.add_argument("--baseline", help="the arm to compare with (default: the first)")
+    parser.add_argument(
+        "--baseline", action="append", help="an arm to compare with (default: the first); may be repeated"
+    )
     known = ", ".join(FIGURES)
     parser.add_argument(
         "--figure", action="append", default=[], help=f"one of {known}, or NAME=ARM,ARM for some; may be repeated"
@@ -135,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             question=options.question,
             machine=options.machine,
             metrics=options.metric,
-            baseline=options.baseline,
+            baselines=options.baseline or (None,),
             figures=options.figure,
         )
         write_frozen(options.out, frozen)

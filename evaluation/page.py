@@ -28,6 +28,17 @@ from evaluation.tables import LEGEND, METRICS, figure, metrics_table, table
 
 Row = Mapping[str, Any]
 
+_COSTS = {
+    "last_tokens": "tokens, last stage",
+    "tokens": "tokens",
+    "updates": "updates",
+    "judge_calls": "judge calls",
+    "cpu_seconds": "CPU-s",
+}
+_COSTS_LEGEND = (
+    "Means over seeds. Tokens that policies sampled for training: in the stage that made the policy, and in all that "
+    "it came from. The other columns are of all these stages."
+)
 _PLACE = {"dataset": "dataset", "split": "split", "stage": "stage"}
 
 
@@ -91,15 +102,33 @@ def _page(results: Row) -> list[str]:
             "## When policies stop, by number of hops",
             _seeds_table(several | _PLACE | {"hops": "hops"}, stopping),
         ]
-    for number, compared in enumerate(results["comparisons"]):
+    if costs := results.get("costs"):
+        parts += ["## What the policies cost", _COSTS_LEGEND, _costs_table(several, costs)]
+    explained: set[str] = set()
+    for compared in results["comparisons"]:
         explanation, _, tables = compared.partition("\n\n")  # the same for every metric, so printed once
-        parts += [] if number else ["## Comparisons", explanation]
+        parts += [] if explained else ["## Comparisons"]
+        parts += [] if explanation in explained else [explanation]
         parts += [re.sub("^## ", "### ", tables, flags=re.MULTILINE)]
+        explained.add(explanation)
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     run = (
         f"Commit {results['commit']}; seeds {', '.join(map(str, results['seeds']))}; {results['machine']}; {versions}."
     )
     return [*parts, "## How it was run", f"```\n{results['command']}\n```", run]
+
+
+def _costs_table(labels: Mapping[str, str], costs: Sequence[Row]) -> str:
+    """Means over seeds of what each policy cost."""
+    labels = {**labels, "stage": "stage"}
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in costs:
+        groups.setdefault(tuple(row[key] for key in labels), []).append(row)
+    cells = [
+        [*place, str(len(group)), *(f"{sum(row[name] for row in group) / len(group):,.0f}" for name in _COSTS)]
+        for place, group in groups.items()
+    ]
+    return table([*labels.values(), "seeds", *_COSTS.values()], cells, labels=len(labels))
 
 
 def _joined(parts: Sequence[str]) -> str:

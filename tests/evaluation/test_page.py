@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,7 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "figures": [],
         "stopping": [],
         "rankings": [],
+        "costs": [],
         "comparisons": [],
         "stages": [
             {"experiment": "exp", "seed": 0, "stage": "eval", "seconds": None, "accounts": {}, "metrics": {"em": 0.5}},
@@ -165,6 +167,44 @@ def test_several_experiments_are_compared_and_commented_on(tmp_path: Path) -> No
     assert text.count("Baseline: one:eval.") == text.count(" ### EM, toy/dev ") == text.count(" ### F1, toy/dev ") == 1
     assert "+25.0 [" in text
     assert text.index("Two is no better.") < text.index("+25.0 [") < text.index("Commit abc123"), "the answer first"
+
+
+def test_several_baselines_have_a_table_each(tmp_path: Path) -> None:
+    for name, correct in (("one", [1, 0]), ("two", [1, 1]), ("three", [0, 0])):
+        run(tmp_path, name, correct, seed=0)
+    arms = [str(tmp_path / name) for name in ("one", "two", "three")]
+    asked = ["--metric", "em", "--baseline", "two", "--baseline", "three"]
+    freeze_main([*arms, "--out", str(tmp_path / "kept" / "a.json"), *TITLE, *asked])
+    (tmp_path / "kept" / "a.md").write_text("Two is best.\n")
+    first, second = page(tmp_path / "kept").partition("Baseline: two:eval.")[2].split("Baseline: three:eval.")
+    for section, difference in ((first, "-50.0 ["), (second, "+50.0 [")):
+        assert "| one:eval " in section
+        assert difference in section
+
+
+def test_a_page_says_what_each_policy_cost_by_its_last_stage_and_in_all(tmp_path: Path) -> None:
+    def stage(name: str, tokens: int, updates: int, needs: tuple[str, ...] = (), **manifest: Any) -> Path:
+        folder = tmp_path / "store" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        accounts = {"tokens": {"policy": tokens}, "updates": updates, "judge_calls": 2, "cpu_seconds": 1.0}
+        inputs = {need: {"artifact": need} for need in needs}
+        whole = {"kind": "fit", "accounts": accounts, "inputs": inputs, **manifest}
+        (folder / "manifest.json").write_text(json.dumps(whole))
+        return folder
+
+    for seed in (0, 1):
+        artifacts = {
+            "sft": stage(f"sft{seed}", 0, 10),
+            "rl": stage(f"rl{seed}", 1000 + 500 * seed, 20, (f"sft{seed}",)),
+        }
+        measured = evaluation(tmp_path / "store" / f"eval{seed}", [answered(0, 1)])
+        manifest = json.loads((measured / "manifest.json").read_text())
+        manifest |= {"inputs": {f"rl{seed}": {"artifact": f"rl{seed}"}}}
+        (measured / "manifest.json").write_text(json.dumps(manifest))
+        write(tmp_path, "exp", seed, artifacts | {"eval": measured})
+    freeze_main([str(tmp_path / "exp"), "--out", str(tmp_path / "kept" / "a.json"), *TITLE])
+    section = page(tmp_path / "kept").partition("## What the policies cost")[2].partition("##")[0]
+    assert "| eval | 2 | 1,250 | 1,250 | 30 | 4 | 2 |" in section
 
 
 def test_stages_that_experiments_share_are_frozen_once(tmp_path: Path) -> None:
