@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
-from evaluation.failure_page import page_on_failure
+from evaluation.failure_page import page_of_launched, page_on_failure
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(plan.table())
                 return 0
             if needs_launch(plan.experiment) and not plan.done:
-                return launch(Path(__file__), arguments, plan.experiment.devices)
+                return page_of_launched(plan.folder, launch(Path(__file__), arguments, plan.experiment.devices))
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))

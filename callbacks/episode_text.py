@@ -94,8 +94,9 @@ def episode_text(iteration: Iteration, index: int) -> str:
         if bool(scores.step_mask_BS[index, number]):
             rewards = {"reward": float(scores.step_BS[index, number])}
             rewards |= {name: float(values_S[number]) for name, values_S in per_step.items()}
-            advantage = float(iteration.advantages_BS[index, number])
-            lines.append(f"   {_figures(rewards)}, advantage {advantage:+.3f}")
+            trained = any(episode.turns[turn].trainable for turn, _, _ in step.spans)
+            advantage = f"{float(iteration.advantages_BS[index, number]):+.3f}" if trained else "–"
+            lines.append(f"   {_figures(rewards)}, advantage {advantage}")
     outcome = {"reward": float(scores.outcome_B[index])} | outcomes
     lines += ["", f"Answer:   {_clip(episode.answer) or '(none)'} [{episode.status}]", f"          {_figures(outcome)}"]
     return "\n".join(f"    {line}".rstrip() for line in lines)

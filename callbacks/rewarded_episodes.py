@@ -37,7 +37,8 @@ def shown(iteration: Iteration, questions: int) -> Iterator[tuple[int, str]]:
 def rewarded_row(iteration: Iteration, place: int, environment: RetrievalEnvironment, oracle: Oracle | None) -> Row:
     """The row of predictions of one episode, with `outcome` and, of each step, `rewards`, `advantage` and `uid`.
 
-    `rewards` and `outcome` have each reward before its weight, then their weighted sum as `reward`; None is unscored.
+    `rewards` and `outcome` have each reward before its weight, then their weighted sum as `reward`; None is unscored. A
+    step that trains nobody, such as a frozen generator's, has no advantage.
     `uid` names the turn of a step: paths of a tree share it.
     """
     episode, scores = iteration.episodes[place], iteration.scores
@@ -55,7 +56,8 @@ def rewarded_row(iteration: Iteration, place: int, environment: RetrievalEnviron
             shown_step["uid"] = episode.turns[step.spans[0][0]].uid
         if bool(scores.step_mask_BS[place, number]):
             shown_step["rewards"] = {name: _known(float(table[place, number])) for name, table in tables.items()}
-            shown_step["advantage"] = _known(float(iteration.advantages_BS[place, number]))
+            trained = any(episode.turns[turn].trainable for turn, _, _ in step.spans)
+            shown_step["advantage"] = _known(float(iteration.advantages_BS[place, number])) if trained else None
     return row
 
 

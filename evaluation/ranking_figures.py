@@ -47,7 +47,7 @@ def reliability(results: Row) -> str | None:
     """The share of true steps against the score read as a probability, by kind of step, a line for each reward model.
 
     Kinds without true or without untrue steps are left out. Steps of all seeds are put together; the legend has the
-    mean of the seeds' expected calibration errors.
+    expected calibration error over all kinds, its mean over seeds; tables have it by kind.
     """
     panels = reliability_panels(results)
     if not panels:
@@ -64,7 +64,7 @@ def reliability_panels(results: Row) -> dict[str, dict[str, Line]]:
             pooled = [group["ece"] for groups in runs for group in groups if group["group"] == POOLED]
             for kind in dict.fromkeys(g["group"] for groups in runs for g in groups if 0 < g["true"] < 1):
                 bins = [group["bins"] for groups in runs for group in groups if group["group"] == kind]
-                label = f"{arm_label(ranking, scorer)} (error {np.mean(pooled):.3f})"
+                label = f"{arm_label(ranking, scorer)} (error of all kinds {np.mean(pooled):.3f})"
                 panels.setdefault(title(kind), {})[label] = _curve(bins)
     return panels
 

@@ -17,7 +17,7 @@ from evaluation.rankings import rankings
 from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
 from evaluation.stage_changes import changes_table
 from evaluation.step_auc import ALL, LOGP, POOLED, POSITION
-from evaluation.step_page import answers, auc_table
+from evaluation.step_page import CALIBRATION_LEGEND, answers, auc_table, calibration_table
 from evaluation.tables import LEGEND, figure, metrics_table
 from evaluation.view_page import write_page
 from evaluation.view_run import read_run
@@ -117,6 +117,9 @@ def _ranking_parts(ranked: Sequence[Row]) -> Iterator[str]:
         yield from answers(ranking["groups"], ranking["scorers"])
         if within:
             yield auc_table(within, [*ranking["scorers"], LOGP, POSITION, ALL])
+        if calibrated := {name: runs[0] for name, runs in ranking["calibration"].items() if runs[0]}:
+            yield CALIBRATION_LEGEND
+            yield calibration_table(calibrated)
     yield "AUC of true against untrue steps of unseen questions, with 95 % bootstrap intervals over questions."
 
 

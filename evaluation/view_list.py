@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from evaluation.view_mistakes import MISTAKES, first_untrue, mistakes, outcome, searching
+from evaluation.view_mistakes import MISTAKES, first_untrue, judged, mistakes, outcome, searching
 from evaluation.view_run import Answers
 from evaluation.view_steps import shown_question
 from evaluation.view_text import Row, printable
@@ -54,23 +54,27 @@ class EpisodeList:
         return [question for question in self.questions if any(episode.markup for episode in question.episodes)]
 
     def counts(self) -> list[Row]:
-        """For each arm and dataset: its episodes, and by mistake all episodes that have it."""
+        """For each arm and dataset: its episodes, and by mistake all episodes that have it; None if none was judged."""
         return [
             {
                 "arm": each.arm,
                 "dataset": each.dataset,
                 "n": len(each.rows),
-                "cells": [self._cell(of, name, lambda one, name=name: name in one.mistakes) for name in MISTAKES],
+                "cells": [
+                    self._cell(of, name, lambda one, name=name: name in one.mistakes, known=name in known)
+                    for name in MISTAKES
+                ],
             }
             for of, each in enumerate(self.answers)
+            for known in [set[str]().union(*map(judged, each.rows))]
         ]
 
     def untrue(self) -> tuple[list[str], list[Row]]:
         """Of wrong and of flawed episodes the kind of their first untrue step: the kinds, and a row an arm."""
-        judged = [one for one in self.episodes if _has_truth(one)]
-        kinds = sorted({first_untrue(one.row) or NO_STEP for one in judged if _went_wrong(one)} - {NO_STEP})
+        checked = [one for one in self.episodes if _has_truth(one)]
+        kinds = sorted({first_untrue(one.row) or NO_STEP for one in checked if _went_wrong(one)} - {NO_STEP})
         rows: list[Row] = []
-        for of in dict.fromkeys(one.of for one in judged):
+        for of in dict.fromkeys(one.of for one in checked):
             each = self.answers[of]
             cells = [
                 self._cell(of, f"untrue-{kind}", lambda one, kind=kind: first_mistake(one) == kind)
@@ -79,11 +83,16 @@ class EpisodeList:
             rows.append({"arm": each.arm, "dataset": each.dataset, "cells": cells})
         return [*kinds, NO_STEP], rows
 
-    def _cell(self, of: int, name: str, fits: Callable[[Listed], bool]) -> Row:
-        """A count with its own list: `id` names the list, `shown` are its episodes on the page."""
+    def _cell(self, of: int, name: str, fits: Callable[[Listed], bool], *, known: bool = True) -> Row:
+        """A count with its own list: `id` names the list, `shown` are its episodes on the page; no count if unknown."""
         members = [one for one in self.episodes if one.of == of and fits(one)]
         shown = [one for one in members if one.markup]
-        return {"id": f"list-{of}-{name.replace(' ', '-')}", "name": name, "count": len(members), "shown": shown}
+        return {
+            "id": f"list-{of}-{name.replace(' ', '-')}",
+            "name": name,
+            "count": len(members) if known else None,
+            "shown": shown,
+        }
 
 
 def listed(answers: Sequence[Answers]) -> EpisodeList:

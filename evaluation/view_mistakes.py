@@ -40,6 +40,19 @@ def mistakes(row: Mapping[str, Any]) -> list[str]:
     return [name for name in MISTAKES if told[name]]
 
 
+def judged(row: Mapping[str, Any]) -> set[str]:
+    """The names of those `MISTAKES` that the row would tell of: a truth or passages that nobody knows say nothing."""
+    measures = {
+        "wrong": ("em",),
+        "missed": ("recall",),
+        "flawed": ("flawed",),
+        "unresolved": ("unresolved",),
+        "format": ("valid_episodes", "valid_steps"),
+    }
+    unknown = {name for name, keys in measures.items() if all(row.get(key) is None for key in keys)}
+    return MISTAKES.keys() - unknown
+
+
 def first_untrue(row: Mapping[str, Any]) -> str | None:
     """The kind of the first untrue step; None where all are true, or none was judged."""
     return next((step["kind"] for step in row["steps"] if step.get("truth") is False), None)

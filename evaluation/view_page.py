@@ -26,7 +26,7 @@ from evaluation.view_text import Row, printable
 LIMIT = 5_000_000  # bytes of a page
 _PASSAGES = 800_000  # of them, for passages
 _RESERVE = 100_000  # of them, for what grows with the episodes and is small
-_LISTS = 0.28  # of a page, for lists that grow with the stages, at least; more where evaluations leave it
+_LISTS = 0.28  # of a page, for lists that grow with the stages, where mistakes leave it
 _SHARES = {"verdicts": 0.15, "tree": 0.33, "iteration": 0.5, "changes": 1.0}  # by kind, of what those before leave
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -60,20 +60,26 @@ def render_page(runs: Sequence[Run], *, limit: int = LIMIT, ranked: Sequence[Row
     macros: Any = environment.get_template("macros.html").module
 
     def rendered() -> str:
-        return template.render(fixed | _episodes(page, shelf))
+        return template.render(fixed | _episodes(page, shelf) | {"pair_listed": _listed_pairs(pair)})
 
-    def fill_but(spared: float) -> float:
-        """Fill the page with episodes; returns the bytes that are left."""
-        room = limit - len(rendered().encode()) - _RESERVE - spared
-        fill(page, shelf, int(room), lambda one, shown: str(_article(macros, page, one, shown)), first=compared)
+    def left() -> int:
         return limit - len(rendered().encode()) - _RESERVE
 
-    # Episodes of evaluations, and their passages, come first; once the lists are there, they have what those left.
-    left = fill_but(_LISTS * limit if any(each.items for each in lists) else 0)
+    def add_episodes(spared: float = 0, *, mistakes_alone: bool = False) -> None:
+        def article(one: Listed, shown: Row) -> str:
+            return str(_article(macros, page, one, shown))
+
+        fill(page, shelf, int(left() - spared), article, first=compared, mistakes_alone=mistakes_alone)
+
+    # What counts lead to comes first: no list takes its place. After the lists, the other episodes have what is left.
+    add_episodes(mistakes_alone=True)
+    add_episodes(_LISTS * limit if any(each.items for each in lists) else 0)
+    remaining = left()
     for kind, part in _SHARES.items():
         of_kind = [each for each in lists if each.kind == kind]
-        left -= share(of_kind, shelf, int(part * left), lambda kind, shown: str(getattr(macros, kind)(shown)))
-    fill_but(0)
+        room = max(0, int(part * remaining))
+        remaining -= share(of_kind, shelf, room, lambda kind, shown: str(getattr(macros, kind)(shown)))
+    add_episodes()
     return rendered()
 
 
@@ -129,6 +135,11 @@ def _episodes(page: EpisodeList, shelf: Shelf) -> Row:
             "passages_left_out": shelf.left_out,
         },
     }
+
+
+def _listed_pairs(pair: Row | None) -> int:
+    """Of the differences that the table of two arms leaves out, those that the page has both episodes of."""
+    return sum(bool(one.markup and other.markup) for _, one, other in pair["left_out"]) if pair else 0
 
 
 def _article(macro: Any, page: EpisodeList, episode: Listed, shown: Row) -> Any:

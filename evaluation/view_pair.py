@@ -17,7 +17,8 @@ _DIFFERENCES = 40  # questions in the table of two arms
 def compared_arms(runs: Sequence[Run], page: EpisodeList) -> Row | None:
     """Where two arms differ: the last ones of two experiments with the same seed, or two evaluations of a run.
 
-    `first`, `second`, on how many questions the second is `better` and `worse`, those `shown`; None where no two arms
+    `first`, `second`, on how many questions the second is `better` and `worse`, those `shown` and those `left_out`,
+    as `evaluation.view_list:differences` has them; None where no two arms
     answered a question differently well.
     """
     for first, second in _pairs(runs, page):
@@ -26,7 +27,8 @@ def compared_arms(runs: Sequence[Run], page: EpisodeList) -> Row | None:
             better = sum(two.row["em"] > one.row["em"] for _, one, two in differing)
             worse = sum(two.row["em"] < one.row["em"] for _, one, two in differing)
             told = {"first": first, "second": second, "better": better, "worse": worse}
-            return told | {"shown": differing[:_DIFFERENCES], "left_out": max(0, len(differing) - _DIFFERENCES)}
+            shown, rest = differing[:_DIFFERENCES], differing[_DIFFERENCES:]
+            return told | {"shown": shown, "left_out": rest}
     return None
 
 

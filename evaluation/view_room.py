@@ -15,16 +15,24 @@ _LINK, _LINKED = 60, 90  # bytes around a link to an episode, characters of the 
 
 
 def fill(
-    page: EpisodeList, shelf: Shelf, budget: int, render: Callable[[Listed, Row], str], *, first: Sequence[Listed] = ()
+    page: EpisodeList,
+    shelf: Shelf,
+    budget: int,
+    render: Callable[[Listed, Row], str],
+    *,
+    first: Sequence[Listed] = (),
+    mistakes_alone: bool = False,
 ) -> None:
     """Give episodes without text theirs until `budget` bytes are full, passages included.
 
     The order: `first`; of each arm one episode of every mistake; those with a mistake, arm by arm in turn; the others,
-    beginning with questions that another arm got wrong. `render(episode, shown)` makes the text.
+    beginning with questions that another arm got wrong. With `mistakes_alone` these others are left as they are.
+    `render(episode, shown)` makes the text.
     """
+    compared = {episode.number for episode in first}
     asked = {question.number for question in page.on_page()}
     for episode in _by_need(page, first):
-        if episode.markup:
+        if episode.markup or (mistakes_alone and not episode.mistakes and episode.number not in compared):
             continue
         each, question = page.answers[episode.of], page.questions[episode.question]
         for_passages = shelf.budget

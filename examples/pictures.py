@@ -20,22 +20,34 @@ from evaluation.view import find_runs
 from evaluation.view_page import write_page
 
 _FORM = """const form = document.getElementById('filters');
-        const filter = () => form.dispatchEvent(new Event('input'));"""
-# By picture: what is done on the page before it is taken. The last arm is the policy at the end of the run.
+        const filter = () => form.dispatchEvent(new Event('input'));
+        const choose = (select, stage) => {
+            const found = [...select.options].find((one) => one.text === stage || one.text.endsWith(':' + stage));
+            if (!found) throw new Error(stage);
+            select.value = found.value; };"""
+# By picture: its height, and what is done on the page before it is taken. An episode is shown to its end.
 _SCENES = {
-    "overview": "scrollTo(0, 0)",
-    "episode": """
-        form.arm.selectedIndex = form.arm.options.length - 1; form.outcome.value = 'wrong'; filter();
+    "overview": (820, "scrollTo(0, 0)"),
+    "episode": (
+        1040,
+        """
+        choose(form.arm, 'eval_rl'); form.outcome.value = 'wrong'; filter();
         const question = document.querySelector('#list > :not([hidden])');
-        question.open = true; question.querySelectorAll('.h').forEach((one) => { one.open = true; });
-        question.scrollIntoView()""",
-    "tree": """
+        question.open = true; question.scrollIntoView()""",
+    ),
+    "tree": (
+        820,
+        """
         const tree = document.querySelector('details.t'); tree.open = true;
         tree.querySelectorAll('details').forEach((one) => { one.open = true; }); tree.scrollIntoView()""",
-    "two_arms": """
-        form.reset(); form.arm.selectedIndex = 2; form.against.selectedIndex = form.against.options.length - 1;
+    ),
+    "two_arms": (
+        1360,
+        """
+        form.reset(); choose(form.arm, 'eval_sft'); choose(form.against, 'eval_rl');
         form.differ.checked = true; filter();
         const first = document.querySelector('#list > :not([hidden])'); first.open = true; form.scrollIntoView()""",
+    ),
 }
 
 
@@ -50,14 +62,16 @@ def take(page: Path, folder: Path, chromium: str) -> list[Path]:
     paths: list[Path] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, scene in _SCENES.items():
-            shown = browser.new_page(viewport={"width": 1100, "height": 820}, color_scheme="light")
+        for name, (height, scene) in _SCENES.items():
+            shown = browser.new_page(viewport={"width": 1100, "height": height}, color_scheme="light")
             shown.set_default_timeout(120_000)
             shown.goto(page.resolve().as_uri())
             try:
                 shown.evaluate(f"() => {{ {_FORM} {scene} }}")
             except Error:
-                raise DataError(f"{page} has nothing for the picture {name}: take a run that has") from None
+                raise DataError(
+                    f"{page} has nothing for the picture {name}: take one of configs/quickstart.yaml"
+                ) from None
             paths.append(folder / f"page_{name}.png")
             shown.screenshot(path=paths[-1])
         browser.close()

@@ -1,4 +1,4 @@
-"""ReasonRAG from trees to preference optimisation, made small: what it makes, broken off, shared by two ranks."""
+"""ReasonRAG's trees, preferences and outcome rewards, made small: what is made, broken off, shared by two ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.test_chain import contents, process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CONFIG = micro.CONFIGS / "reasonrag" / "sft_on_chosen.yaml"  # it has all stages of reasonrag.yaml, and an arm
-LAST = ("reasonrag_dpo", "reasonrag_sft_on_chosen")
+LAST = ("reasonrag_dpo", "reasonrag_sft_on_chosen", "reasonrag_outcome_rl")
 SMALL = (
     *("devices=1", *micro.TINY_WORLD, "parts.reasonrag_protocol.iterations=6"),
     'stages.reasonrag_sft.module.policy={target: "modules.policy:random_policy", '
@@ -37,6 +37,9 @@ SMALL = (
     *("stages.reasonrag_pairs.data.unit=4", "stages.reasonrag_pairs.data.min_gap=0.01"),
     "stages.reasonrag_dpo.data.batch_size=2",
     "stages.reasonrag_sft_on_chosen.data.batch_size=2",
+    *(f"parts.rl_questions={micro.questions(0.5, 0.8)}", "parts.reasonrag_curve.every=1"),
+    *("stages.reasonrag_outcome_rl.data.questions_per_iteration=4", "stages.reasonrag_outcome_rl.data.micro_batch=2"),
+    "stages.reasonrag_outcome_rl.trainer.max_epochs=2",
 )
 ONLY = tuple(argument for stage in LAST for argument in ("--stage", stage))
 
@@ -76,7 +79,7 @@ def test_turns_that_were_sampled_are_what_is_learnt_from(made: Made) -> None:
     assert all(turn.context_ids for turn in sides), "rendered anew"
 
 
-def test_the_trees_are_counted_and_both_ways_to_learn_move_the_policy(made: Made) -> None:
+def test_the_trees_are_counted_and_every_way_to_learn_moves_the_policy(made: Made) -> None:
     accounts = json.loads((made.stages["reasonrag_search"] / "manifest.json").read_text())["accounts"]
     assert accounts["tokens"]["policy"] > 1000
     before = weights(made.stages["reasonrag_sft"])
@@ -90,12 +93,16 @@ def test_broken_off_in_every_stage_it_ends_in_the_bytes_of_an_unbroken_run(made:
     planned = [
         Break(stage, kind, max(1, made.moments[stage, kind] // 2))
         for stage, kind in (
+            ("reasonrag_outcome_rl", "turn"),
+            ("reasonrag_outcome_rl", "update"),
+            ("reasonrag_outcome_rl", "checkpoint"),
             ("reasonrag_search", "turn"),
             ("reasonrag_search", "file"),
             ("reasonrag_pairs", "file"),
             ("reasonrag_dpo", "update"),
             ("reasonrag_dpo", "checkpoint"),
             ("reasonrag_chosen", "file"),
+            ("reasonrag_sft_on_chosen", "update"),
         )
     ]
     assert all(made.moments[one.stage, one.kind] for one in planned)

@@ -100,12 +100,9 @@ def models(folder: Path) -> Sequence[Path]:
 
 
 def test_broken_off_in_every_stage_it_ends_in_the_bytes_of_an_unbroken_run(made: Made, tmp_path: Path) -> None:
-    planned = [
-        Break(stage, kind, max(1, made.moments[stage, kind] // 2))
-        for stage in made.system.training
-        for kind in ("turn", "update", "checkpoint", "file")
-        if made.moments[stage, kind]
-    ]
+    places = [(stage, "update") for stage in made.system.warm_ups.values()]
+    places += [(stage, kind) for stage in made.system.training for kind in ("turn", "update", "checkpoint", "file")]
+    planned = [Break(*place, max(1, made.moments[place] // 2)) for place in places if made.moments[place]]
     assert {kind for _, kind, *_ in planned} == {"turn", "update", "checkpoint", "file"}
     (tmp_path / "breaks.json").write_text(json.dumps(planned))
     arguments = ["--config", str(made.system.config), *made.system.arguments(tmp_path / "runs")]

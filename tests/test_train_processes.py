@@ -78,6 +78,7 @@ def test_one_rank_that_fails_ends_all_with_one_line(tmp_path: Path, bug: bool) -
     lines = [line for line in err.splitlines() if line.startswith("error:")]
     assert lines == ["error: rank 1: ValueError: a bug" if bug else "error: rank 1: numbers.txt:3: not a number"]
     assert ("Traceback" in err) == bug
+    assert "first" in (tmp_path / "runs" / "toy" / "seed0" / "report.html").read_text()
     assert not (artifact(tmp_path, "first") / "manifest.json").exists()
 
 

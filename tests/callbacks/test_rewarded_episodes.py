@@ -54,6 +54,13 @@ def test_of_a_tree_every_path_is_kept() -> None:
     assert chosen == [(0, "path 1 of 3"), (1, "path 2 of 3"), (2, "path 3 of 3"), (3, "one of 1 alike")]
 
 
+def test_a_step_that_trains_nobody_has_no_advantage() -> None:
+    frozen = episode("a", 1)
+    frozen.turns[1] = replace(frozen.turns[1], trainable=False)
+    query, answer = rewarded_row(iteration([episode("a", 0), frozen], [0.5, 1.0]), 1, ENVIRONMENT, None)["steps"]
+    assert (query["advantage"], answer["advantage"]) == (1.0, None)
+
+
 def test_a_row_has_every_reward_before_its_weight_their_sum_the_advantage_and_the_turn() -> None:
     row = rewarded_row(iteration([episode("a", 0), episode("a", 1)], [0.5, 1.0]), 1, ENVIRONMENT, None)
     assert (row["sample"], row["outcome"]) == (1, {"f1": 0.5, "reward": 1.0})

@@ -107,7 +107,7 @@ def test_of_one_ranking_every_score_is_shown_and_of_several_the_reward_models() 
 
 def test_reliability_puts_the_steps_of_all_seeds_together_and_names_the_mean_error() -> None:
     panels: Any = reliability({"rankings": [ranking("a", 300, [0.6, 0.8])]})
-    curve = panels["answer"]["a (error 0.200)"]
+    curve = panels["answer"]["a (error of all kinds 0.200)"]
     # first bin: one step at .1, untrue, and three at .2, all true; the second is empty; the third has three, all true
     assert curve.x == pytest.approx([0.175, 0.8])
     assert curve.by_seed == [pytest.approx([0.75, 1.0])]

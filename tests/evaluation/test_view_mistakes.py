@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaluation.view_mistakes import first_untrue, mistakes, outcome, searching
+from evaluation.view_mistakes import first_untrue, judged, mistakes, outcome, searching
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -34,6 +34,20 @@ def row(**more: Any) -> dict[str, Any]:
 )
 def test_mistakes_are_read_from_the_row(told: dict[str, Any], expected: list[str]) -> None:
     assert mistakes(row(**told)) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, {"wrong", "cut", "failed"}),
+        ({"em": None}, {"cut", "failed"}),
+        ({"recall": 0.0}, {"wrong", "missed", "cut", "failed"}),
+        ({"flawed": 0.0, "unresolved": None}, {"wrong", "flawed", "cut", "failed"}),
+        ({"valid_steps": 1.0}, {"wrong", "format", "cut", "failed"}),
+    ],
+)
+def test_a_row_says_which_mistakes_it_would_tell_of(told: dict[str, Any], expected: set[str]) -> None:
+    assert judged(row(**told)) == expected
 
 
 def test_what_was_not_scored_is_neither_right_nor_wrong() -> None:

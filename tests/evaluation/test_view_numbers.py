@@ -42,6 +42,13 @@ COUNTED: dict[str, Callable[[Row], Any]] = {
     "failed": lambda row: row["status"] == "error",
 }
 
+NEEDED = {  # without which there is nothing to count
+    "wrong, a passage missing": {"recall"},
+    "right but flawed": {"flawed"},
+    "right but unresolved": {"unresolved"},
+    "out of format": {"valid_steps", "valid_episodes"},
+}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -90,7 +97,8 @@ def test_every_count_is_that_of_the_predictions_and_leads_to_just_those_episodes
     lists = [name for name in shown.ids if name.startswith(f"list-{of}-") and "untrue" not in name]
     for heading, fits in COUNTED.items():
         members = [row["question"] for row in rows if fits(row)]
-        assert cells[heading] == str(len(members)), heading
+        judged = heading not in NEEDED or any(NEEDED[heading] & row.keys() for row in rows)
+        assert cells[heading] == (str(len(members)) if judged else "–"), heading
         if members:
             text = shown.text[lists.pop(0)]
             assert [row["question"] for row in rows if row["question"] in text] == members, heading

@@ -8,6 +8,7 @@ from evaluation.view_list import listed
 from evaluation.view_room import fill
 from evaluation.view_run import Answers
 from evaluation.view_steps import Shelf
+from tests.evaluation.test_view_share import trained
 from tests.evaluation.view_fakes import arm, experiment, judged, page
 
 
@@ -23,6 +24,20 @@ def test_a_small_page_keeps_what_counts_lead_to_and_says_what_it_leaves_out(tmp_
     assert f"{len(left)} are left out: {len(left)} without any mistake." in small.html
     assert set(small.links) <= set(small.ids)
     assert small.counts()["eval"] == whole.counts()["eval"]
+
+
+def test_no_list_takes_the_place_of_an_episode_that_a_count_leads_to(tmp_path: Path) -> None:
+    rows = [judged(number, 0.0 if number < 120 else 1.0, True, True) for number in range(300)]
+    stages = {"eval": arm(tmp_path, "eval", rows), "rl": tmp_path / "store" / "rl-1"}
+    trained(stages["rl"] / "data", "rl")
+    folder = experiment(tmp_path, stages)
+    alone = page(experiment(tmp_path, {"eval": stages["eval"]}, name="alone"))
+    whole, small = page(folder), page(folder, limit=500_000)
+    assert "11 more iterations" not in whole.html
+    assert "more iterations are left out" in small.html
+    assert not [number for number in range(120) if f"e{number}" not in small.ids]
+    assert [number for number in range(120, 300) if f"e{number}" not in small.ids], "right ones make room"
+    assert small.counts() == whole.counts() == alone.counts()
 
 
 def test_where_even_mistakes_have_no_room_their_count_says_how_many_are_there(tmp_path: Path) -> None:
@@ -65,3 +80,15 @@ def test_right_answers_beside_wrong_ones_come_before_other_right_ones(tmp_path: 
     episodes, kept = listed(answers), list[int]()
     fill(episodes, Shelf(0), 10_000, lambda episode, shown: kept.append(episode.number) or "x" * 1_000)
     assert kept[:3] == [99, 199, 0]
+
+
+def test_a_cut_list_of_differences_says_how_many_the_page_has_elsewhere(tmp_path: Path) -> None:
+    before = [judged(number, 0.0, True, False) for number in range(100)]
+    after = [judged(number, 1.0, True, True) for number in range(100)]
+    folder = experiment(tmp_path, {"a": arm(tmp_path, "a", before), "b": arm(tmp_path, "b", after)})
+    assert "60 more differ and are left out here; the list of episodes has 60 of them" in page(folder).html
+    small = page(folder, limit=340_000)
+    held = {int(id_[1:]) for id_ in small.ids if id_[0] == "e" and id_[1:].isdigit()}
+    both = sum(number in held and number + 100 in held for number in range(40, 100))
+    assert 0 < both < 60
+    assert f"the list of episodes has {both} of them with both sides" in small.html

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.browser
 
 
 def run(runs: Path, *, searched: bool) -> str:
-    rows = {name: [judged(0, em, True, True), judged(1, 0.0, True, False)] for name, em in (("a", 0.0), ("b", 1.0))}
+    right = {"eval_sft": 0.0, "eval_rl": 1.0}
+    rows = {name: [judged(0, em, True, True), judged(1, 0.0, True, False)] for name, em in right.items()}
     stages = every_stage(runs) if searched else {}
     return str(experiment(runs, stages | {name: arm(runs, name, each) for name, each in rows.items()}))
 
@@ -30,4 +31,4 @@ def test_a_run_without_a_tree_ends_in_one_line(tmp_path: Path, capsys: pytest.Ca
     assert main([run(tmp_path, searched=False), "--out", str(tmp_path / "pictures")]) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: ")
-    assert told.endswith("report.html has nothing for the picture tree: take a run that has\n")
+    assert told.endswith("report.html has nothing for the picture tree: take one of configs/quickstart.yaml\n")
