@@ -42,7 +42,7 @@ class EpisodeSampling:
 
     Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run goes on
     where it was, and the episodes do not depend on how many processes made them. What is left out is counted by reason:
-    questions that the sampler is unable to answer, episodes that ended in an error, wrong and ungrounded ones.
+    questions that the sampler is unable to answer, episodes that ended in an error, wrong, malformed, ungrounded ones.
 
     Args:
         questions: what to answer.
@@ -52,8 +52,9 @@ class EpisodeSampling:
         samples: episodes a question.
         pool: episodes in flight.
         unit: questions a unit.
-        keep: `correct` leaves out episodes whose answer is not exactly right; `grounded` also those that say what the
-            retrieved passages hold where the limit on observations cut them: training on these teaches to hallucinate.
+        keep: `correct` leaves out episodes whose answer is not exactly right or that are out of format; `grounded` also
+            those that say what the retrieved passages hold where the limit on observations cut them: training on these
+            teaches to hallucinate.
         max_tokens: ends the sampling, after whole units: every rank stops once it has sampled its equal share of them.
 
     Raises:
@@ -153,6 +154,8 @@ class EpisodeSampling:
         """Why `keep` leaves an episode out."""
         if self.keep != "all" and not _right(episode):
             return "wrong"
+        if self.keep != "all" and not self.environment.protocol.valid(episode):
+            return "malformed"
         return "ungrounded" if self.keep == "grounded" and not self._grounded(episode) else None
 
     def _grounded(self, episode: Episode) -> bool:
@@ -191,7 +194,7 @@ class EpisodeSampling:
         }
 
 
-_DROPPED = {"wrong": "wrong answer", "ungrounded": "said what was cut away"}
+_DROPPED = {"wrong": "wrong answer", "malformed": "out of format", "ungrounded": "said what was cut away"}
 
 
 def _right(episode: Episode) -> bool:

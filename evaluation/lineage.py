@@ -45,11 +45,19 @@ class Lineage:
         return {need for need in self.needs[evaluation] if self.manifests[need].get("kind") == "fit"}
 
     def before(self, evaluation: str, evaluations: Collection[str]) -> list[str]:
-        """Which of some evaluations measured a policy that this one's came from, the first policy first."""
-        own = self.policy(evaluation)
-        policies = {other: self.policy(other) for other in evaluations}
-        earlier = {other: policy for other, policy in policies.items() if own and policy in self.ancestors[own]}
-        return sorted(earlier, key=lambda other: self.order.index(earlier[other] or ""))
+        """Which of some evaluations measured a policy that this one's came from, the first policy first.
+
+        Those with the same other parts, such as a frozen generator, come before those with others.
+        """
+        own = self.fitted(evaluation)
+        replaced = {other: self.fitted(other) - own for other in evaluations}
+        earlier = [other for other, policies in replaced.items() if policies and policies <= self.ancestors[evaluation]]
+
+        def order(other: str) -> tuple[int, int]:
+            new = [one for one in own - self.fitted(other) if not self.ancestors[one] & replaced[other]]
+            return len(new), max(map(self.order.index, replaced[other]))
+
+        return sorted(earlier, key=order)
 
     def accounts(self, evaluation: str) -> dict[str, Any]:
         """What making the policy that an evaluation measures cost: the accounts of all stages it came from, added up.

@@ -22,7 +22,8 @@ def said(text: str, markers: Mapping[str, str]) -> Action:
     """The decision that a text states, of the kinds that `markers` names; else `invalid`, with the reason as its text.
 
     It stands in the last block of its tag or, where no block is closed, after the last of its marker, tags left out
-    (an empty marker announces nothing). Blocks of other kinds are decisions too: with one the text states two.
+    (an empty marker announces nothing). Blocks of other kinds are decisions too, also within one: with one the text
+    states two.
     """
     blocks = {str(tag): str(payload) for tag, payload in _BLOCK.findall(text)}  # the last one of each
     if not blocks:
@@ -30,6 +31,8 @@ def said(text: str, markers: Mapping[str, str]) -> Action:
     if len(blocks) != 1:
         return Action("invalid", TWO_DECISIONS if blocks else NO_DECISION)
     [(kind, payload)] = blocks.items()
+    if any(other != kind for other, _ in _BLOCK.findall(payload)):
+        return Action("invalid", TWO_DECISIONS)
     if kind not in markers:
         return Action("invalid", ANOTHER_DECISION)
     payload = _TAG.sub("", payload).strip()

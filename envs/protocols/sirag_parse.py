@@ -24,9 +24,10 @@ def read_decision(text: str) -> Action:
     One decision, `retrieve` with a query after it or `stop`; text outside of the tags is a thought.
     """
     tags, texts = _tagged(text)
-    if tags.count(DECISION) > 1:
-        return Action("invalid", TWO_DECISIONS)
     word = texts[0].strip() if tags[:2] == [DECISION, END_DECISION] else ""
+    asked_too = word == "stop" and QUERY in tags
+    if tags.count(DECISION) > 1 or asked_too or {"stop", "retrieve"} <= {*word.split()}:
+        return Action("invalid", TWO_DECISIONS)
     if word == "stop" and len(tags) == 2:
         return Action("stop", "")
     if word != "retrieve":
@@ -42,7 +43,7 @@ def read_selection(text: str, shown: int) -> Action:
         return Action("keep_all", REPEATED)
     if tags != [KEEP, END_KEEP]:
         return Action("keep_all", NO_SELECTION)
-    words = ["".join(word.split()) for word in texts[0].split(",")]
+    words = [word.strip() for word in texts[0].split(",")]
     if words == [""]:
         return Action("keep", "")
     if not all(re.fullmatch("[0-9]+", word) for word in words):

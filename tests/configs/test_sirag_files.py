@@ -50,5 +50,44 @@ def test_the_generator_answers_by_rule_and_the_trained_one_learns_from_flawless_
     assert samplers["sirag_generator_on_gold"][GENERATOR]["policy"]["model"] == "${stage:sirag_generator}/model"
 
 
+def changed(arm: Any, whole: Any, *path: str) -> dict[str, Any]:
+    """What an arm sets otherwise, by dotted key: None where it is left out, of another component its target."""
+    if not (isinstance(arm, dict) and isinstance(whole, dict)):
+        return {} if arm == whole else {".".join(path): arm}
+    if arm.get("target") != whole.get("target"):
+        return {".".join(path): arm["target"]}
+    keys = {*arm, *whole}
+    return {name: one for key in keys for name, one in changed(arm.get(key), whole.get(key), *path, key).items()}
+
+
+def test_reinforcement_has_the_settings_of_the_paper(tmp_path: Path) -> None:
+    loaded = load(FOLDER / "sirag.yaml", [f"output={tmp_path}"]).experiment
+    module, rollout = (stages("sirag", tmp_path)["sirag_rl"][key] for key in ("module", "callbacks"))
+    assert (module["clip_low"], module["clip_high"]) == (0.2, 0.2)
+    credit = {key: value for key, value in module["credit"].items() if key != "target"}
+    assert credit == {"alpha": 0.5, "beta": 0.5, "gamma": 1.0, "lam": 0.95}
+    sampling = rollout["rollout"]["sampling"]
+    assert (sampling["samples"], sampling["depth"], sampling["leaves"], len(sampling["root"])) == (2, 2, 8, 2)
+    assert loaded.parts["sirag_protocol"]["retrievals"] == 4
+
+
+ROLLOUT = "callbacks.rollout"
+ARMS: dict[str, dict[str, Any]] = {
+    "without_judge": {"module.credit.alpha": 1.0, "module.credit.beta": 0.0, f"{ROLLOUT}.rewards.judge": None},
+    "without_tree": {
+        "data.group_size": 8,
+        "data.micro_batch": 24,
+        f"{ROLLOUT}.sampling": "envs.rollout:independent_groups",
+    },
+    "chat_judge": {f"{ROLLOUT}.rewards.judge.reward.judge": "modules.judges.chat_choices:ChatChoices"},
+}
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_differs_in_one_thing(name: str, tmp_path: Path) -> None:
+    written = stages(name, tmp_path)
+    assert changed(written[f"sirag_{name}_rl"], written["sirag_rl"]) == ARMS[name]
+
+
 def test_the_system_s_stages_bear_its_name(tmp_path: Path) -> None:
     assert all("sirag" in stage for stage in set(stages("sirag", tmp_path)) - {"world", "drills"})

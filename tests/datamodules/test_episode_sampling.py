@@ -99,9 +99,9 @@ def test_every_question_is_sampled_and_the_headline_says_how_well(tmp_path: Path
     assert turns == 60
     assert [(e.question.id, e.sample) for e in episodes(tmp_path)] == [(f"q{n}", s) for n in range(10) for s in (0, 1)]
     assert headline == {
-        "questions": 10.0, "sampled": 20.0, "episodes": 20.0, "wrong": 0.0, "ungrounded": 0.0, "skipped": 0.0,
-        "failed": 0.0, "em": 0.5, "f1": 0.75, "valid_episodes": 1.0, "valid_steps": 1.0, "searches": 1.0,
-        "answered": 1.0, "cut": 0.0,
+        "questions": 10.0, "sampled": 20.0, "episodes": 20.0, "wrong": 0.0, "malformed": 0.0, "ungrounded": 0.0,
+        "skipped": 0.0, "failed": 0.0, "em": 0.5, "f1": 0.75, "valid_episodes": 1.0, "valid_steps": 1.0,
+        "searches": 1.0, "answered": 1.0, "cut": 0.0,
     }  # fmt: skip
 
 
@@ -110,6 +110,20 @@ def test_wrong_episodes_are_left_out_and_counted_if_asked(tmp_path: Path) -> Non
     assert (headline["episodes"], headline["wrong"], headline["em"]) == (10.0, 10.0, 0.5)
     assert {e.answer for e in episodes(tmp_path)} == {"answer 0"}
     assert {e.question.answers for e in episodes(tmp_path)} == {("answer 0",)}
+
+
+class Hasty(Searcher):
+    """Answers two questions at once, which ProRAG's format does not allow."""
+
+    def say(self, episode: Episode) -> str:
+        hasty = episode.question.id in ("q0", "q4")
+        return "thought</step><answer>answer 0</answer>" if hasty else super().say(episode)
+
+
+def test_right_episodes_out_of_format_teach_nothing(tmp_path: Path) -> None:
+    headline, _ = run(tmp_path, sampler=Hasty, keep="correct")
+    assert (headline["episodes"], headline["wrong"], headline["malformed"]) == (6.0, 10.0, 4.0)
+    assert {e.question.id for e in episodes(tmp_path)} == {"q2", "q6", "q8"}
 
 
 def test_episodes_that_say_what_was_cut_away_are_left_out_and_counted_if_asked(tmp_path: Path) -> None:

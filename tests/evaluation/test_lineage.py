@@ -59,6 +59,27 @@ def test_the_first_policy_is_the_warm_up(tmp_path: Path) -> None:
     assert lineage.before("world", evaluations) == []
 
 
+def test_agents_before_another_frozen_generator_come_after_those_before_the_same(tmp_path: Path) -> None:
+    """Two agents are trained from `first` and `second` before a rule; `reader` is a trained generator."""
+    needs = {
+        "first": [], "second": [], "reader": [], "joint": ["first", "second"],
+        "eval_before": ["first", "second"], "eval_before_reader": ["first", "second", "reader"],
+        "eval_after": ["joint"], "eval_after_reader": ["joint", "reader"], "eval_half": ["first"],
+    }  # fmt: skip
+    artifacts = {}
+    for stage, read in needs.items():
+        artifacts[stage] = tmp_path / f"{stage}-0"
+        artifacts[stage].mkdir()
+        kind = "make" if stage.startswith("eval") else "fit"
+        inputs = {need: {"artifact": f"{need}-0"} for need in read}
+        (artifacts[stage] / "manifest.json").write_text(json.dumps({"kind": kind, "inputs": inputs}))
+    lineage = Lineage.of(artifacts)
+    evaluations = [stage for stage in needs if stage.startswith("eval")]
+    assert lineage.before("eval_after", evaluations) == ["eval_half", "eval_before"]
+    assert lineage.before("eval_after_reader", evaluations) == ["eval_before_reader", "eval_half", "eval_before"]
+    assert lineage.before("eval_before_reader", evaluations) == []
+
+
 def test_the_code_of_a_policy_is_that_of_all_that_it_came_from(tmp_path: Path) -> None:
     lineage = Lineage.of(family(tmp_path, search={"source": "bbb"}, eval_rl={"source": "ccc"}))
     assert lineage.sources("eval_rl") == ["aaa", "bbb", "ccc"]

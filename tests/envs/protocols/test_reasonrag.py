@@ -139,6 +139,7 @@ def test_what_was_of_no_use_is_counted_by_reason() -> None:
         ("So the answer is not known. So the next query is <query>who</query>", Action("query", "who")),
         ("<query><evidence>who</query>", Action("query", "who")),  # a tag inside is left out
         (f"{ASK} {TELL}", TWO),  # two decisions
+        ("<query><answer>Ada</answer></query>", TWO),  # one within the other
         ("So the next query is who? So the answer is Ada", TWO),
         (f"{FOUND} {TELL}", TWO),  # evidence is a decision too, of another stage
         (FOUND, OTHER),
