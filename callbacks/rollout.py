@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,7 @@ from envs.rollout import Sampling, independent_groups
 from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure, search_truth
 from modules.functional.credit import Credit, CreditInputs, MissingInput
-from modules.rewards.terms import Scores, Term, combine, read_terms
+from modules.rewards.terms import Scores, Term, combine, read_terms, settled
 from modules.sharding import gathered
 from modules.training_rows import credit_inputs, flat_groups, in_places, step_means, token_advantages
 
@@ -119,10 +120,12 @@ class RolloutCallback(Callback):
         with _evaluating(pl_module), gathered(pl_module):
             self.sampler.load(module.policy)
             groups = self._groups(module, data, iteration, context)
-            episodes, scores = groups.episodes, groups.scores
+            episodes = groups.episodes
             with self._timed("time/estimates"):
                 estimates = module.estimate(episodes)
-        inputs = credit_inputs(episodes, scores, data.group_size, estimates, partial(_sum, trainer.strategy))
+        total = partial(_sum, trainer.strategy)
+        scores = settled(self.terms, groups.scores, episodes, total)
+        inputs = credit_inputs(episodes, scores, data.group_size, estimates, total)
         advantages = _advantages(module.credit, inputs)
         assert inputs.step_lengths_BS is not None
         advantages_BT = token_advantages(advantages, inputs.step_lengths_BS)
@@ -144,7 +147,10 @@ class RolloutCallback(Callback):
             counts["groups/flat"] = len(flat_groups(advantages_BT, data.group_size))
             counts["tokens/thrown_away"] = _tokens(groups.thrown_away)
         spent = counted(self.sampler) - before + context.counts
-        totals = over_ranks(Counter(counts) + accounts_in(spent))
+        alone = {
+            query: own.spent + Counter({"tokens/rewards": tokens_in(own.spent)}) for query, own in context.alone.items()
+        }
+        totals = over_ranks(Counter(counts) + accounts_in(spent), alone)
         self.counts += accounts_in(totals)
         pl_module.log_dict(
             {name: float(totals[name]) for name in counts} | {n: float(c) for n, c in self.counts.items()}
@@ -248,13 +254,28 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
-def over_ranks(counts: Counter[str]) -> Counter[str]:
-    """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor."""
+def over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = MappingProxyType({})) -> Counter[str]:
+    """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor.
+
+    `alike` are those of the counts that several ranks may have, by what they were spent on: they count once.
+    """
     if not distributed.is_initialized():
         return counts
     of_ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(of_ranks, counts)
-    return sum(of_ranks, Counter())
+    distributed.all_gather_object(of_ranks, (counts, dict(alike)))
+    return without_repeats(of_ranks)
+
+
+def without_repeats(of_ranks: Sequence[tuple[Counter[str], Mapping[str, Counter[str]]]]) -> Counter[str]:
+    """The sum of ranks' counts, where what has one key in several ranks counts once."""
+    total: Counter[str] = sum((counts for counts, _ in of_ranks), Counter())
+    seen: set[str] = set()
+    for _, alike in of_ranks:
+        for key, spent in alike.items():
+            if key in seen:
+                total.subtract(spent)
+            seen.add(key)
+    return total
 
 
 def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:

@@ -239,18 +239,28 @@ class StepScorer(typing.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnAnswer:
+    """What the current policy answers to a query alone, None where it could not be asked, and what that cost."""
+
+    text: str | None
+    spent: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RewardContext:
     """What a reward may know besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
     training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge
-    (`common.accounts.JUDGE_CALLS`).
+    (`common.accounts.JUDGE_CALLS`). `alone` are the policy's own answers in this iteration by query, each asked once;
+    what several ranks asked is accounted for once.
     """
 
     protocol: Protocol
     sampler: Sampler | None = None
     counts: Counter[str] = field(default_factory=Counter)
     logged: dict[str, Tensor] = field(default_factory=dict)
+    alone: dict[str, OwnAnswer] = field(default_factory=dict)
 
     def log(self, name: str, values_N: Tensor) -> None:
         """Log the mean of these values, over all ranks, as `rewards/<term>/<name>`; NaN is left out.

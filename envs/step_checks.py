@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from common.accounts import tokens_of
 from common.seeds import stable_hash
-from envs.interfaces import Check, Sampler
+from envs.interfaces import Check, OwnAnswer, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import Greedy
@@ -37,13 +39,24 @@ def under_search_checks(episode: Episode) -> list[Check]:
     return [Check("under_search", episode, step) for step in statements(episode.steps)]
 
 
-def answers_alone(queries: Iterable[str], sampler: Sampler, environment: RetrievalEnvironment) -> dict[str, str]:
+def answers_alone(
+    queries: Iterable[str],
+    sampler: Sampler,
+    environment: RetrievalEnvironment,
+    known: dict[str, OwnAnswer] | None = None,
+) -> dict[str, str]:
     """What a policy answers to each distinct query, greedily, alone: in an environment that shows no passages.
 
-    A query whose turn could not be sampled is left out.
+    A query whose turn could not be sampled is left out. Those in `known` are not asked again; new ones are put there.
     """
+    known = {} if known is None else known
     distinct = list(dict.fromkeys(queries))
-    asked: Sequence[Question] = [Question(f"alone-{stable_hash(query)}", query, ()) for query in distinct]
+    new = [query for query in distinct if query not in known]
+    asked: Sequence[Question] = [Question(f"alone-{stable_hash(query)}", query, ()) for query in new]
     episodes = rollout(environment, Greedy(sampler), asked, seed=0, label="answers alone")
-    answered = zip(distinct, episodes, strict=True)
-    return {query: episode.answer for query, episode in answered if episode.status != "error"}
+    for query, episode in zip(new, episodes, strict=True):
+        spent: Counter[str] = Counter()
+        for turn in episode.turns:
+            spent[tokens_of(turn.agent)] += len(turn.action_ids)
+        known[query] = OwnAnswer(None if episode.status == "error" else episode.answer, spent)
+    return {query: text for query in distinct if (text := known[query].text) is not None}

@@ -21,6 +21,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.search_steps import searches, statements
 from envs.step_checks import answers_alone, claims_of_searches, over_search_checks, under_search_checks
 from envs.types import Episode
+from modules.rewards.terms import Total
 
 _CORRECT = {"cover": cover_match, "exact": exact_match}
 
@@ -34,7 +35,7 @@ def hierarchical(
     lambda_f: float = 0.2,
     lambda_p: float = 0.4,
 ) -> Tensor:
-    """`[B]` float32: A·(1 - λ_f) + λ_f·F + λ_p·A·F·good/steps; no bonus without steps.
+    """`[B]`, float32 or the inputs' float64: A·(1 - λ_f) + λ_f·F + λ_p·A·F·good/steps; no bonus without steps.
 
     Args:
         correct_B: A, float or bool.
@@ -42,8 +43,9 @@ def hierarchical(
         good_steps_B: steps that searched as they should.
         steps_B: all steps.
     """
-    correct_B, well_formed_B = correct_B.float(), well_formed_B.float()
-    good_B, steps_B = good_steps_B.float(), steps_B.float()
+    columns = [torch.as_tensor(column) for column in (correct_B, well_formed_B, good_steps_B, steps_B)]
+    dtype = torch.float64 if any(column.dtype == torch.float64 for column in columns) else torch.float32
+    correct_B, well_formed_B, good_B, steps_B = (column.to(dtype) for column in columns)
     earns_B = correct_B * well_formed_B
     share_B = torch.where((steps_B > 0) & (earns_B != 0), good_B / steps_B.clamp(min=1), torch.zeros_like(steps_B))
     return correct_B * (1 - lambda_f) + lambda_f * well_formed_B + lambda_p * earns_B * share_B
@@ -53,13 +55,12 @@ class HierarchicalReward:
     """HiPRAG's reward as a component of level `outcome`; steps are checked only in right and well-formed episodes.
 
     A step without a verdict never raises a reward: it counts as a step and not as a good one. `exclude` leaves it out
-    of both, as the paper's parser does, which can raise one. Where more than `most_unjudged` of the checks of a
-    question have no verdict, none of its episodes gets a bonus. So no episode is compared with one that was judged
-    better, and it does not matter which process samples the question.
+    of both, as the paper's parser does, which can raise one. Where more than `most_unjudged` of the checks of an
+    iteration, on all ranks, have no verdict, none of its episodes gets a bonus (`settle`).
 
     It logs the shares of searches and of statements that were found wrong (`over_search`, `under_search`), of checks
     without a verdict (`unjudged`), of episodes that are `correct` and `well_formed`, and queries put to the policy an
-    episode (`answers_alone`; a query that two processes meet is put twice). A check counts as a call of a judge.
+    episode (`answers_alone`). A check counts as a call of a judge.
 
     Args:
         over_search: compares the policy's own answer to a query with what the step concludes; None: not checked.
@@ -99,21 +100,27 @@ class HierarchicalReward:
 
     def __call__(self, episodes: Sequence[Episode], context: RewardContext) -> Tensor:
         """`[B]`: the reward of each episode."""
-        right_B = torch.tensor([self._match(episode.answer, episode.question.answers) for episode in episodes])
+        right_B = torch.tensor([float(self._match(episode.answer, episode.question.answers)) for episode in episodes])
         formed_B = torch.tensor([float(context.protocol.valid(episode)) for episode in episodes])
         judged = torch.nonzero(right_B * formed_B).flatten().tolist()
         chosen = [episodes[number] for number in judged]
         asked = self._answers_alone(chosen, context)
         found = self._checked(chosen, asked, context)
-        without_bonus = self._too_many_unjudged(found)
         good_B, steps_B = torch.zeros_like(right_B), torch.zeros_like(right_B)
         for number, steps in zip(judged, found, strict=True):
-            if episodes[number].question.id not in without_bonus:
-                good_B[number], steps_B[number] = self._counts(steps)
+            good_B[number], steps_B[number] = self._counts(steps)
         context.log("correct", right_B)
         context.log("well_formed", formed_B)
         context.log("answers_alone", torch.full_like(right_B, len(asked) / max(len(episodes), 1)))
         return hierarchical(right_B, formed_B, good_B, steps_B, lambda_f=self._lambda_f, lambda_p=self._lambda_p)
+
+    def settle(
+        self, episodes: Sequence[Episode], values_B: Tensor, logged: Mapping[str, Tensor], total: Total
+    ) -> Tensor:
+        """`[B]`: without a bonus, which is what is above 1, where too many checks of the iteration have no verdict."""
+        unjudged_N = logged.get("unjudged", torch.zeros(0))
+        failed, checks = total(torch.tensor([float(unjudged_N.sum()), float(len(unjudged_N))])).tolist()
+        return values_B.clamp(max=1.0) if failed > self._most_unjudged * checks else values_B
 
     def _answers_alone(self, episodes: Sequence[Episode], context: RewardContext) -> dict[str, str]:
         """What the current policy answers to each query of these episodes, where searches are checked."""
@@ -127,7 +134,7 @@ class HierarchicalReward:
         if own != other:
             raise ConfigError("`alone` and the rollout have different tokenizers: give both protocols the same one")
         queries = [episode.steps[step].query for episode in episodes for step in claims_of_searches(episode)]
-        return answers_alone(queries, context.sampler, self._alone)
+        return answers_alone(queries, context.sampler, self._alone, context.alone)
 
     def _checked(self, episodes: Sequence[Episode], asked: Mapping[str, str], context: RewardContext) -> list[_Checked]:
         """The verdicts on all steps of these episodes, each kind of check put to its verifier at once."""
@@ -149,13 +156,6 @@ class HierarchicalReward:
         verdicts = [(check.episode, check.step, verdict) for check, verdict in fine]
         verdicts += [(episode, step, None) for episode, step in unasked]
         return [_Checked(one, {step: verdict for of, step, verdict in verdicts if of is one}) for one in episodes]
-
-    def _too_many_unjudged(self, found: Sequence[_Checked]) -> set[str]:
-        """Questions of which more checks have no verdict than may."""
-        verdicts: dict[str, list[bool | None]] = {}
-        for one in found:
-            verdicts.setdefault(one.episode.question.id, []).extend(one.verdicts.values())
-        return {name for name, own in verdicts.items() if own.count(None) > self._most_unjudged * len(own)}
 
     def _counts(self, checked: _Checked) -> tuple[int, int]:
         """Good steps and all steps of an episode. A step that is not checked is good."""

@@ -6,6 +6,7 @@ The reward of the first paper (arXiv 2503.09516) is `modules.rewards.answer:answ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -35,10 +36,13 @@ def staged(
         well_formed_B: whether the whole episode follows the format.
         answered_B: whether there is an answer at all.
         retrieved_B: whether a gold answer occurs in what was retrieved.
+
+    Returns:
+        Of the dtype that the inputs promote to, float32 at least.
     """
-    correct_B, well_formed_B, answered_B, retrieved_B = (
-        torch.as_tensor(values, dtype=torch.float32) for values in (correct_B, well_formed_B, answered_B, retrieved_B)
-    )
+    inputs = [torch.as_tensor(values) for values in (correct_B, well_formed_B, answered_B, retrieved_B)]
+    dtype = reduce(torch.promote_types, (values.dtype for values in inputs), torch.float32)
+    correct_B, well_formed_B, answered_B, retrieved_B = (values.to(dtype) for values in inputs)
     malformed_B = 1 - well_formed_B
     right_B = 1 - lambda_f * malformed_B
     wrong_B = well_formed_B * (lambda_f + lambda_r * retrieved_B) + malformed_B * lambda_a * answered_B

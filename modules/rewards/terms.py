@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -24,7 +25,22 @@ log = logging.getLogger(__name__)
 
 Level = Literal["step", "outcome"]
 Reward = Callable[[Sequence[Episode], RewardContext], Sequence[Tensor] | Tensor]
+Total = Callable[[Tensor], Tensor]
 NAN = float("nan")
+
+
+@typing.runtime_checkable
+class Settles(typing.Protocol):
+    """A reward of level `outcome` that hangs on the whole iteration, on whichever rank its episodes are."""
+
+    def settle(
+        self, episodes: Sequence[Episode], values_B: Tensor, logged: Mapping[str, Tensor], total: Total
+    ) -> Tensor:
+        """The final values `[B]` of what the reward gave these episodes before, `values_B`, and `logged` then.
+
+        `total` adds a tensor up over all ranks. Every rank calls it equally often.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +151,18 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
             else:
                 scores.outcome_B = scores.outcome_B + term.weight * values
     return scores
+
+
+def settled(terms: Mapping[str, Term], scores: Scores, episodes: Sequence[Episode], total: Total) -> Scores:
+    """The scores of an iteration once all of it is scored, on all ranks: see `Settles`."""
+    breakdown, outcome_B = dict(scores.breakdown), scores.outcome_B
+    for name, term in terms.items():
+        if isinstance(term.reward, Settles):
+            logged = {key.removeprefix(f"{name}/"): value_N for key, value_N in scores.logged.items()}
+            before_B = breakdown[name]
+            breakdown[name] = term.reward.settle(episodes, before_B, logged, total)
+            outcome_B = outcome_B + term.weight * (breakdown[name] - before_B) if term.weight else outcome_B
+    return replace(scores, breakdown=breakdown, outcome_B=outcome_B)
 
 
 def replaced(scores: Scores, rows: Sequence[int], fresh: Scores) -> Scores:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.accounts import JUDGE_CALLS
+from common.accounts import JUDGE_CALLS, tokens_of
 from common.errors import ConfigError
 from envs.interfaces import Check, RewardContext
 from envs.protocols.direct import Direct
@@ -23,6 +23,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Question, Turn
 from modules.rewards.hiprag import HierarchicalReward, hierarchical
+from modules.rewards.terms import Term, combine, settled
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
 TOKENIZER: Any = byte_tokenizer(TAGS)
@@ -123,8 +124,20 @@ class Table:
         return [None if self.failed(check) else claim in self.true for check, claim in zip(checks, claims, strict=True)]
 
 
-def scored(reward: HierarchicalReward, *episodes: Episode, policy: Policy | None = None) -> list[float]:
-    return reward(episodes, RewardContext(PROTOCOL, policy or Policy())).tolist()
+def scored(reward: HierarchicalReward, *episodes: Episode, policy: Any = None) -> list[float]:
+    """The rewards of an iteration on one rank."""
+    return on_ranks(reward, episodes, policy=policy)
+
+
+def on_ranks(reward: HierarchicalReward, *of_ranks: Sequence[Episode], policy: Any = None) -> list[float]:
+    """The rewards of an iteration whose episodes lie on several ranks."""
+    terms, added = {"r": Term(reward)}, list[Tensor]()
+    scores = [combine(terms, one, RewardContext(PROTOCOL, policy or Policy())) for one in of_ranks]
+    for one, its in zip(of_ranks, scores, strict=True):
+        settled(terms, its, one, lambda tensor: added.append(tensor) or tensor)
+    total = torch.stack(added).sum(dim=0)
+    final = [settled(terms, its, one, lambda _: total) for one, its in zip(of_ranks, scores, strict=True)]
+    return torch.cat([its.outcome_B for its in final]).tolist()
 
 
 def whole(over: Table | None = None, under: Table | None = None, **settings: Any) -> HierarchicalReward:
@@ -231,38 +244,48 @@ def failing(failed: set[int]) -> dict[str, Any]:
     return {"over": Table(["needless"], fails), "under": Table(["true"], fails)}
 
 
-@pytest.mark.parametrize("every", [0, 10, 4, 1], ids=["0 %", "10 %", "25 %", "100 %"])
-def test_no_failure_raises_a_reward(every: int) -> None:
-    full = scored(whole(**failing(set())), *BATCH)
-    assert full == pytest.approx([1.2] * 20)
+@pytest.mark.parametrize(
+    ("every", "rewards"),
+    [(0, {1.2}), (10, {1.1, 1.2}), (4, {1.0}), (1, {1.0})],
+    ids=["0 %", "10 %", "25 %", "100 %"],
+)
+def test_no_failure_raises_a_reward(every: int, rewards: set[float]) -> None:
+    """Each episode has four checks and two good steps of four."""
     failed = set(range(0, 80, every)) if every else set()
-    rewards = scored(whole(**failing(failed)), *BATCH)
-    assert all(now <= before + 1e-6 for now, before in zip(rewards, full, strict=True))
-    if every in (1, 4):  # every question has more than a fifth of failures
-        assert rewards == pytest.approx([1.0] * 20)
-    if every == 10:
-        assert 1.0 < min(rewards) < max(rewards) == pytest.approx(1.2)
+    found = on_ranks(whole(**failing(failed)), BATCH)
+    assert max(found) <= 1.2 + 1e-6
+    assert {round(reward, 6) for reward in found} == rewards
 
 
 @given(st.sets(st.integers(0, 79)), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
 def test_no_failures_of_any_checks_raise_a_reward(failed: set[int], most: float) -> None:
-    rewards = scored(whole(**failing(failed), most_unjudged=most), *BATCH)
+    rewards = on_ranks(whole(**failing(failed), most_unjudged=most), BATCH)
     assert max(rewards) <= 1.2 + 1e-6, "what they are worth without failures"
 
 
-def test_above_a_fifth_of_failures_no_episode_of_the_question_gets_a_bonus_and_others_do() -> None:
-    at_the_limit = scored(whole(**failing({0, 4, 8, 12})), *BATCH)  # 4 of the first question's 20
-    assert at_the_limit[4] == at_the_limit[5] == pytest.approx(1.2)
-    above = scored(whole(**failing({0, 4, 8, 12, 13})), *BATCH)
-    assert above == pytest.approx([1.0] * 5 + [1.2] * 15)
+def test_above_a_fifth_of_failures_no_episode_of_the_iteration_gets_a_bonus() -> None:
+    at_the_limit = set(range(16))  # of 80 checks: all those of the first four episodes
+    assert on_ranks(whole(**failing(at_the_limit)), BATCH) == pytest.approx([1.0] * 4 + [1.2] * 16)
+    assert on_ranks(whole(**failing(at_the_limit | {40})), BATCH) == pytest.approx([1.0] * 20)
 
 
-def test_rewards_do_not_depend_on_which_process_scores_a_question() -> None:
-    """Ranks make different numbers of checks and re-answers, one of them none; what one process gives is the same."""
-    broken, silent = failing({0, 4, 8, 12, 13, 22}), episode(end=answer("Bob"), name="q9")
-    one = scored(whole(**broken), *BATCH, silent)
-    assert one == scored(whole(**broken), *BATCH[:5], silent)[:5] + scored(whole(**broken), *BATCH[5:]) + [0.0]
-    assert scored(whole(**broken), silent) == [0.0]
+@pytest.mark.parametrize("failed", [16, 17])
+def test_rewards_do_not_depend_on_which_process_scores_a_question(failed: int) -> None:
+    """Ranks make different numbers of checks and re-answers, one of them none; all failures are of the first."""
+    broken, silent = failing(set(range(failed))), episode(end=answer("Bob"), name="q9")
+    one = on_ranks(whole(**broken), [*BATCH, silent])
+    assert one == on_ranks(whole(**broken), BATCH[:5], BATCH[5:], [silent])
+    assert on_ranks(whole(**broken), [silent]) == [0.0]
+
+
+def test_a_query_is_put_to_the_policy_once_an_iteration() -> None:
+    policy = Policy()
+    context = RewardContext(PROTOCOL, policy)
+    for _ in range(2):  # groups that are sampled anew are scored by themselves
+        whole()(BATCH, context)
+    assert policy.asked == ["a", "b"]
+    assert {query: own.text for query, own in context.alone.items()} == {"a": "A", "b": "B"}
+    assert all(own.spent[tokens_of("policy")] > 0 for own in context.alone.values())
 
 
 def test_what_is_logged_is_the_same_for_every_rank() -> None:

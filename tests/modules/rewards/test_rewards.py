@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pytest
@@ -17,7 +17,7 @@ from envs.types import Action, Document, Episode, Hit, Status, Turn
 from modules.rewards.answer import answer_exact, answer_f1
 from modules.rewards.format import step_format, trajectory_format
 from modules.rewards.process import process
-from modules.rewards.terms import Scores, Term, combine, read_terms
+from modules.rewards.terms import Scores, Term, Total, combine, read_terms, settled
 from tests.tiny import byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]
@@ -215,3 +215,28 @@ def test_terms_are_read_from_a_config_s_maps() -> None:
     terms = read_terms({"f1": {"reward": answer_f1, "weight": 2.0}, "format": Term(step_format, level="step")})
     assert (terms["f1"].weight, terms["f1"].level, terms["format"].level) == (2.0, "outcome", "step")
     assert Action("answer", "Ada Lovelace") == RIGHT.turns[-1].action
+
+
+class Shared:
+    """Gives each episode a share of 12: nobody knows how many there are before all ranks have sampled."""
+
+    def __call__(self, episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+        context.log("asked", torch.ones(len(episodes)))
+        return torch.full((len(episodes),), 12.0)
+
+    def settle(
+        self, episodes: Sequence[Episode], values_B: Tensor, logged: Mapping[str, Tensor], total: Total
+    ) -> Tensor:
+        return values_B / total(logged["asked"].sum()) if "asked" in logged else values_B
+
+
+def test_a_reward_that_hangs_on_the_whole_iteration_is_settled_once_all_of_it_is_scored() -> None:
+    terms = {"shared": Term(Shared(), weight=0.5), "f1": Term(answer_f1)}
+    episodes = [RIGHT, FAILED, SILENT]
+    before = combine(terms, episodes, CONTEXT)
+    after = settled(terms, before, episodes, lambda own: own + 2)  # two of another rank
+    assert before.outcome_B[[0, 2]].tolist() == [7.0, 6.0]
+    assert after.outcome_B[[0, 2]].tolist() == [2.5, 1.5]
+    assert after.breakdown["shared"][[0, 2]].tolist() == [3.0, 3.0]
+    assert after.outcome_B.isnan().tolist() == [False, True, False]
+    assert before.breakdown["shared"][0] == 12.0, "as it was"
