@@ -18,7 +18,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
-from callbacks.rollout import over_ranks, rollout_of
+from callbacks.rank_counts import over_ranks
+from callbacks.rollout import rollout_of
 from common.accounts import JUDGED_STEPS, accounts_in, counted
 from common.errors import ConfigError
 from datamodules.label_data import Item, Items, collate_items

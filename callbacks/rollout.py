@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
-from torch import Tensor, distributed
+from torch import Tensor
 
 from callbacks.learner import IterationData, Learner
+from callbacks.rank_counts import over_ranks
 from callbacks.resampling import ScoredGroups, replace_flat_groups
 from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
@@ -252,30 +252,6 @@ def _means(values: Mapping[str, Tensor], strategy: Strategy) -> dict[str, float]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
     totals = _sum(strategy, totals).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
-
-
-def over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = MappingProxyType({})) -> Counter[str]:
-    """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor.
-
-    `alike` are those of the counts that several ranks may have, by what they were spent on: they count once.
-    """
-    if not distributed.is_initialized():
-        return counts
-    of_ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(of_ranks, (counts, dict(alike)))
-    return without_repeats(of_ranks)
-
-
-def without_repeats(of_ranks: Sequence[tuple[Counter[str], Mapping[str, Counter[str]]]]) -> Counter[str]:
-    """The sum of ranks' counts, where what has one key in several ranks counts once."""
-    total: Counter[str] = sum((counts for counts, _ in of_ranks), Counter())
-    seen: set[str] = set()
-    for _, alike in of_ranks:
-        for key, spent in alike.items():
-            if key in seen:
-                total.subtract(spent)
-            seen.add(key)
-    return total
 
 
 def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:

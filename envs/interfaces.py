@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
-from envs.requests import Act, Done, Request
+from envs.requests import Act, Done, OwnAnswer, Request
 from envs.siblings import Candidate, Verdict
 from envs.types import Action, Episode, Hit, Limits, Move, MoveKind, Observation, Question, Step, Turn
 
@@ -236,14 +236,6 @@ class StepScorer(typing.Protocol):
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
         """One `[S]` float32 an episode, in order; 0 is even odds where the scorer is calibrated, NaN is no score."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class OwnAnswer:
-    """What the current policy answers to a query alone, None where it could not be asked, and what that cost."""
-
-    text: str | None
-    spent: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)

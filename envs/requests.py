@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,3 +78,11 @@ class Done:
     """The episode is over."""
 
     status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAnswer:
+    """What the current policy answers to a query alone, None where it could not be asked, and what that cost."""
+
+    text: str | None
+    spent: Counter[str]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from common.accounts import tokens_of
 from common.seeds import stable_hash
-from envs.interfaces import Check, OwnAnswer, Sampler
+from envs.interfaces import Check, Sampler
+from envs.requests import OwnAnswer
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import Greedy

@@ -34,6 +34,7 @@ TOLERANCE = 0.1  # of the baseline's tokens
 MARK = "†"
 _SEED = 0  # of the bootstrap: the same seeds always give the same page
 _COSTS = ("updates", "judge_calls", "cpu_seconds")
+_LEGEND = LEGEND.replace("n: questions scored. ", "")  # all rows have the same questions, so there is no such column
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def render(folder: Path) -> list[str]:
     names = dict.fromkeys(system["name"] for frozen in seeds.values() for system in frozen["systems"])
     systems = {name: _system(name, seeds) for name in names}
     base = systems[first["baseline"]]
-    parts = ["## Systems", f"{_versions(seeds)} Means over seeds; {LEGEND}", _figures(systems.values(), base)]
+    sizes = " or ".join(dict.fromkeys(f"{len(frozen['questions']):,}" for frozen in seeds.values()))
+    legend = f"{_versions(seeds)} Means over seeds, {sizes} questions a seed. {_LEGEND}"
+    parts = ["## Systems", legend, _figures(systems.values(), base)]
     parts += ["## What the policies cost", _COST_LEGEND.format(base=base.name), _costs(systems.values(), base)]
     parts += ["## Against the baseline", _TEST_LEGEND.format(base=base.name), *_tests(systems, base)]
     parts += ["## Against the own warm-up", _WARM_UP_LEGEND, _warm_ups(systems)]
@@ -193,6 +196,8 @@ def _tests(systems: Mapping[str, System], base: System) -> Iterator[str]:
             for name, system in systems.items()
             if system is not base and own[name]
         }
+        if all(math.isnan(test.difference) and math.isnan(test.p) for test in tests.values()):
+            continue  # no seed in which the baseline and another have the rate: a table of dashes
         yield f"### {METRICS[rate]}"
         yield "By seed alone: a rate is of all steps of a seed."
         yield _test_table(rate, systems, {name: (None, test) for name, test in tests.items()})

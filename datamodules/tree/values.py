@@ -86,11 +86,15 @@ def spre(values_N: Tensor | Sequence[float], steps_N: Tensor | Sequence[float], 
         alpha: worth of an answer that comes one step later.
 
     Raises:
-        ValueError: there are not as many steps as values.
+        ValueError: there are no rollouts, or not as many steps as values.
     """
     values_N, steps_N = (torch.as_tensor(x, dtype=torch.float64) for x in (values_N, steps_N))
     if values_N.shape != steps_N.shape:
-        raise ValueError(f"{len(values_N)} values and {len(steps_N)} steps: give the steps of each rollout")
+        numbers = f"{values_N.numel()} values and {steps_N.numel()} steps"
+        shapes = f"of shapes {list(values_N.shape)} and {list(steps_N.shape)}"
+        raise ValueError(f"{numbers}, {shapes}: give the steps of each rollout")
+    if not values_N.numel():
+        raise ValueError("no rollouts: their mean value is not defined")
     return (values_N * alpha**steps_N).mean()
 
 
@@ -127,7 +131,13 @@ class SPRE:
 
 
 def _scores(leaf: Leaf, score: Literal["exact", "f1"]) -> list[float]:
-    """How right the answer of each rollout is."""
+    """How right the answer of each rollout is.
+
+    Raises:
+        ValueError: there are no rollouts.
+    """
+    if not leaf.rollouts:  # the tree search asks for no value where all have failed
+        raise ValueError("a leaf without rollouts has no value: play out at least one episode from it")
     metric = exact_match if score == "exact" else f1_score
     return [metric(episode.answer, episode.question.answers) for episode in leaf.rollouts]
 

@@ -3,7 +3,8 @@
 A round drafts the next sentence without passages. If the policy is unsure of any of its tokens, the sentence without
 those tokens is searched for and drafted again, below the passages; this draft is kept in any case. If no word is left
 to search for, the first one is kept. The text ends with the sentence that announces the answer, after `rounds` rounds
-or `tokens` tokens, or where the policy writes nothing more. Without an announcement the whole text is the answer.
+or `tokens` tokens, or where the policy writes nothing more; no draft is longer than what is left of `tokens`. Without
+an announcement the whole text is the answer.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class FLARE:
             return Done("answered" if text else "malformed")
         if last is not None and last.action.kind == "answer":
             return Done("answered")
-        if len(text) == self.rounds or sum(map(len, text)) >= self.tokens:
+        left = self.tokens - sum(map(len, text))
+        if len(text) == self.rounds or left <= 0:
             return Done("answered")
         question = episode.question.text
         if last is not None and last.action.kind == "query":
@@ -86,7 +88,7 @@ class FLARE:
         else:
             context = self.codec.chat(self.alone, question=question)
         context += tuple(map(Quoted, text))
-        return Request(episode, (), stop=self.ends, context=context, max_tokens=self.draft_tokens)
+        return Request(episode, (), stop=self.ends, context=context, max_tokens=min(self.draft_tokens, left))
 
     def _text(self, episode: Episode) -> list[tuple[int, ...]]:
         """Token ids of the sentences that were kept."""

@@ -77,7 +77,7 @@ def return_to_go(step_rewards_BS: Tensor, step_mask_BS: Tensor, *, group_size: i
     known_BS = rewards_BS.isfinite().all(dim=1, keepdim=True).expand_as(rewards_BS)
     returns_BS = rewards_BS.masked_fill(~known_BS, 0.0).flip(1).cumsum(dim=1).flip(1)
     returns_NG, known_NG = (_by_place(values_BS, group_size) for values_BS in (returns_BS, known_BS))
-    advantages_BS = _by_episode(less_others(returns_NG, known_NG), rewards_BS.shape[1])
+    advantages_BS = _by_episode(less_others(returns_NG, known_NG), *rewards_BS.shape)
     return advantages_BS.masked_fill(~step_mask_BS.bool(), 0.0)
 
 
@@ -136,6 +136,8 @@ def dual_granularity(
     Returns:
         `[B, S]`; 0 outside the mask.
     """
+    if not step_rewards_BS.numel():  # without a step there is no set of steps to compare
+        return torch.zeros_like(_floating(step_rewards_BS))
     process_BS = process_advantages(
         step_rewards_BS,
         step_mask_BS.bool() & outcome_B.isfinite()[:, None],
@@ -171,11 +173,11 @@ def _floating(values: Tensor) -> Tensor:
 
 def _by_place(values_BS: Tensor, group_size: int) -> Tensor:
     """`[Q*G, S]` as `[Q*S, G]`: a row holds the steps of a question's G episodes at one place."""
-    S = values_BS.shape[1]
-    return values_BS.reshape(-1, group_size, S).transpose(1, 2).reshape(-1, group_size)
+    B, S = values_BS.shape
+    return values_BS.reshape(B // group_size, group_size, S).transpose(1, 2).flatten(0, 1)
 
 
-def _by_episode(values_NG: Tensor, S: int) -> Tensor:
-    """The inverse of `_by_place`: `[Q*S, G]` as `[Q*G, S]`."""
+def _by_episode(values_NG: Tensor, B: int, S: int) -> Tensor:
+    """The inverse of `_by_place`: `[Q*S, G]` as `[B, S]`, B = Q*G."""
     G = values_NG.shape[1]
-    return values_NG.reshape(-1, S, G).transpose(1, 2).reshape(-1, S)
+    return values_NG.reshape(B // G, S, G).transpose(1, 2).flatten(0, 1)

@@ -7,6 +7,7 @@ rewards of a question hardly differ they hardly count.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from modules.functional.advantages import outcome_and_process
@@ -25,6 +26,8 @@ def potential_difference(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     """
     if inputs.step_kinds_BS is None:
         raise MissingInput("potential_difference needs step_kinds_BS")
+    if not inputs.step_rewards_BS.numel():
+        return torch.zeros_like(inputs.step_rewards_BS)
     kinds_BS = numbered(inputs.step_kinds_BS, inputs.group_size)
     process_BS = potential_differences(
         inputs.step_rewards_BS,
@@ -46,6 +49,8 @@ def state_gain(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     """
     if inputs.step_kinds_BS is None or inputs.step_states_BS is None:
         raise MissingInput("state_gain needs step_kinds_BS and step_states_BS")
+    if not inputs.step_rewards_BS.numel():
+        return torch.zeros_like(inputs.step_rewards_BS)
     kinds_BS, states_BS = (numbered(x, inputs.group_size) for x in (inputs.step_kinds_BS, inputs.step_states_BS))
     process_BS = state_gains(
         inputs.step_rewards_BS,

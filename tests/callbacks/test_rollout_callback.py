@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
-from callbacks.rollout import without_repeats
 from envs.interfaces import RewardContext
 from envs.packing import collate
 from envs.rollout import independent_groups
@@ -298,11 +296,3 @@ def test_measures_say_what_happened(tmp_path: Path) -> None:
     assert metrics["reward_std"] == pytest.approx(
         2 * float(raw.reshape(4, 4).std(dim=1, correction=0).mean()), abs=1e-5
     )
-
-
-def test_what_two_ranks_spent_on_the_same_thing_counts_once() -> None:
-    shared, own = Counter(tokens=7, calls=1), Counter(tokens=5)
-    one = (Counter(tokens=100 + 7, calls=3), {"who wrote it?": shared})
-    two = (Counter(tokens=200 + 7 + 5, calls=1), {"who wrote it?": shared, "where?": own})
-    assert without_repeats([one, two]) == Counter(tokens=312, calls=3)
-    assert without_repeats([one]) == Counter(tokens=107, calls=3)

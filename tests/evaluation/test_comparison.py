@@ -127,6 +127,33 @@ def test_a_system_with_fewer_seeds_is_compared_on_those(tmp_path: Path) -> None:
     assert test[5:] == ["–", "–"], "one seed has no test over seeds"
 
 
+def test_the_page_says_how_many_questions_a_seed_has(tmp_path: Path) -> None:
+    folder = frozen(tmp_path)
+    text = "\n".join(parts_of(folder))
+    assert " made all rows. Means over seeds, 4 questions a seed. Percent, except searches" in text
+    assert "n: questions scored" not in text, "there is no such column"
+    shorter = json.loads((folder / "seed1.json").read_text())
+    shorter["questions"].pop()
+    for system in shorter["systems"]:
+        system["values"] = {measure: values[:-1] for measure, values in system["values"].items()}
+    write_frozen(folder / "seed1.json", shorter)
+    assert "Means over seeds, 4 or 3 questions a seed. " in "\n".join(parts_of(folder))
+
+
+def test_a_rate_that_cannot_be_compared_has_no_table_of_tests(tmp_path: Path) -> None:
+    folder = frozen(tmp_path)
+    assert [part for part in parts_of(folder) if part in ("### OSR", "### USR")] == ["### OSR"]
+    for seed in (0, 1):
+        kept = json.loads((folder / f"seed{seed}.json").read_text())
+        for system in kept["systems"]:
+            if system["name"] != "other_rl":  # the one system that has the rate, so all its cells would be dashes
+                system["values"]["judged_searches"] = system["values"]["needless_searches"] = [0] * 4
+        write_frozen(folder / f"seed{seed}.json", kept)
+    parts = parts_of(folder)
+    assert "12.5 [" in rows("\n".join(parts), "other_rl")[0][7], "its rate still stands among the figures"
+    assert "### OSR" not in parts
+
+
 def test_the_page_says_whether_one_version_of_the_code_made_it(tmp_path: Path) -> None:
     assert "One version of the code (aaa) made all rows." in "\n".join(parts_of(frozen(tmp_path / "one")))
     text = "\n".join(parts_of(frozen(tmp_path / "two", other_rl={"source": "bbb"})))

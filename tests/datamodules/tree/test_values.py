@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from common.errors import ConfigError
 from datamodules.tree.node import Node
-from datamodules.tree.values import SPRE, AnswerScore, DiscountedMean, Leaf, spre
+from datamodules.tree.values import SPRE, AnswerScore, DiscountedMean, Leaf, LeafValue, spre
 from envs.types import Episode, Turn
 from tests.tiny import question
 
@@ -23,6 +24,23 @@ def test_a_leaf_is_worth_the_mean_score_of_its_rollouts() -> None:
 def test_spre_needs_the_steps_of_every_rollout() -> None:
     with pytest.raises(ValueError, match="2 values and 1 steps"):
         spre([1.0, 0.5], [2])
+
+
+def test_spre_says_what_does_not_fit() -> None:
+    with pytest.raises(
+        ValueError, match=r"1 values and 2 steps, of shapes \[\] and \[2\]: give the steps of each rollout"
+    ):
+        spre(torch.tensor(1.0), torch.tensor([2, 3]))
+    with pytest.raises(ValueError, match=r"2 values and 2 steps, of shapes \[1, 2\] and \[2\]"):
+        spre(torch.ones(1, 2), torch.ones(2))
+    with pytest.raises(ValueError, match="no rollouts: their mean value is not defined"):
+        spre([], [])
+
+
+@pytest.mark.parametrize("value", [AnswerScore(), SPRE()])
+def test_a_leaf_without_rollouts_has_no_value(value: LeafValue) -> None:
+    with pytest.raises(ValueError, match="a leaf without rollouts has no value"):
+        value([answered("Ada"), Leaf(Episode(question(), ()), [])])
 
 
 def test_spre_by_hand() -> None:

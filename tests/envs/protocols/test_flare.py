@@ -131,6 +131,14 @@ def test_a_draft_has_at_most_its_tokens() -> None:
     assert sampler.limits == [7, 7]
 
 
+def test_a_draft_has_no_more_than_what_is_left_of_the_text() -> None:
+    """A sentence of 61 tokens, which leaves 39 of 100: for the next draft, and for that below the passages."""
+    protocol = FLARE(byte_tokenizer(), tokens=100)  # type: ignore[arg-type]
+    sampler = Unsure(protocol, [("A" * 59 + "b.", ""), ("Bob wrote it.", "Bob"), SURE[1]])
+    rollout(RetrievalEnvironment(protocol, FixedRetriever([])), sampler, [question()], seed=0)
+    assert sampler.limits == [64, 39, 39]
+
+
 def test_a_real_policy_is_unsure_by_the_log_probs_that_its_sampler_stores() -> None:
     protocol = FLARE(byte_tokenizer(), draft_tokens=8)  # type: ignore[arg-type]
     environment = RetrievalEnvironment(protocol, FixedRetriever([]))

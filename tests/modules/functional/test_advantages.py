@@ -199,6 +199,23 @@ def test_returns_that_are_equal_but_for_rounding_say_nothing() -> None:
     assert return_to_go(rewards, torch.ones(3, 3).bool(), group_size=3)[:, 0].tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0, 0)])
+def test_without_steps_or_episodes_there_is_nothing_to_compare(shape: tuple[int, int]) -> None:
+    rewards, mask, outcome = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool), torch.zeros(shape[0])
+    assert return_to_go(rewards, mask, group_size=2).shape == shape
+    assert return_to_go(torch.zeros(shape), torch.zeros(shape), group_size=2).shape == shape
+    assert dual_granularity(rewards, mask, outcome, group_size=2).shape == shape
+    whole = dual_granularity(rewards.long(), mask, outcome, group_size=2, statistics="step_index")
+    assert (whole.shape, whole.dtype) == (shape, torch.float32)
+
+
+def test_returns_to_go_of_two_questions_stay_apart() -> None:
+    """Three steps of two episodes each: returns 6 5 3 and 3 2 1, then 1 1 1 and 4 2 1."""
+    rewards = torch.tensor([[1.0, 2, 3], [1, 1, 1], [0, 0, 1], [2, 1, 1]])
+    expected = [[3.0, 3.0, 2.0], [-3.0, -3.0, -2.0], [-3.0, -1.0, 0.0], [3.0, 1.0, 0.0]]
+    assert return_to_go(rewards, torch.ones(4, 3), group_size=2).tolist() == expected
+
+
 def test_a_batch_is_normalised_over_all_ranks() -> None:
     values, known = torch.tensor([[1.0, 2.0], [NAN, 5.0], [4.0, 7.0]]), torch.tensor([[1, 1], [0, 1], [1, 0]]).bool()
     whole = batch_normalize(values, known, sum_over_ranks=lambda sums: sums)  # 1 2 5 4: mean 3, variance 2.5

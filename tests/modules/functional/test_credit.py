@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ from modules.functional.credit import (
     reinforce_pp,
     return_to_go,
     rloo,
+    tree_gae,
 )
+from modules.functional.process_advantages import Statistics
 
 INPUTS = CreditInputs(
     step_rewards_BS=torch.tensor([[0.9, 0.5], [0.1, 0.0]]),
@@ -191,3 +194,26 @@ def test_gae_says_what_it_lacks() -> None:
         gae(replace(VALUED, values_BT=None))
     with pytest.raises(MissingInput, match="log-probs of a reference"):
         gae(replace(VALUED, reference_logps_BT=None), kl_weight=0.1)
+
+
+@pytest.mark.parametrize(("B", "S", "T"), [(2, 0, 0), (2, 0, 3), (0, 3, 3), (0, 0, 0)])
+def test_without_steps_or_episodes_there_is_no_credit_to_give(B: int, S: int, T: int) -> None:
+    names = tuple(("",) * S for _ in range(B))
+    empty = CreditInputs(
+        step_rewards_BS=torch.zeros(B, S),
+        step_mask_BS=torch.zeros(B, S, dtype=torch.bool),
+        outcome_B=torch.zeros(B),
+        group_size=2,
+        step_lengths_BS=torch.zeros(B, S, dtype=torch.long),
+        step_kinds_BS=names,
+        step_valid_BS=torch.zeros(B, S, dtype=torch.bool),
+        step_turns_BS=names,
+        trained_BT=torch.zeros(B, T, dtype=torch.bool),
+        values_BT=torch.zeros(B, T),
+    )
+    for credit in (grpo, rloo, return_to_go):
+        assert credit(empty).shape == (B, S)
+    for statistics in get_args(Statistics):
+        assert dual_granularity(empty, statistics=statistics).shape == (B, S)
+    for credit in (reinforce_pp, gae, tree_gae):
+        assert credit(empty).tolist() == [[0.0] * T] * B

@@ -46,6 +46,35 @@ def test_an_answer_is_worth_more_than_a_format(
         assert staged(*inputs).tolist() == pytest.approx([value])
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ([torch.float64] * 4, torch.float64),
+        ([torch.bool, torch.bool, torch.bool, torch.float64], torch.float64),
+        ([torch.float32, torch.bool, torch.int64, torch.bool], torch.float32),
+        ([torch.int64] * 4, torch.float32),
+        ([torch.bool] * 4, torch.float32),
+        ([torch.float16, torch.bool, torch.bool, torch.bool], torch.float32),
+    ],
+)
+def test_no_precision_of_the_inputs_is_lost(dtypes: list[torch.dtype], expected: torch.dtype) -> None:
+    inputs = [torch.tensor([x], dtype=dtype) for x, dtype in zip((1, 0, 1, 0), dtypes, strict=True)]
+    assert staged(*inputs).dtype == expected
+    assert staged(*inputs).tolist() == pytest.approx([0.8])
+
+
+def test_a_float64_reward_is_exact_beyond_float32() -> None:
+    correct = torch.tensor([0.1], dtype=torch.float64)
+    zero = torch.zeros(1, dtype=torch.bool)
+    assert staged(correct, zero, zero, zero).item() == pytest.approx(0.08, rel=1e-15)
+
+
+def test_lists_are_inputs_too() -> None:
+    values = staged([1, 0.0], [False, True], [True, True], [False, True])  # pyright: ignore[reportArgumentType]
+    assert values.dtype == torch.float32
+    assert values.tolist() == pytest.approx([0.8, 0.2])
+
+
 def test_what_was_retrieved_counts_for_a_wrong_answer_in_good_form_alone() -> None:
     correct, formed = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 1, 0, 1, 0])
     retrieved = torch.tensor([1, 0, 1, 1, 1])

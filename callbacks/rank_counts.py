@@ -1,0 +1,34 @@
+"""Counts of all ranks together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from torch import distributed
+
+
+def over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = MappingProxyType({})) -> Counter[str]:
+    """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor.
+
+    `alike` are those of the counts that several ranks may have, by what they were spent on: they count once.
+    """
+    if not distributed.is_initialized():
+        return counts
+    of_ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(of_ranks, (counts, dict(alike)))
+    return without_repeats(of_ranks)
+
+
+def without_repeats(of_ranks: Sequence[tuple[Counter[str], Mapping[str, Counter[str]]]]) -> Counter[str]:
+    """The sum of ranks' counts, where what has one key in several ranks counts once."""
+    total: Counter[str] = sum((counts for counts, _ in of_ranks), Counter())
+    seen: set[str] = set()
+    for _, alike in of_ranks:
+        for key, spent in alike.items():
+            if key in seen:
+                total.subtract(spent)
+            seen.add(key)
+    return total
