@@ -12,7 +12,9 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import text_to_path
 
 # Okabe & Ito 2008, orange and sky blue darker: each at least 3:1 on white and on a dark page.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A67C00", "#2A93A5", "#000000", "#7B61C9")
@@ -20,11 +22,12 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A67C00", "#2A93A5", "#00
 MARKERS = "osD^vPX"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 2, 1, 2, 1, 2)))
 GREY = "#777777"
+_FONT = 9  # points
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "figures",  # names of elements do not change from run to run
     "text.parse_math": False,  # a name with two dollars is a name
-    "font.size": 9,
+    "font.size": _FONT,
     "axes.titlesize": 9,
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -35,6 +38,8 @@ _STYLE: dict[Any, Any] = {
 }
 _TICKS = 8  # places that are all marked; more are left to the library
 _ROW, _LINES = 0.24, 2.6  # inches: height of a row of dots and of a panel of lines
+_ENTRY = 0.2  # inches: height of a row of a legend
+_KEY, _GAP, _PAD = 2.8, 2.0, 0.8  # of a legend, in sizes of its font: a key with its distance, between columns, around
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,21 @@ def svg(draw: Callable[[Figure], None], title: str, *, width: float, height: flo
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
+def legend_columns(labels: Sequence[str], width: float, most: int) -> int:
+    """How many columns of a legend, at most `most`, stand side by side in so many inches; one at the least."""
+    widths = [_KEY + _ems(label) for label in labels]
+    for count in range(min(most, len(labels)), 1, -1):
+        columns = np.array_split(np.array(widths), count)  # as the library fills them, column by column
+        if sum(max(column) for column in columns) + (count - 1) * _GAP + _PAD <= width * 72 / _FONT:
+            return count
+    return 1
+
+
+def _ems(label: str) -> float:
+    """The width of a text in sizes of its font."""
+    return text_to_path.get_text_width_height_descent(label, FontProperties(size=_FONT), ismath=False)[0] / _FONT
+
+
 def dots(
     panels: Mapping[str, Mapping[str, Dot]],
     title: str,
@@ -134,10 +154,13 @@ def dots(
                             *at, s=22, marker="D^sv"[number % 4], fc="none", ec=COLORS[1 + number], label=other
                         )
             panel.set_ylim(0.4, len(labels) + 0.6)
-        _legend(figure, axes)
+        _legend(figure, axes, columns)
 
-    height = 0.9 + _ROW * len(labels) + (0.3 if names else 0)
-    return svg(draw, title, width=1.6 + _width(panels), height=height)
+    width, most = 1.6 + _width(panels), len(panels) + 1
+    columns = legend_columns(names, width, most)
+    more = math.ceil(len(names) / columns) - math.ceil(len(names) / most)
+    height = 0.9 + _ROW * len(labels) + (0.3 if names else 0) + _ENTRY * more
+    return svg(draw, title, width=width, height=height)
 
 
 def lines(
@@ -180,10 +203,12 @@ def lines(
             if len(places) <= _TICKS:
                 panel.set_xticks(places, [f"{place:g}" for place in places])
                 panel.set_xticks([], minor=True)
-        _legend(figure, axes)
+        _legend(figure, axes, columns)
 
-    height = _LINES + 0.2 * math.ceil(len(labels) / max(1, len(panels)))
-    return svg(draw, title, width=0.6 + _width(panels), height=height)
+    width = 0.6 + _width(panels)
+    columns = legend_columns(labels, width, len(panels) + 1)
+    height = _LINES + _ENTRY * math.ceil(len(labels) / min(columns, len(panels)))
+    return svg(draw, title, width=width, height=height)
 
 
 def _line(panel: Axes, label: str, line: Line, *, color: str, marker: str, ls: Any) -> None:
@@ -211,8 +236,8 @@ def _axes(figure: Figure, count: int, *, sharey: bool) -> list[Axes]:
     return list(figure.subplots(1, count, squeeze=False, sharey=sharey)[0])
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend of all panels below them, each label once."""
     found = {label: handle for panel in axes for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     if found:
-        figure.legend([*found.values()], [*found], loc="outside lower center", ncols=min(len(axes) + 1, len(found)))
+        figure.legend([*found.values()], [*found], loc="outside lower center", ncols=columns)

@@ -27,6 +27,12 @@ def arms(results: Row) -> str | None:
 
     Intervals are over seeds where there are several, else over questions.
     """
+    panels = arms_panels(results)
+    return dots(panels, "Exact match by arm", axis=EM) if panels else None
+
+
+def arms_panels(results: Row) -> dict[str, dict[str, Dot]]:
+    """The dots of `arms` by dataset and arm."""
     panels: dict[str, dict[str, Dot]] = {}
     for (place, arm), by_seed in _by_arm(results["rows"]).items():
         values = [_shown("em", row) for row in by_seed.values() if row.get("em") is not None]
@@ -34,7 +40,7 @@ def arms(results: Row) -> str | None:
             low, high = seeds_interval(values) if len(values) > 1 else _question_interval(next(iter(by_seed.values())))
             dot = Dot(math.fsum(values) / len(values), low, high, values if len(values) > 1 else ())
             panels.setdefault(place, {})[arm] = dot
-    return dots(panels, "Exact match by arm", axis=EM) if panels else None
+    return panels
 
 
 def sweep(results: Row) -> str | None:

@@ -9,13 +9,13 @@ from html import escape, unescape
 from matplotlib.figure import Figure
 
 from evaluation.figures import FIGURES
-from evaluation.plots import look, svg
+from evaluation.plots import legend_columns, look, svg
 from evaluation.ranking_figures import auc_panels, reliability_panels
-from evaluation.result_figures import hops_panels
+from evaluation.result_figures import EM, arms_panels, hops_panels
 from evaluation.view_text import Row
 from evaluation.view_values import Curves, dot_values, line_values
 
-_COLUMNS = 3
+_COLUMNS, _WIDTH = 3, 9.5  # panels beside each other, inches of a figure of curves
 _MARKED = 20  # points of a line that have a marker
 _SMALLEST = 0.8  # of its size, at which its text of 9 points is still read
 
@@ -23,10 +23,12 @@ _SMALLEST = 0.8  # of its size, at which its text of 9 points is still read
 def result_figures(results: Row) -> dict[str, Row]:
     """Those figures of the results pages that these results have, `drawn` and with their `values`, by name.
 
-    The values of `arms` are the table of results.
+    The values of `arms` are the table of results, but for means over several seeds.
     """
+    by_arm = arms_panels(results)
+    seeds = any(dot.seeds for rows in by_arm.values() for dot in rows.values())
     values = {
-        "arms": None,
+        "arms": dot_values(by_arm, ("dataset", "arm", EM), digits=1) if seeds else None,
         "hops": line_values(hops_panels(results)[0], ("figure", "arm", "hops", "value")),
         "auc": dot_values(auc_panels(results), ("kind of step", "score", "AUC")),
         "reliability": line_values(reliability_panels(results), ("kind of step", "score", "predicted", "true")),
@@ -38,22 +40,25 @@ def result_figures(results: Row) -> dict[str, Row]:
 def curves_figure(curves: Curves, name: str) -> str:
     """A small chart for each tag: its value by update, a line for each stage. `name` as for `inline`."""
     stages = list(dict.fromkeys(stage for series in curves.values() for stage in series))
-    rows = math.ceil(len(curves) / _COLUMNS)
+    rows, columns = math.ceil(len(curves) / _COLUMNS), legend_columns(stages, _WIDTH, 4)
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(rows, _COLUMNS, squeeze=False).flatten()
         found = {}
-        for panel, (tag, series) in zip(panels, curves.items(), strict=False):
+        for place, (panel, (tag, series)) in enumerate(zip(panels, curves.items(), strict=False)):
             panel.set_title(tag)
+            if place + _COLUMNS >= len(curves):  # the lowest of its column
+                panel.set_xlabel("updates")
             for stage, points in series.items():
                 every = max(1, len(points) // _MARKED)
                 x, y = zip(*points, strict=True)
                 (found[stage],) = panel.plot(x, y, lw=1.4, ms=4, markevery=every, **look(stages.index(stage)))
         for panel in panels[len(curves) :]:
             panel.set_axis_off()
-        figure.legend([found[stage] for stage in stages], stages, loc="outside lower center", ncols=4)
+        figure.legend([found[stage] for stage in stages], stages, loc="outside lower center", ncols=columns)
 
-    return inline(svg(draw, f"By update: {', '.join(curves)}", width=9.5, height=2.2 * rows + 0.5), name)
+    height = 2.2 * rows + 0.5 + 0.2 * math.ceil(len(stages) / columns)
+    return inline(svg(draw, f"By update: {', '.join(curves)}", width=_WIDTH, height=height), name)
 
 
 def inline(drawn: str, name: str) -> str:

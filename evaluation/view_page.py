@@ -25,7 +25,7 @@ from evaluation.view_text import Row, printable
 
 LIMIT = 5_000_000  # bytes of a page
 _PASSAGES = 800_000  # of them, for passages
-_RESERVE = 100_000  # of them, for what grows with the episodes and is small
+_RESERVE, _LAST = 100_000, 10_000  # of them, for what is only estimated: at first, and for the few added at the end
 _LISTS = 0.28  # of a page, for lists that grow with the stages, where mistakes leave it
 _SHARES = {"verdicts": 0.15, "tree": 0.33, "iteration": 0.5, "changes": 1.0}  # by kind, of what those before leave
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -63,23 +63,24 @@ def render_page(runs: Sequence[Run], *, limit: int = LIMIT, ranked: Sequence[Row
         return template.render(fixed | _episodes(page, shelf) | {"pair_listed": _listed_pairs(pair)})
 
     def left() -> int:
-        return limit - len(rendered().encode()) - _RESERVE
+        return limit - len(rendered().encode())
 
-    def add_episodes(spared: float = 0, *, mistakes_alone: bool = False) -> None:
+    def add_episodes(spared: float = 0, *, reserve: int = _RESERVE, mistakes_alone: bool = False) -> None:
         def article(one: Listed, shown: Row) -> str:
             return str(_article(macros, page, one, shown))
 
-        fill(page, shelf, int(left() - spared), article, first=compared, mistakes_alone=mistakes_alone)
+        fill(page, shelf, int(left() - reserve - spared), article, first=compared, mistakes_alone=mistakes_alone)
 
     # What counts lead to comes first: no list takes its place. After the lists, the other episodes have what is left.
     add_episodes(mistakes_alone=True)
     add_episodes(_LISTS * limit if any(each.items for each in lists) else 0)
-    remaining = left()
+    remaining = left() - _RESERVE
     for kind, part in _SHARES.items():
         of_kind = [each for each in lists if each.kind == kind]
         room = max(0, int(part * remaining))
         remaining -= share(of_kind, shelf, room, lambda kind, shown: str(getattr(macros, kind)(shown)))
-    add_episodes()
+    for reserve in (_RESERVE, _LAST, _LAST):  # sizes are estimated from above: what was kept too much is used then
+        add_episodes(reserve=reserve)
     return rendered()
 
 

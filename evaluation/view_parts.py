@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
 from evaluation.view_curves import curves
 from evaluation.view_figures import curves_figure, result_figures
 from evaluation.view_mistakes import MISTAKES
-from evaluation.view_run import Run
+from evaluation.view_run import Run, evaluation_of
 from evaluation.view_share import Listing
 from evaluation.view_text import Row, printable
 from evaluation.view_training import iterations, minds
@@ -24,7 +25,7 @@ from evaluation.view_values import curve_values
 
 _REASON = 300  # characters of why a stage failed
 _TENSORBOARD = "http://localhost:6006/"
-_TAGS = ("eval/", "rewards/", "search/", "adv/", "stop/", "loss", "kl", "entropy")
+_MORE = ("rewards/", "search/", "adv/", "stop/")  # families of curves that a page does not draw
 
 SECTIONS = {
     "results": "Results",
@@ -45,6 +46,7 @@ def page_parts(runs: Sequence[Run], ranked: Sequence[Row] | None) -> Row:
     ranked = _rankings(runs) if ranked is None else ranked
     shown, measured = [_run(run) for run in runs], _drawn(runs, ranked)
     drawn = [(run.name, panels) for run in runs if (panels := curves(run))]
+    named = [(run, f"{run.name}:" if len(runs) > 1 else "") for run in runs]
     title = ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison"
     return {
         "title": title,
@@ -58,10 +60,10 @@ def page_parts(runs: Sequence[Run], ranked: Sequence[Row] | None) -> Row:
             for number, (name, panels) in enumerate(drawn)
         ],
         "logdirs": list(dict.fromkeys(run.output for run in runs)),
-        "tensorboard": list(_tensorboard_links(runs)),
-        "trees": [part for run in runs for part in _trees(run)],
-        "iterations": [part for run in runs for part in iterations(run)],
-        "minds": [part for run in runs for part in minds(run)],
+        "tensorboard": list(tensorboard_links(runs, [tag for _, panels in drawn for tag in panels])),
+        "trees": [part for run, prefix in named for part in _trees(run, prefix)],
+        "iterations": [part for run, prefix in named for part in iterations(run, prefix=prefix)],
+        "minds": [part for run, prefix in named for part in minds(run, prefix=prefix)],
         "mistakes": MISTAKES,
         "problems": list(dict.fromkeys(problem for run in runs for problem in run.problems)),
     }
@@ -79,27 +81,30 @@ def _run(run: Run) -> Row:
         ]
         for stage in run.stages.values()
     ]
-    unfinished = [
-        f"{stage.name} ({printable(stage.told, _REASON)})" if stage.error else stage.name
-        for stage in run.stages.values()
-        if stage.state != "finished"
-    ]
-    told = {"name": run.name, "question": run.question, "changes": run.changes, "unfinished": unfinished}
+    missing = [stage for stage in run.stages.values() if stage.state != "finished"]
+    why = {stage.name: printable(stage.told, _REASON) for stage in missing if stage.state == "failed"}
+    failed = {name: f"{name} ({told})" for name, told in why.items()}
+    unfinished = [failed.get(stage.name, stage.name) for stage in missing]
+    told = {"name": run.name, "question": run.question, "changes": run.changes}
+    told |= {"unfinished": unfinished, "failed": list(failed.values())}
     return told | {"change_header": header, "change_rows": rows, "stage_rows": stages}
 
 
 def stage_changes(run: Run) -> tuple[list[str], list[list[str]]]:
     """Header and cells of what each stage changed; no cells where a file cannot be read."""
+    rows = [row for row in run.rows() if evaluation_of(row) not in run.unreadable]
     try:
-        return changes([shown_row(row) for row in run.rows()], run.artifacts)
-    except DataError as error:
-        run.problems.append(str(error))
+        return changes([shown_row(row) for row in rows], run.artifacts)
+    except (DataError, KeyError) as error:
+        run.problems.append(_unreadable("a manifest", error))
         return [], []
 
 
 def _metrics(manifest: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in manifest.get("metrics", {}).items():
-        yield f"{name} {MISSING if value is None else f'{value:.4g}'}"
+    metrics = manifest.get("metrics", {})
+    for name, value in metrics.items() if isinstance(metrics, dict) else ():
+        shown = f"{value:.4g}" if isinstance(value, int | float) else MISSING if value is None else printable(value, 40)
+        yield f"{name} {shown}"
 
 
 def _results(runs: Sequence[Run]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -134,9 +139,9 @@ def _drawn(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
     return {"rows": rows, "stopping": stopping, "rankings": ranked}
 
 
-def _trees(run: Run) -> list[Listing]:
+def _trees(run: Run, prefix: str) -> list[Listing]:
     try:
-        return list(search_trees(run))
+        return list(search_trees(run, prefix=prefix))
     except (DataError, KeyError) as error:
         run.problems.append(_unreadable("a search or its pairs", error))
         return []
@@ -147,7 +152,9 @@ def _unreadable(what: str, error: Exception) -> str:
     return f"{what} lacks {error}: an earlier version made it" if isinstance(error, KeyError) else str(error)
 
 
-def _tensorboard_links(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    chosen = quote("|".join("/".join(run.folder.parts[-2:]) for run in runs))
-    for tag in _TAGS:
-        yield tag, f"{_TENSORBOARD}?runFilter={chosen}&tagFilter={quote('^' + tag)}#timeseries"
+def tensorboard_links(runs: Sequence[Run], drawn: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """A link for each family of tags, what is before their first slash: those that are drawn come first."""
+    chosen = quote("|".join(re.escape("/".join(run.folder.parts[-2:])) for run in runs))
+    families = ("".join(tag.partition("/")[:2]) for tag in drawn)
+    for family in dict.fromkeys((*families, *_MORE)):
+        yield family, f"{_TENSORBOARD}?runFilter={chosen}&tagFilter={quote('^' + re.escape(family))}#timeseries"

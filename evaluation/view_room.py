@@ -9,9 +9,10 @@ from markupsafe import escape
 
 from evaluation.view_list import Asked, EpisodeList, Listed, first_mistake
 from evaluation.view_steps import Shelf, shown_episode
-from evaluation.view_text import Row, printable
+from evaluation.view_text import LONGEST, Row, printable
 
 _LINK, _LINKED = 60, 90  # bytes around a link to an episode, characters of the question in it
+_SIGN = 110  # bytes of the sign of an episode beside its question, which names its arm twice
 
 
 def fill(
@@ -23,7 +24,9 @@ def fill(
     first: Sequence[Listed] = (),
     mistakes_alone: bool = False,
 ) -> None:
-    """Give episodes without text theirs until `budget` bytes are full, passages included.
+    """Give episodes without text theirs as long as they fit in `budget` bytes, passages included.
+
+    One that does not fit is left out, and smaller ones after it have their chance.
 
     The order: `first`; of each arm one episode of every mistake; those with a mistake, arm by arm in turn; the others,
     beginning with questions that another arm got wrong. With `mistakes_alone` these others are left as they are.
@@ -35,12 +38,17 @@ def fill(
         if episode.markup or (mistakes_alone and not episode.mistakes and episode.number not in compared):
             continue
         each, question = page.answers[episode.of], page.questions[episode.question]
-        for_passages = shelf.budget
+        around = _links_size(episode) + _SIGN + 2 * len(each.arm)
+        around += 0 if episode.question in asked else _question_size(question)
+        if around + _least_size(episode) > budget:
+            continue
+        before = shelf.mark()
         markup = render(episode, shown_episode(episode.row, each.passages, shelf))
-        budget -= len(markup.encode()) + _links_size(episode) + for_passages - shelf.budget
-        budget -= 0 if episode.question in asked else _question_size(question)
-        if budget < 0:
-            return
+        size = around + len(markup.encode()) + before[0] - shelf.budget
+        if size > budget:
+            shelf.back(before)
+            continue
+        budget -= size
         asked.add(episode.question)
         episode.markup = markup
 
@@ -64,6 +72,11 @@ def _by_need(page: EpisodeList, first: Sequence[Listed]) -> Iterator[Listed]:
 def _question_size(question: Asked) -> int:
     text = question.shown["text"] + question.shown["answers"] + "".join(map("".join, question.shown["gold"]))
     return _size(text) + _LINK * (len(question.episodes) + len(question.shown["gold"])) + 500
+
+
+def _least_size(episode: Listed) -> int:
+    """Bytes that the text of an episode has at least: most that do not fit are told without writing them."""
+    return sum(min(LONGEST, len(step.get("said") or step["text"])) for step in episode.row["steps"])
 
 
 def _links_size(episode: Listed) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from common.errors import DataError
 from datamodules.records import read_rows
-from evaluation.results import predictions, read_evaluation, read_json, read_manifest
+from evaluation.results import read_evaluation, read_json, read_manifest
+from evaluation.view_checks import check, check_episode, check_passage, check_results
 from evaluation.view_text import Row
 
 State = Literal["finished", "failed", "not finished", "not begun"]
@@ -43,6 +44,7 @@ class Run:
         stages: by name, in the order of their work.
         results: each finished evaluation's results, by stage.
         problems: what could not be read, a sentence each.
+        unreadable: the evaluations (`evaluation_of`) whose predictions could not be read.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Run:
     stages: dict[str, Stage]
     results: dict[str, dict[str, Any]]
     problems: list[str]
+    unreadable: set[tuple[str, str, str]] = field(default_factory=set)
 
     @property
     def experiment(self) -> str:
@@ -89,11 +92,16 @@ class Answers:
     passages: dict[str, Row]
 
 
+def evaluation_of(row: Row) -> tuple[str, str, str]:
+    """Which evaluation a row of results is of: stage, dataset and split."""
+    return row["stage"], row["dataset"], row["split"]
+
+
 def read_run(folder: Path) -> Run:
     """Read `runs/<experiment>/seed<k>`.
 
     Raises:
-        DataError: it holds nothing that names its stages.
+        DataError: it holds nothing that names its stages, or what does is malformed.
     """
     folder = folder.resolve()
     told, places = _told(folder)
@@ -103,9 +111,12 @@ def read_run(folder: Path) -> Run:
     for name, stage in stages.items():
         if stage.state == "finished" and (stage.folder / "data" / "results.json").exists():
             try:
-                results[name] = read_evaluation(stage.folder)
+                found = read_evaluation(stage.folder)
+                check_results(found, stage.folder / "data" / "results.json")
             except DataError as error:
                 problems.append(str(error))
+            else:
+                results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
     return Run(named, folder, told.get("question", ""), told.get("changes", ""), stages, results, problems)
 
@@ -117,24 +128,34 @@ def read_answers(run: Run, *, prefix: str = "") -> Iterator[Answers]:
     """
     for row in run.rows():
         stage, where = row["stage"], f"{row['dataset']}-{row['split']}"
-        folder = run.stages[stage].folder
-        passages = folder / "data" / f"passages-{where}.jsonl"
+        data = run.stages[stage].folder / "data"
+        passages = data / f"passages-{where}.jsonl"
         try:
-            rows = list(predictions(folder, row["dataset"], row["split"]))
-            found = list(read_rows(passages, None)) if passages.exists() else []
+            rows = _checked(data / f"predictions-{where}.jsonl", check_episode)
+            found = _checked(passages, check_passage) if passages.exists() else []
         except DataError as error:
             run.problems.append(str(error))
+            run.unreadable.add(evaluation_of(row))
             continue
         yield Answers(prefix + stage, f"{row['dataset']}/{row['split']}", rows, {each["id"]: each for each in found})
+
+
+def _checked(path: Path, check_row: Callable[[Row, Path], None]) -> list[Row]:
+    rows = list(read_rows(path, None))
+    for row in rows:
+        check_row(row, path)
+    return rows
 
 
 def _told(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """What a run says of itself: before its work, or, where an earlier version made it, after; and its folders."""
     if (folder / "experiment.json").exists():
         told = read_json(folder / "experiment.json")
+        check(told, {"stages": dict}, f"{folder / 'experiment.json'}")
         return told, {name: folder.parents[1] / place for name, place in told["stages"].items()}
     if (folder / "results.json").exists():
         told = read_json(folder / "results.json")
+        check(told, {"artifacts": dict}, f"{folder / 'results.json'}")
         return told, {name: folder / place for name, place in told["artifacts"].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 

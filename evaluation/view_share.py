@@ -58,11 +58,12 @@ def share(lists: Sequence[Listing], shelf: Shelf, budget: int, render: Callable[
         for number, place in enumerate(turn):
             if place is None or number in ended:
                 continue
-            each, for_passages = lists[number], shelf.budget
+            each, before = lists[number], shelf.mark()
             markup = render(each.kind, each.show(each.items[place], shelf))
-            left -= for_passages - shelf.budget
-            if (size := len(markup.encode())) > left:
+            size = len(markup.encode()) + before[0] - shelf.budget
+            if size > left:
                 ended.add(number)
+                shelf.back(before)
             else:
                 each.markup[place] = markup
                 left -= size

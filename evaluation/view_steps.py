@@ -14,6 +14,7 @@ from evaluation.view_text import Chip, Row, number, printable, verdict
 
 _TITLE, _PASSAGE = 80, 700  # characters
 _MARKUP = 120  # characters around a passage
+_LOGP = 0.5  # a mean log-probability whose colour is strongest: a trained policy's are of 0.05 to 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,17 @@ class Shelf:
             self.budget -= size if fits else 0
             self.left_out += not fits
         return self._places[key]
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """What `back` needs to take away all that is put on the shelf from now on."""
+        return self.budget, len(self.passages), self.left_out, len(self._places)
+
+    def back(self, mark: tuple[int, int, int, int]) -> None:
+        """The shelf as it was: an episode without room leaves no passages behind."""
+        self.budget, passages, self.left_out, places = mark
+        del self.passages[passages:]
+        for key in list(self._places)[places:]:
+            del self._places[key]
 
 
 def shown_episode(row: Row, found: Mapping[str, Row], shelf: Shelf, **more: Any) -> Row:
@@ -111,7 +123,7 @@ def _chips(step: Row, rewards: Sequence[str], trained: bool) -> list[Chip]:
     chips += [Chip("unfounded", "bad")] if step.get("unfounded") else []
     chips += [number(name, given.get(name), signed=True) for name in rewards]
     chips += [number("advantage", step.get("advantage"), scale=2, signed=True)] if trained else []
-    return [*chips, number("log-prob", step.get("logp"), scale=2)]
+    return [*chips, number("log-prob", step.get("logp"), scale=_LOGP)]
 
 
 def _passage(id_: str, kept: Sequence[str] | None, gold: set[str], found: Mapping[str, Row], shelf: Shelf) -> Passage:

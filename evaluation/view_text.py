@@ -16,10 +16,11 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\uff
 
 
 def printable(text: object, longest: int = LONGEST) -> str:
-    """A text without control characters and lone surrogates, cut with a note of what is left out."""
-    shown = _UNPRINTABLE.sub("�", str(text)[:longest])
-    left = len(str(text)) - longest
-    return f"{shown} … ({left:,} more characters)" if left > 0 else shown
+    """A text without control characters and lone surrogates, cut with a note where it leaves out more than the note."""
+    whole = str(text)
+    note = f" … ({len(whole) - longest:,} more characters)"
+    cut = len(whole) - longest > len(note)
+    return _UNPRINTABLE.sub("�", whole[:longest] if cut else whole) + (note if cut else "")
 
 
 @dataclass(frozen=True, slots=True)

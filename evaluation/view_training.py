@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from common.errors import DataError
-from evaluation.kept_episodes import kept
+from evaluation.results import read_json
+from evaluation.view_checks import CURVE, ITERATION, REWARDED, Needs, check, check_episode, check_passage
 from evaluation.view_mistakes import outcome
 from evaluation.view_run import Run
 from evaluation.view_share import Listing, spread
@@ -15,18 +17,22 @@ from evaluation.view_text import Row
 from evaluation.view_trees import rollout_trees
 
 
-def iterations(run: Run) -> Iterator[Listing]:
-    """For each stage that kept some: its iterations with their episodes and rewards, those spread over all first."""
-    for stage, points in _kept(run, "iterations"):
-        yield Listing("iteration", {"stage": stage}, points, _iteration, spread(len(points)))
+def iterations(run: Run, *, prefix: str = "") -> Iterator[Listing]:
+    """For each stage that kept some: its iterations with their episodes and rewards, those spread over all first.
+
+    `prefix` comes before the names of stages.
+    """
+    for stage, points in _kept(run, "iterations", ITERATION, REWARDED):
+        yield Listing("iteration", {"stage": prefix + stage}, points, _iteration, spread(len(points)))
 
 
-def minds(run: Run) -> Iterator[tuple[Listing, Listing]]:
+def minds(run: Run, *, prefix: str = "") -> Iterator[tuple[Listing, Listing]]:
     """For each curve that kept its episodes: whether each question was answered rightly at each point.
 
     The second list has the episodes of the questions whose verdict changed. Those that changed most often come first.
+    `prefix` comes before the names of stages.
     """
-    for stage, points in _kept(run, "validation"):
+    for stage, points in _kept(run, "validation", CURVE, {}):
         for where in dict.fromkeys((point["dataset"], point["split"]) for point in points):
             curve = [point for point in points if (point["dataset"], point["split"]) == where]
             by_question = {row["id"]: [row] for row in curve[0]["episodes"]}
@@ -35,21 +41,33 @@ def minds(run: Run) -> Iterator[tuple[Listing, Listing]]:
                     by_question.setdefault(row["id"], []).append(row)
             whole = [rows for rows in by_question.values() if len(rows) == len(curve)]
             whole.sort(key=lambda rows: -_changes(rows))
-            told = {"stage": stage, "dataset": "/".join(where), "updates": [point["update"] for point in curve]}
+            updates = [point["update"] for point in curve]
+            told = {"stage": prefix + stage, "dataset": "/".join(where), "updates": updates}
             changed = [list(zip(curve, rows, strict=True)) for rows in whole if _changes(rows)]
             yield Listing("verdicts", told, whole, _verdicts), Listing("changes", told, changed, _points)
 
 
-def _kept(run: Run, what: str) -> Iterator[tuple[str, list[Row]]]:
+def _kept(run: Run, what: str, needs: Needs, of_episodes: Needs) -> Iterator[tuple[str, list[Row]]]:
     """The points that each stage kept so far, in order of their updates, also of a stage that is not finished."""
     for stage in run.stages.values():
         try:
-            points = kept(stage.folder / "data" / what)
+            paths = sorted((stage.folder / "data" / what).glob("*.json"))
+            points = [_point(path, needs, of_episodes) for path in paths]
         except DataError as error:
             run.problems.append(str(error))
             continue
         if points:
             yield stage.name, sorted(points, key=lambda point: point["update"])
+
+
+def _point(path: Path, needs: Needs, of_episodes: Needs) -> Row:
+    point = read_json(path)
+    check(point, needs, str(path))
+    for row in point["episodes"]:
+        check_episode(row, path, more=of_episodes)
+    for passage in point["passages"].values():
+        check_passage(passage, path, named=False)
+    return point
 
 
 def _iteration(point: Row, shelf: Shelf) -> Row:

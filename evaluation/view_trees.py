@@ -19,11 +19,11 @@ TREES, NODES = 6, 150  # of a search that a page shows, and nodes of a tree
 _READ = 400  # trees among which the least decided are looked for
 
 
-def search_trees(run: Run) -> Iterator[Listing]:
+def search_trees(run: Run, *, prefix: str = "") -> Iterator[Listing]:
     """The stages of a run that searched, each with the trees whose value is nearest to a half: least is decided there.
 
     A node has its step, `visits`, `value` (mean backed-up value, Q), `prior`, how its episode ended, the verdicts on
-    it (`judged`), and whether it is on the most visited path (`chosen`).
+    it (`judged`), and whether it is on the most visited path (`chosen`). `prefix` comes before the names of stages.
     """
     for stage, folder in run.artifacts.items():
         path = folder / "data" / "trees.jsonl"
@@ -33,7 +33,7 @@ def search_trees(run: Run) -> Iterator[Listing]:
             judged = verdicts(run, folder.name, {row["question"]["id"] for row in rows})
             with path.open("rb") as file:
                 searched = sum(1 for _ in file)
-            told = {"stage": stage, "searched": searched, "read": min(searched, _READ)}
+            told = {"stage": prefix + stage, "searched": searched, "read": min(searched, _READ)}
             yield Listing("tree", told, [_search_tree(row, judged) for row in rows])
 
 

@@ -25,6 +25,13 @@
       link.setAttribute("aria-expanded", "false");
     }
   }, true);
+  // The space bar presses a button.
+  document.addEventListener("keydown", (event) => {
+    const button = event.key === " " && event.target.closest(".h a[role=button]");
+    if (!button) return;
+    event.preventDefault();
+    button.click();
+  });
 
   // A link that leads to something a filter has hidden clears the filters first.
   const reveal = () => {

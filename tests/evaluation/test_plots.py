@@ -5,8 +5,10 @@ import re
 
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
-from evaluation.plots import COLORS, Dot, Line, dots, lines, look
+from evaluation.plots import COLORS, Dot, Line, dots, legend_columns, lines, look
 from tests.evaluation.contrast import contrast
 
 
@@ -67,6 +69,44 @@ def test_the_area_of_a_point_shows_its_weight() -> None:
     # areas of 4 + 60/9 and 4 + 60 square points
     assert len(widths) == 2
     assert (widths[1] / widths[0]) ** 2 == pytest.approx(64 / (4 + 60 / 9), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("labels", "width", "most", "expected"),
+    [
+        (["a"] * 6, 10.0, 5, 5),
+        (["a"] * 2, 10.0, 5, 2),
+        # 43 letters are 23 times as wide as their size of an eighth of an inch: 3.2 inches with a key
+        (["no_refinement_long_0:eval_rl_process_reward"] * 9, 11.0, 5, 3),
+        (["no_refinement_long_0:eval_rl_process_reward"] * 9, 6.5, 5, 1),
+        (["no_refinement_long_0:eval_rl_process_reward", "b", "c", "d"], 5.0, 4, 3),
+        ([], 5.0, 2, 1),
+    ],
+)
+def test_a_legend_has_as_many_columns_as_have_room(labels: list[str], width: float, most: int, expected: int) -> None:
+    assert legend_columns(labels, width, most) == expected
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_every_text_of_a_legend_is_within_the_figure_and_panels_keep_their_height(number: int) -> None:
+    arms = {f"no_refinement_long_{arm}:eval_rl_process_reward": Line([1, 2], [[0.1, 0.2]]) for arm in range(12)}
+    panels = [str(panel) for panel in range(number)]
+    compared = {"arm": Dot(0.5, beside=dict.fromkeys(list(arms)[:4], 0.4))}
+    drawn = [
+        lines(dict.fromkeys(panels, arms), "T", x="x", y="y"),
+        dots(dict.fromkeys(panels, compared), "T", axis="x"),
+    ]
+    for text in drawn:
+        ((width, height),) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+        found = re.findall(r'<text[^>]* x="(-?[\d.]+)" y="(-?[\d.]+)"[^>]*>(no_[^<]*)</text>', text)
+        assert len(found) in (4, 12)
+        for x, y, label in found:
+            long = text_to_path.get_text_width_height_descent(label, FontProperties(size=9), ismath=False)[0]
+            assert 0 <= float(x) <= float(x) + long <= float(width)
+            assert 0 <= float(y) <= float(height)
+    (panel,) = re.findall(r'<g id="patch_2">\s*<path d="([^"]*)"', drawn[0])
+    heights = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", panel)]
+    assert max(heights) - min(heights) > 100, "points"
 
 
 @pytest.mark.parametrize("color", [color for color in COLORS if color != "#000000"])  # a page's own text colour

@@ -113,6 +113,24 @@ def test_a_passage_that_opens_in_place_is_told_as_a_button(shown: Any) -> None:
         link.click()
 
 
+def test_the_space_bar_opens_a_passage_and_closes_it(shown: Any) -> None:
+    shown.evaluate("document.getElementById('q1').open = true")
+    shown.locator("#e1 .h summary").first.click()
+    link = shown.locator("#e1 .h").get_by_role("button", name="Title d1")
+    link.focus()
+    before = shown.evaluate("scrollY")
+    for expanded in ("true", "false"):
+        shown.keyboard.press("Space")
+        assert link.get_attribute("aria-expanded") == expanded
+    assert shown.evaluate("scrollY") == before, "the page does not scroll"
+
+
+def test_numbers_of_long_lists_are_within_the_page(shown: Any) -> None:
+    shown.evaluate("document.querySelector('#list-0-wrong').parentElement.open = true")
+    indent = "parseFloat(getComputedStyle(document.querySelector('#list-0-wrong')).paddingLeft)"
+    assert shown.evaluate(indent) >= 50, "room for 1000. of 16 pixels"
+
+
 def test_a_page_of_one_question_skips_no_heading(browser: Any, tmp_path: Path) -> None:
     write_episode(tmp_path / "one.html", "eval", judged(0, 1.0, True, True), {})
     for page in opened(browser, tmp_path / "one.html"):

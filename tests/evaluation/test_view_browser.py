@@ -97,7 +97,7 @@ def test_an_arm_that_failed_and_has_no_room_is_said_to(browser: Any, tmp_path: P
     rows = {name: [judged(n, float(name == "b"), True, True) for n in range(60)] for name in ("a", "b", "c")}
     rows["c"] = [row | {"em": None, "f1": None, "status": "error"} for row in rows["c"][:-1]] + rows["b"][-1:]
     folder = experiment(tmp_path, {name: arm(tmp_path, name, each) for name, each in rows.items()})
-    (tmp_path / "small.html").write_text(render_page([read_run(folder)], limit=240_000))
+    (tmp_path / "small.html").write_text(render_page([read_run(folder)], limit=150_000))
     for page in opened(browser, tmp_path / "small.html"):
         page.locator("#filters [name=arm]").select_option(label="a")
         page.locator("#filters [name=against]").select_option(label="c")

@@ -6,7 +6,7 @@ import math
 import re
 
 from evaluation.plots import Dot, Line, dots
-from evaluation.view_figures import curves_figure, inline
+from evaluation.view_figures import curves_figure, inline, result_figures
 from evaluation.view_values import curve_values, dot_values, line_values
 
 CURVES = {"reward": {"rl": [(0.0, 0.5), (4.0, 0.25), (8.0, 1.0)], "dpo": [(1.0, 0.0), (2.0, 0.125)]}}
@@ -34,6 +34,24 @@ def test_the_values_of_dots_have_their_intervals_and_what_they_are_compared_with
         ["kind", "score", "AUC", "log"],
         [["query", "prm", "0.750 [0.500, 1.000]", "0.250"], ["query", "other", "0.500", "–"]],
     )
+
+
+def test_means_over_seeds_are_told_as_text_with_their_seeds() -> None:
+    place = {"experiment": "exp", "stage": "eval", "dataset": "toy", "split": "dev", "em_low": 0.4, "em_high": 0.9}
+    rows = [place | {"seed": seed, "em": em} for seed, em in ((0, 0.5), (1, 0.75))]
+    results = {"rows": rows, "stopping": [], "rankings": []}
+    assert result_figures(results)["arms"]["values"] == (
+        ["dataset", "arm", "exact match, %", "single seeds"],
+        # standard error 12.5; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
+        [["toy/dev", "exp:eval", "62.5 [-96.3, 221.3]", "50.0, 75.0"]],
+    )
+    alone = result_figures(results | {"rows": rows[:1]})
+    assert alone["arms"]["values"] is None, "they stand in the table of results"
+
+
+def test_the_axis_of_curves_is_named_once_a_column() -> None:
+    assert curves_figure(CURVES, "a").count(">updates</text>") == 1
+    assert curves_figure({f"tag{n}": CURVES["reward"] for n in range(5)}, "a").count(">updates</text>") == 3
 
 
 def test_the_values_of_lines_are_the_means_of_their_seeds() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from evaluation.view_list import listed
 from evaluation.view_page import write_episode
+from evaluation.view_parts import tensorboard_links
 from evaluation.view_run import read_answers, read_run
 from tests.evaluation.fake import answered, evaluation, run
 from tests.evaluation.view_fakes import Page, arm, experiment, judged, page
-from tests.evaluation.view_stages import every_stage, two_policies
+from tests.evaluation.view_stages import every_stage, fitted, two_policies
 
 BEFORE = [judged(0, 1, True, True), judged(1, 0, False, False), judged(2, 0, True, False), judged(3, 1, True, True)]
 AFTER = [judged(0, 0, True, False), judged(1, 1, False, True, flawed=1.0), judged(2, 1, True, True), judged(3, 1)]
@@ -81,6 +86,7 @@ def test_a_tree_unfolds_with_its_figures_its_chosen_path_and_what_was_judged(tmp
     bad = trees[trees.index("says bad") - 200 :]
     assert '<details><summary><b>query</b> <i class="c bad">N 1, Q 0.10, P 0.25</i>' in bad
     assert "judged worse than “<bdi>good Who?</bdi>”" in bad
+    assert '<li><b>query</b> <i class="c ">N 0, Q –, P 0.10</i> <bdi>says idle</bdi></li>' in trees, "nothing to unfold"
     assert "<b>answer</b>" in trees
     assert "answered, value 1.00" in trees
 
@@ -115,7 +121,7 @@ def test_a_run_half_done_says_what_is_missing(tmp_path: Path) -> None:
     stages = {"eval_sft": arm(tmp_path, "eval_sft", BEFORE), "rl": begun, "eval_rl": tmp_path / "store" / "eval_rl-1"}
     shown = page(experiment(tmp_path, stages))
     assert "Not finished: rl, eval_rl." in shown.html
-    states = {row[0]: row[1] for row in shown.tables["Stages"]}
+    states = {row[0]: row[1] for row in shown.tables["All stages of exp/seed0"]}
     assert states == {"stage": "state", "eval_sft": "finished", "rl": "not finished", "eval_rl": "not begun"}
     assert shown.counts()["eval_sft"][1] == "4"
 
@@ -126,8 +132,41 @@ def test_a_stage_that_failed_says_why(tmp_path: Path) -> None:
     (failed / "failed.txt").write_text("dev.jsonl:3: <not> JSON\n")
     shown = page(experiment(tmp_path, {"rl": failed, "eval_rl": tmp_path / "store" / "eval_rl-1"}))
     assert "Not finished: rl (failed: dev.jsonl:3: &lt;not&gt; JSON), eval_rl." in shown.html
-    states = {row[0]: row[1] for row in shown.tables["Stages"]}
+    states = {row[0]: row[1] for row in shown.tables["All stages of exp/seed0"]}
     assert states == {"stage": "state", "rl": "failed: dev.jsonl:3: <not> JSON", "eval_rl": "not begun"}
+
+
+def test_of_many_unfinished_stages_their_number_is_told_and_those_that_failed(tmp_path: Path) -> None:
+    failed = tmp_path / "store" / "rl-1"
+    failed.mkdir(parents=True)
+    (failed / "failed.txt").write_text("out of memory\n")
+    waiting = {f"eval_{number}": tmp_path / "store" / f"eval_{number}-1" for number in range(6)}
+    stages = {"eval_sft": arm(tmp_path, "eval_sft", BEFORE), "rl": failed, **waiting}
+    start = page(experiment(tmp_path, stages)).html.partition("<nav")[0]
+    strong = start[start.index("<strong>Not") : start.index("</strong> The")]
+    assert strong == "<strong>Not finished: 7 of 8 stages, among them rl (failed: out of memory)."
+    folded = start[start.index("<details>") : start.index("</details>")]
+    assert "rl (failed: out of memory), eval_0, eval_1, eval_2, eval_3, eval_4, eval_5" in folded
+    assert "</code>. <strong>" in " ".join(start.split()), "a space before it"
+
+
+def test_links_to_tensorboard_show_every_curve_that_is_drawn_and_no_name_is_a_pattern(tmp_path: Path) -> None:
+    stages = {"rl": fitted(tmp_path, "rl", [0.0, 1.0], tag="prm/pair_accuracy")}
+    shown = page(experiment(tmp_path, stages | {"eval": arm(tmp_path, "eval", BEFORE)}))
+    links = [parse_qs(urlsplit(link).query) for link in re.findall(r'href="(http[^"]*)"', unescape(shown.html))]
+    assert links[0]["tagFilter"] == ["^prm/"]
+    named = replace(read_run(tmp_path / "exp" / "seed0"), folder=Path("/runs/a+b(c)/seed0"))
+    ((tag, link), *_) = tensorboard_links([named], ["step_reward"])
+    chosen = parse_qs(urlsplit(link).query)
+    assert tag == "step_reward"
+    assert re.search(chosen["runFilter"][0], "a+b(c)/seed0/rl")
+    assert re.search(chosen["tagFilter"][0], "step_reward")
+
+
+def test_what_is_not_known_of_a_question_is_a_dash_and_its_type_is_set_apart(tmp_path: Path) -> None:
+    rows = [judged(0, 1, True) | {"answers": [], "em": None, "f1": None, "type": "bridge"}]
+    shown = page(experiment(tmp_path, {"eval": arm(tmp_path, "eval", [*rows, judged(1, 1)])}))
+    assert "Accepted: – · 1 hop · <bdi>bridge</bdi> · <code><bdi>q0</bdi></code>" in shown.html
 
 
 def test_a_run_that_has_made_nothing_yet_has_a_page_of_dashes(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def row(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def test_a_step_has_its_verdicts_rewards_advantage_and_log_prob_in_this_order() -> None:
-    told = step("query", truth=False, rewards={"reward": 0.5, "prm": -1.25}, advantage=1.0, logp=-0.5, valid=False)
+    told = step("query", truth=False, rewards={"reward": 0.5, "prm": -1.25}, advantage=1.0, logp=-0.25, valid=False)
     (shown,) = shown_episode(row(told, outcome={}), {}, Shelf(0))["steps"]
     assert shown["chips"] == [
         Chip("format ✗", "bad"),
@@ -28,7 +28,7 @@ def test_a_step_has_its_verdicts_rewards_advantage_and_log_prob_in_this_order() 
         Chip("reward +0.50", "good", 0.5),
         Chip("prm -1.25", "bad", 1.0),
         Chip("advantage +1.00", "good", 0.5),
-        Chip("log-prob -0.50", "much", 0.25),
+        Chip("log-prob -0.25", "much", 0.5),
     ]
 
 
@@ -98,5 +98,7 @@ def test_the_question_comes_with_its_gold_chain() -> None:
 
 
 def test_text_is_cut_with_a_note_and_unprintable_signs_are_replaced() -> None:
-    assert printable("abcdef", 4) == "abcd … (2 more characters)"
+    assert printable("a" * 100, 4) == "aaaa … (96 more characters)"
+    for longer in range(24):
+        assert printable("a" * (4 + longer), 4) == "a" * (4 + longer), "the note is as long as what it replaces"
     assert printable("a\x00b\x1b[31m\ud800\ttab\nline") == "a�b�[31m�\ttab\nline"

@@ -63,7 +63,7 @@ def test_a_stage_under_way_shows_what_it_has_kept_so_far(folder: Path) -> None:
     assert "Iteration 2, after update 3" in shown.html
     assert "prm +0.25" in shown.html
     assert "advantage +1.50" in shown.html
-    caption = "Right (✓) or wrong (✗) after so many updates; those that change most come first"
+    caption = "rl, world/dev: right (✓) or wrong (✗) after so many updates; those that change most come first"
     header, first, *_ = shown.tables[caption]
     assert header == ["question", "0", "4", "8"]
     assert first == ["Who is wavers?", "✓", "✗", "✓"]
