@@ -8,7 +8,6 @@ from typing import Any
 
 from common.files import write_json
 from envs.types import Episode
-from evaluation.results import read_json
 
 Row = dict[str, Any]
 
@@ -22,12 +21,3 @@ def passages(episodes: Sequence[Episode]) -> dict[str, Row]:
 def keep(path: Path, rows: Sequence[Row], found: dict[str, Row], **where: Any) -> None:
     """Write rows of episodes with the passages that they found; `where` says when and of what they were taken."""
     write_json(path, where | {"episodes": list(rows), "passages": found})
-
-
-def kept(folder: Path) -> list[Row]:
-    """What `keep` wrote into a folder, in the order of the file names; empty where there is none.
-
-    Raises:
-        DataError: a file is malformed.
-    """
-    return [read_json(path) for path in sorted(folder.glob("*.json"))]

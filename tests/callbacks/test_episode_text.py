@@ -16,7 +16,7 @@ from callbacks.episode_text import EpisodeText, episode_text, texts
 from callbacks.rollout import Iteration
 from common.errors import ConfigError
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
-from evaluation.kept_episodes import kept
+from evaluation.results import read_json
 from modules.rewards.terms import Scores
 from pipeline.fitting import fit
 from pipeline.schema import Experiment, TrainerSettings
@@ -135,7 +135,7 @@ def test_tensorboard_gets_them_every_nth_iteration(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "events"), {"tensors": 0}).Reload()
     points = events.Tensors("episodes/text_summary")
     assert [point.step for point in points] == [1, 3]
-    first, second = kept(tmp_path / "data" / "iterations")
+    first, second = map(read_json, sorted((tmp_path / "data" / "iterations").glob("*.json")))
     assert [(point["iteration"], point["update"]) for point in (first, second)] == [(0, 1), (2, 3)]
     shown_as = [row["shown_as"] for row in first["episodes"]]
     assert shown_as in (["best of 4", "worst of 4"], ["one of 4 alike"])
