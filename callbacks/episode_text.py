@@ -8,7 +8,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from callbacks.rewarded_episodes import rewarded_row, shown
+from callbacks.rewarded_episodes import rewarded_row, shown, trains
 from callbacks.rollout import Iteration, RolloutCallback, rollout_of
 from common.errors import ConfigError
 from envs.interfaces import Oracle
@@ -94,8 +94,7 @@ def episode_text(iteration: Iteration, index: int) -> str:
         if bool(scores.step_mask_BS[index, number]):
             rewards = {"reward": float(scores.step_BS[index, number])}
             rewards |= {name: float(values_S[number]) for name, values_S in per_step.items()}
-            trained = any(episode.turns[turn].trainable for turn, _, _ in step.spans)
-            advantage = f"{float(iteration.advantages_BS[index, number]):+.3f}" if trained else "–"
+            advantage = f"{float(iteration.advantages_BS[index, number]):+.3f}" if trains(episode, step) else "–"
             lines.append(f"   {_figures(rewards)}, advantage {advantage}")
     outcome = {"reward": float(scores.outcome_B[index])} | outcomes
     lines += ["", f"Answer:   {_clip(episode.answer) or '(none)'} [{episode.status}]", f"          {_figures(outcome)}"]

@@ -10,7 +10,7 @@ from typing import Any
 from callbacks.rollout import Iteration
 from envs.interfaces import Oracle
 from envs.retrieval import RetrievalEnvironment
-from envs.types import Episode
+from envs.types import Episode, Step
 from evaluation.scoring import score
 
 Row = dict[str, Any]
@@ -56,8 +56,9 @@ def rewarded_row(iteration: Iteration, place: int, environment: RetrievalEnviron
             shown_step["uid"] = episode.turns[step.spans[0][0]].uid
         if bool(scores.step_mask_BS[place, number]):
             shown_step["rewards"] = {name: _known(float(table[place, number])) for name, table in tables.items()}
-            trained = any(episode.turns[turn].trainable for turn, _, _ in step.spans)
-            shown_step["advantage"] = _known(float(iteration.advantages_BS[place, number])) if trained else None
+            shown_step["advantage"] = (
+                _known(float(iteration.advantages_BS[place, number])) if trains(episode, step) else None
+            )
     return row
 
 
@@ -68,3 +69,8 @@ def _share_turns(episodes: Sequence[Episode]) -> bool:
 
 def _known(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
+
+
+def trains(episode: Episode, step: Step) -> bool:
+    """Whether a step holds tokens that are trained: a frozen generator's does not."""
+    return any(episode.turns[turn].trainable for turn, _, _ in step.spans)
