@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from lightning.pytorch import LightningDataModule
@@ -18,7 +19,7 @@ class QuestionData(LightningDataModule):
     """One Lightning epoch is one iteration: a rollout fills the buffer, the loader serves it in micro-batches.
 
     Every question is used once before any is used again, each round in another order. A rank owns whole groups, the
-    episodes of one question. Episodes of an update share batches by length. Neither buffer nor position is ever
+    episodes of one question. Sequences of an update share batches by length. Neither buffer nor position is ever
     saved: checkpoints are written at the ends of iterations, and an interrupted iteration is repeated.
 
     Args:
@@ -27,7 +28,8 @@ class QuestionData(LightningDataModule):
         group_size: episodes a question.
         updates: optimiser steps an iteration, each on an equal share of the questions.
         micro_batch: episodes of one forward pass, of all ranks together; None takes all of an update at once. The
-            Trainer's `accumulate_grad_batches` follows from it.
+            Trainer's `accumulate_grad_batches` follows from it. Episodes of several sequences are not kept together:
+            an update is cut into as many passes with equally many sequences.
         micro_tokens: in place of `micro_batch`, padded tokens of one forward pass on each rank: an update is sorted by
             length and cut into passes of at most so many, or of one episode. Lengths are not known before the rollout,
             so the Trainer counts a pass an episode; those that are not needed hold two tokens that train nothing.
@@ -163,7 +165,7 @@ class IterationBuffer:
     Args:
         updates: optimiser steps an iteration.
         batches: micro-batches an update.
-        size: episodes a micro-batch, of this rank.
+        size: episodes a micro-batch, of this rank; their sequences are spread evenly over all micro-batches.
         tokens: padded tokens a micro-batch, in place of a size; the last ones of an update may be empty.
     """
 
@@ -186,20 +188,29 @@ class IterationBuffer:
             raise RuntimeError("the buffer is empty: QuestionData needs a callbacks.rollout:RolloutCallback")
         share = self.batches * self.size
         for start in range(0, len(self._episodes), share):
-            for episodes in self._cut(self._episodes[start : start + share]):
-                rows = [row for episode in episodes for row in episode]
+            for rows in self._cut(self._episodes[start : start + share]):
                 self.served += 1
                 yield collate(rows or [PackedSequence.untrained()])
 
-    def _cut(self, update: list[Sequence[PackedSequence]]) -> list[list[Sequence[PackedSequence]]]:
-        """The micro-batches of an update, episodes of similar length together."""
+    def _cut(self, update: list[Sequence[PackedSequence]]) -> list[list[PackedSequence]]:
+        """The sequences of each micro-batch of an update, those of similar length together."""
         if self.tokens is None:
-            update = sorted(update, key=lambda rows: sum(map(len, rows)), reverse=True)
-            return [update[first : first + self.size] for first in range(0, len(update), self.size)]
-        parts = list(by_length(update, length=_longest, rows=len, tokens=self.tokens))
+            owned: dict[str, list[PackedSequence]] = {}
+            for row in (row for episode in update for row in episode):
+                owned.setdefault(row.owner, []).append(row)
+            parts = [_shares(sorted(rows, key=len, reverse=True), self.batches) for rows in owned.values()]
+            return [[row for part in parts for row in part[number]] for number in range(self.batches)]
+        cut = by_length(update, length=_longest, rows=len, tokens=self.tokens)
+        parts = [[row for episode in episodes for row in episode] for episodes in cut]
         return parts + [[] for _ in range(self.batches - len(parts))]
 
 
 def _longest(rows: Sequence[PackedSequence]) -> int:
     """Tokens of the longest of an episode's sequences."""
     return max(map(len, rows), default=0)
+
+
+def _shares(rows: list[PackedSequence], count: int) -> list[list[PackedSequence]]:
+    """Rows in their order in so many lists of one length; the last may have fewer, or none."""
+    size = math.ceil(len(rows) / count)
+    return [rows[number * size : (number + 1) * size] for number in range(count)]

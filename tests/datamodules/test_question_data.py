@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,12 +134,27 @@ def test_it_rewinds_though_the_trainer_stops_asking_at_its_length() -> None:
 
 
 def test_an_episode_may_have_many_sequences_or_none() -> None:
+    buffer = IterationBuffer(updates=1, batches=3, size=1)
+    buffer.fill([[row(3), row(2)], [], []])
+    first, second, third = buffer
+    assert [int(batch.ids_BT.max()) for batch in (first, second)] == [3, 2]
+    assert (int(third.loss_mask_BT.sum()), len(third)) == (0, 1), "every rank takes every step"
+    assert first.channels.keys() <= third.channels.keys(), "and finds there what its loss reads"
+
+
+def test_sequences_of_like_length_share_a_pass_whatever_episode_they_are_of() -> None:
     buffer = IterationBuffer(updates=1, batches=2, size=1)
-    buffer.fill([[row(3), row(2)], []])
-    first, second = buffer
-    assert len(first) == 2
-    assert (int(second.loss_mask_BT.sum()), len(second)) == (0, 1), "every rank takes every step"
-    assert first.channels.keys() <= second.channels.keys(), "and finds there what its loss reads"
+    buffer.fill([[row(9), row(2), row(8)], [row(3), row(7)]])
+    found = [sorted(batch.ids_BT.amax(dim=1).tolist()) for batch in buffer]
+    assert found == [[7, 8, 9], [2, 3]]
+
+
+def test_every_pass_has_its_share_of_each_model_s_rows() -> None:
+    buffer = IterationBuffer(updates=1, batches=2, size=1)
+    long, short = [replace(row(n), owner="long") for n in (9, 7)], [replace(row(n), owner="short") for n in (3, 2)]
+    buffer.fill([[*long, short[0]], [short[1]]])
+    found = [{name: batch.of(name).ids_BT.amax(dim=1).tolist() for name in ("long", "short")} for batch in buffer]
+    assert found == [{"long": [9], "short": [3]}, {"long": [7], "short": [2]}]
 
 
 def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
