@@ -19,7 +19,7 @@ from typing import Any
 from common.errors import DataError, UserError
 from common.files import atomic_write
 from evaluation import comparison_page
-from evaluation.comparison_rows import comparison_rows
+from evaluation.comparison_rows import comparison_results
 from evaluation.figures import draw, file_name, image
 from evaluation.ranking_tables import ranking_parts
 from evaluation.results import read_json
@@ -81,8 +81,8 @@ def render(folder: Path) -> dict[Path, str]:
 
 
 def _figures(path: Path, results: Row) -> Iterator[tuple[str, str]]:
-    """What was asked for, and its SVG, for every figure of frozen results; a comparison shows its systems."""
-    drawn = {"figures": ["arms"], "rows": list(comparison_rows(path))} if path.is_dir() else results
+    """What was asked for, and its SVG, for every figure of frozen results."""
+    drawn = comparison_results(path) if path.is_dir() else results
     for asked in drawn.get("figures", []):
         yield asked, draw(asked, drawn)
 

@@ -15,7 +15,7 @@ from evaluation import report
 from evaluation.comparison import freeze_seed, write_frozen
 from evaluation.comparison import main as freeze_main
 from evaluation.comparison_page import render as parts_of
-from evaluation.comparison_rows import comparison_rows
+from evaluation.comparison_rows import comparison_results
 from evaluation.page import main as page_main
 from evaluation.page import render
 from tests.evaluation.fake import answered, evaluation
@@ -67,7 +67,7 @@ def frozen(folder: Path, **changes: dict[str, Any]) -> Path:
     """The folder of two frozen seeds."""
     for seed in (0, 1):
         run = experiment(folder / "runs", seed, **(changes if seed else {}))
-        write_frozen(folder / "kept" / "systems" / f"seed{seed}.json", freeze_seed(run, **ASKED))
+        write_frozen(folder / "kept" / "systems" / f"seed{seed}.json", freeze_seed([run], **ASKED))
     return folder / "kept" / "systems"
 
 
@@ -78,7 +78,7 @@ def rows(text: str, first: str) -> list[list[str]]:
 
 
 def test_a_frozen_seed_has_every_question_and_what_each_policy_cost(tmp_path: Path) -> None:
-    kept = freeze_seed(experiment(tmp_path, 0), **ASKED)
+    kept = freeze_seed([experiment(tmp_path, 0)], **ASKED)
     systems = {system["name"]: system for system in kept["systems"]}
     assert list(systems) == ["sft", "prorag_rl", "other_rl", "hiprag_rl"]
     assert systems["prorag_rl"]["values"]["em"] == [1, 1, 0, 0]
@@ -88,6 +88,45 @@ def test_a_frozen_seed_has_every_question_and_what_each_policy_cost(tmp_path: Pa
     }  # fmt: skip
     assert [systems[name]["warm_up"] for name in systems] == [None, "sft", "sft", "sft"]
     assert len(set(kept["questions"])) == 4
+
+
+def sweep(runs: Path, seed: int, beta: str, em: Sequence[float]) -> str:
+    """A finished seed of another experiment, which shares world and warm-up with `experiment`."""
+    store = runs / "store"
+    artifacts = {stage: store / f"{stage}-{seed}" for stage in ("world", "sft")}
+    artifacts |= {"eval_sft": store / f"eval_sft-{seed}", "rl": store / f"rl{beta}-{seed}"}
+    manifest(artifacts["rl"], "fit", ["sft"], 300, 9, 0)
+    groups = [{"group": "hops=2", "dataset": "toy", "split": "dev", "n": 4, "em": sum(em) / 4, "searches": 2.5}]
+    answers = [answered(10 * seed + i, right, searches=2) for i, right in enumerate(em)]
+    artifacts["eval_rl"] = evaluation(store / f"eval_rl{beta}-{seed}", answers, groups=groups)
+    manifest(artifacts["eval_rl"], "make", [f"rl{beta}"], 9999, 0, 0)
+    report.write(runs, f"beta_{beta}", seed, artifacts)
+    return str(runs / f"beta_{beta}" / f"seed{seed}")
+
+
+def test_runs_of_several_experiments_are_one_comparison(tmp_path: Path) -> None:
+    folder = tmp_path / "kept" / "sweep"
+    for seed in (0, 1):
+        first = experiment(tmp_path / "runs", seed)
+        little = sweep(tmp_path / "runs", seed, "0", [1, 1, 0, 0])
+        much = sweep(tmp_path / "runs", seed, "0.5", [1, 1, 1, 1])
+        runs = [f"{first}:eval_sft", little, f"{much}:eval_rl"]  # the warm-up, which all three share, once
+        kept = freeze_seed(runs, **ASKED | {"baseline": "beta_0:rl"}, figures=["sweep", "hops"])
+        write_frozen(folder / f"seed{seed}.json", kept)
+    systems = {system["name"]: system for system in kept["systems"]}
+    assert list(systems) == ["compare:sft", "beta_0:rl", "beta_0.5:rl"]
+    assert [system["warm_up"] for system in systems.values()] == [None, "compare:sft", "compare:sft"]
+    assert systems["beta_0.5:rl"]["accounts"]["tokens"] == {"policy": 300}
+    assert systems["beta_0.5:rl"]["accounts"]["updates"] == 159
+    stopped = {"n": 4, "em": 1, "searches": 2.5, "premature": None, "late": None}
+    assert systems["beta_0.5:rl"]["stopping"] == [{"dataset": "toy", "split": "dev", "hops": "2"} | stopped]
+    text = "\n".join(parts_of(folder))
+    assert next(cells for cells in rows(text, "beta_0.5:rl") if cells[2].startswith("+"))[2].startswith("+50.0 [")
+    pages = render(folder.parent)
+    page = pages[folder.parent / "pages" / "sweep.md"]
+    assert page.index("sweep-sweep.svg") < page.index("sweep-hops.svg")
+    assert ">β</text>" in pages[folder.parent / "figures" / "sweep-sweep.svg"]
+    assert "searches a question" in pages[folder.parent / "figures" / "sweep-hops.svg"]
 
 
 def test_a_list_of_figures_is_one_line(tmp_path: Path) -> None:
@@ -199,12 +238,12 @@ def test_one_command_freezes_a_seed_and_one_makes_the_page(tmp_path: Path) -> No
 def test_what_cannot_be_compared_is_one_clear_error(tmp_path: Path) -> None:
     run = experiment(tmp_path, 0)
     with pytest.raises(DataError, match="no system 'x' on toy/dev; there are: sft, prorag_rl, other_rl, hiprag_rl"):
-        freeze_seed(run, **ASKED | {"baseline": "x"})
+        freeze_seed([run], **ASKED | {"baseline": "x"})
     with pytest.raises(DataError, match="there are: none"):
-        freeze_seed(run, **ASKED | {"benchmark": "toy/test"})
+        freeze_seed([run], **ASKED | {"benchmark": "toy/test"})
     experiment(tmp_path, 1)
-    with pytest.raises(DataError, match="has 2 finished seeds: freeze one at a time"):
-        freeze_seed(str(tmp_path / "compare"), **ASKED)
+    with pytest.raises(DataError, match="compare: 2 finished seeds: freeze one at a time"):
+        freeze_seed([str(tmp_path / "compare")], **ASKED)
     folder = frozen(tmp_path / "two")
     (folder / "seed2.json").write_text((folder / "seed0.json").read_text())
     with pytest.raises(DataError, match=r"seed2\.json is of seed 0, as another file"):
@@ -213,7 +252,7 @@ def test_what_cannot_be_compared_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_the_page_shows_the_systems_in_a_figure(tmp_path: Path) -> None:
     folder = frozen(tmp_path)
-    kept = list(comparison_rows(folder))
+    kept = comparison_results(folder)["rows"]
     assert [(row["experiment"], row["seed"], row["em"]) for row in kept if row["experiment"] == "other_rl"] == [
         ("other_rl", 0, 0.75), ("other_rl", 1, 0.5),
     ]  # fmt: skip
