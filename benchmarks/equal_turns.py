@@ -1,4 +1,4 @@
-"""Episodes whose work is known beforehand: equal turns, an observation of one length after each."""
+"""Episodes whose work is known beforehand: turns of one length or mixed, an observation of one length after each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from common.seeds import stable_hash
 from envs.interfaces import RewardContext
 from envs.protocols.rendering import render_hits
 from envs.requests import Done, Request
@@ -22,7 +23,10 @@ from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step
 
 @dataclass(frozen=True)
 class Work:
-    """Questions with a group of episodes each; of an episode the tokens of its prompt, turns and observations."""
+    """Questions with a group of episodes each; of an episode the tokens of its prompt, turns and observations.
+
+    With `mixed`, `turns` and `turn_tokens` are the most that an episode has; see `MixedTurns`.
+    """
 
     questions: int = 8
     group: int = 8
@@ -30,6 +34,7 @@ class Work:
     turn_tokens: int = 60
     observation: int = 150
     prompt: int = 64
+    mixed: bool = False
 
     @property
     def episodes(self) -> int:
@@ -38,7 +43,7 @@ class Work:
 
     @property
     def context(self) -> int:
-        """Tokens of a whole episode, with one to spare."""
+        """Tokens of the longest episode, with one to spare."""
         return self.prompt + self.turns * (self.turn_tokens + self.observation) + 1
 
     @property
@@ -95,11 +100,28 @@ class EqualTurns:
         return text * (1 + -(-tokens // len(self.codec.data(text))))
 
 
+class MixedTurns(EqualTurns):
+    """The same with lengths that differ, as an agent's do: 1 to `turns` turns, each of a third up to all of its tokens.
+
+    They are drawn by hash of question, attempt and turn, so all ways and iterations have the same.
+    """
+
+    def next(self, episode: Episode) -> Request | Done:
+        turn, work = len(episode.turns), self.work
+        if turn == self._drawn(episode, 1, work.turns):
+            return Done("answered")
+        tokens = self._drawn(episode, -(-work.turn_tokens // 3), work.turn_tokens, turn)
+        return Request(episode, (), stop=(), max_tokens=tokens)
+
+    def _drawn(self, episode: Episode, least: int, most: int, *of: int) -> int:
+        return least + stable_hash(episode.question.id, episode.sample, *of) % (most - least + 1)
+
+
 def equal_turns(
     tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, corpus: Path | None = None
 ) -> RetrievalEnvironment:
     """The environment of this work, which searches a corpus by BM25 where there is one."""
-    protocol: Any = EqualTurns(tokenizer, work, searches=corpus is not None)
+    protocol: Any = (MixedTurns if work.mixed else EqualTurns)(tokenizer, work, searches=corpus is not None)
     return RetrievalEnvironment(protocol, corpus and BM25(corpus), limits=work.limits)
 
 

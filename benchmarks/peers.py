@@ -45,6 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", type=int, default=work.group, help="episodes a question")
     parser.add_argument("--turns", type=int, default=work.turns, help="of an episode")
     parser.add_argument("--turn-tokens", type=int, default=work.turn_tokens, help="sampled in a turn")
+    parser.add_argument("--mixed", action="store_true", help="1 to so many turns, of a third up to all of their tokens")
     parser.add_argument("--observation", type=int, default=work.observation, help="tokens that are read after a turn")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
@@ -56,9 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def work_of(options: argparse.Namespace, prompt: int) -> Work:
     """The work that the options ask for, with a prompt of so many tokens."""
-    return Work(
-        options.questions, options.group, options.turns, options.turn_tokens, options.observation, prompt=prompt
-    )
+    lengths = (options.turns, options.turn_tokens, options.observation)
+    return Work(options.questions, options.group, *lengths, prompt=prompt, mixed=options.mixed)
 
 
 def settings_of(options: argparse.Namespace, world: Path, **more: Any) -> dict[str, Any]:

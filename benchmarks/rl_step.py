@@ -5,8 +5,9 @@
 Both train the same weights on the same set of questions with the same rewards, computed by the same code: the share of
 different tokens, and the mean score that a reward model of the policy's size gives the steps. An iteration is one
 update by the clipped loss of group-normalised advantages, without a reference, on episodes as `benchmarks.rollouts`
-has them; all are of one length, which spares TRL the padding of mixed ones. `suite` is a run's own iteration: rollout
-callback, in-process sampler, GRPO, Trainer. `trl` samples by a `rollout_func` that sends the whole context each turn.
+has them: all of one length, which spares TRL the padding of mixed ones, or mixed (`--mixed`). `suite` is a run's own
+iteration: rollout callback, in-process sampler, GRPO, Trainer. `trl` samples by a `rollout_func` that sends the whole
+context each turn.
 
 Each runs in a process of its own, both take turns; figures are medians of the iterations after the first. `update_s` is
 all but rollout and scoring. `ratio` is seconds of the way over those of `suite`: above 1, `suite` is faster.

@@ -3,7 +3,8 @@
     python -m benchmarks.rollouts [--model models/SmolLM2-135M-Instruct] [--prompts 64 512] [--ways "in process" trl]
 
 Every way samples the same episodes: `questions` of the embedded world with a `group` each, whose turns sample
-`turn-tokens` and then read an observation of passages that BM25 found for the question.
+`turn-tokens` and then read an observation of passages that BM25 found for the question. With `--mixed` lengths differ,
+as an agent's do.
 
 - `in process`: the suite's own sampler, which keeps what it read of an episode and goes on with each by itself.
 - `vllm`: the suite's sampler behind vLLM, where `make engine` installed it.
@@ -15,8 +16,8 @@ Every way samples the same episodes: `questions` of the embedded world with a `g
 Each runs alone in a process of its own, all take turns on one machine; figures are medians of the turns after the
 first. Before that every way continues the first work greedily: `agreement` is the share of turns whose tokens are those
 of `in process`, which shows that both compute with the same weights on the same contexts (ties, and rounding in
-bfloat16, part them); a peer that cannot be run is left out with its reason. `context` is the tokens of a whole episode.
-`ratio` is tokens a second of `in process` over those of the way: above 1, `in process` is faster.
+bfloat16, part them); a peer that cannot be run is left out with its reason. `context` is the tokens of the longest
+episode. `ratio` is tokens a second of `in process` over those of the way: above 1, `in process` is faster.
 """
 
 from __future__ import annotations
