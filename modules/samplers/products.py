@@ -1,7 +1,8 @@
 """Products with the weights of linear layers, laid out for sampling: few calls, each over as much as possible.
 
-On a CPU, layers that read the same input become one matrix, stored by input, which is the order that a product of a few
-rows reads it in. On a GPU the weights stay where they are: a copy would cost memory, and calls cost nothing in a graph.
+On a CPU, layers that read the same input become one matrix, packed by oneDNN or stored by input, the order in which a
+product of a few rows reads it. On a GPU the weights stay where they are: a copy would cost memory, and calls cost
+nothing in a graph.
 """
 
 from __future__ import annotations
@@ -18,27 +19,35 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Number types of a forward pass.
+    """Number types of a forward pass, and how a CPU makes its products.
 
     Attributes:
         stored: of activations, and of weights before they are laid out; what a product is rounded to.
         work: what products are computed in.
+        packed: whether oneDNN makes them, from weights in an order of its own, in place of MKL.
     """
 
     stored: torch.dtype
     work: torch.dtype
+    packed: bool = False
 
     @classmethod
     def of(cls, weight: Tensor) -> Precision:
         """That of a model with this weight: the type of autocast where that is on.
 
-        A CPU without bfloat16 matrix units multiplies float32 faster; bfloat16 products are sums in float32 in any
-        case, so only the order of their terms differs.
+        Without fast instructions for bfloat16 a CPU multiplies in float32; products of bfloat16 numbers are summed in
+        float32 in any case, so only the order of the terms differs. MKL uses half of an AMD CPU's vector units.
         """
         kind = weight.device.type
         stored = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        slow = kind == "cpu" and not torch.cpu._is_amx_tile_supported()
-        return cls(stored, torch.float32 if slow else stored)
+        if kind != "cpu":
+            return cls(stored, stored)
+        features = torch.cpu.get_capabilities()
+        amd = "AMD" in features.get("cpu_name", "") and bool(features.get("avx512_f"))
+        fast = features.get("amx_bf16") or (amd and features.get("avx512_bf16"))
+        work = torch.bfloat16 if fast and stored == torch.bfloat16 else torch.float32
+        packed = torch.backends.mkldnn.is_available() and (amd or work == torch.bfloat16)
+        return cls(stored, work, packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +88,34 @@ class Product:
         if weights[0].device.type == "cpu":
             biases = [_joined(biases, [len(weight) for weight in weights])]
             weights = [torch.cat(weights).to(precision.work)]
-        # [in, out] each; a CPU reads the weights for a few rows faster where they also lie in this order
-        self.matrices = [w.t().contiguous() if w.device.type == "cpu" else w.t() for w in weights]
+        self.matrices = [_laid_out(weight, precision) for weight in weights]
         self.biases = biases
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         worked = x_TD.to(self.precision.work)
-        parts = [
-            torch.mm(worked, matrix) if bias is None else torch.addmm(bias, worked, matrix)
-            for matrix, bias in zip(self.matrices, self.biases, strict=True)
-        ]
+        multiply = _multiplied_by_onednn if self.precision.packed else _multiplied
+        parts = [multiply(worked, matrix, bias) for matrix, bias in zip(self.matrices, self.biases, strict=True)]
         product = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(self.precision.stored)
         for addition in self.additions:
             added = x_TD.to(addition.down.dtype) @ addition.down @ addition.up
             product[:, addition.columns] += added * addition.scale
         return product
+
+
+def _laid_out(weight: Tensor, precision: Precision) -> Tensor:
+    """A weight `[out, in]` as its product reads it: packed, or `[in, out]`, which a CPU has in memory in that order."""
+    if precision.packed:
+        return torch.ops.mkldnn._reorder_linear_weight(weight)
+    return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()
+
+
+def _multiplied(x_TD: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(x_TD, matrix) if bias is None else torch.addmm(bias, x_TD, matrix)
+
+
+def _multiplied_by_onednn(x_TD: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    # what torch.compile makes of a linear layer whose weights do not change
+    return torch.ops.mkldnn._linear_pointwise(x_TD, packed, bias, "none", [], "")
 
 
 def can_multiply(layer: nn.Module) -> bool:

@@ -87,3 +87,44 @@ def test_autocast_decides_what_is_stored() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert Precision.of(weight).stored == torch.bfloat16
     assert Precision.of(weight.bfloat16()).stored == torch.bfloat16
+
+
+F32, B16 = torch.float32, torch.bfloat16
+INTEL, AMD = {"cpu_name": "Intel Xeon", "avx512_f": True}, {"cpu_name": "AMD EPYC", "avx512_f": True}
+
+
+@pytest.mark.parametrize(("features", "of_float32", "of_bfloat16"), [
+    ({}, (F32, False), (F32, False)),
+    (INTEL | {"avx512_bf16": True}, (F32, False), (F32, False)),
+    (INTEL | {"amx_bf16": True}, (F32, False), (B16, True)),
+    (AMD | {"avx512_bf16": True}, (F32, True), (B16, True)),
+    (AMD | {"avx512_bf16": False}, (F32, True), (F32, True)),
+    ({"cpu_name": "AMD EPYC", "avx512_f": False}, (F32, False), (F32, False)),
+])  # fmt: skip
+def test_the_cpu_decides_how_products_are_made(
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, Any], of_float32: Any, of_bfloat16: Any
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert Precision.of(torch.zeros(1)) == Precision(F32, *of_float32)
+    assert Precision.of(torch.zeros(1, dtype=B16)) == Precision(B16, *of_bfloat16)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not Precision.of(torch.zeros(1)).packed
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize(("stored", "work", "tolerance"), [(F32, F32, 1e-6), (B16, B16, 2e-2), (B16, F32, 2e-2)])
+@pytest.mark.parametrize("rows", [1, 7, 65])
+def test_packed_products_are_those_of_the_layers(
+    stored: torch.dtype, work: torch.dtype, tolerance: float, rows: int
+) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, out, bias=bias, dtype=stored) for out, bias in ((24, True), (8, False))]
+    x = torch.randn(rows, 16, dtype=stored)
+    expected = torch.cat([layer(x) for layer in layers], dim=-1)
+    with torch.inference_mode():
+        made = Product(layers, Precision(stored, work, packed=True))(x)
+        alone = Product(layers[1:], Precision(stored, work, packed=True))(x)
+    assert made.dtype == stored
+    torch.testing.assert_close(made, expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(alone, expected[:, 24:], atol=tolerance, rtol=tolerance)
