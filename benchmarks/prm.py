@@ -2,11 +2,11 @@
 
     python -m benchmarks.prm [--model assets/world_base] [--episodes 16] [--steps 8]
 
-Episodes are made up of random tokens: a prompt of 60, then steps of 40 sampled and 110 observed tokens. `ours` is
-`RewardModel.score`, which reads all steps of an episode in one pass and batches episodes by length. The peers run the
-model anew on everything up to each step's end, as the released code of such models does: `a step at a time` one after
-the other, `steps in batches` as many at once as fit into ours. All three score with the same weights, alternating in
-one process; `gap` is the largest difference of a score from ours. Ratios above 1 say that ours is faster.
+Episodes are made up of random tokens: a prompt of 60 (`--prompt`), then steps of 40 sampled and 110 observed tokens.
+`ours` is `RewardModel.score`, which reads all steps of an episode in one pass and batches episodes by length. The peers
+run the model anew on everything up to each step's end, as the released code of such models does: `a step at a time` one
+after the other, `steps in batches` as many at once as fit into ours. All three score with the same weights, alternating
+in one process; `gap` is the largest difference of a score from ours. Ratios above 1 say that ours is faster.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default=str(WORLD_BASE), help="folder of a causal language model")
     parser.add_argument("--episodes", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8, help="of each episode")
+    parser.add_argument("--prompt", type=int, default=60, help="tokens of the prompt, which every step is read after")
     parser.add_argument(
         "--features", action=argparse.BooleanOptionalAction, default=True, help="read features of steps"
     )
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     model = load_model(options.model, options.dtype, options.device)
     vocabulary = model.get_input_embeddings().weight.shape[0]  # pyright: ignore
-    episodes = made_up_episodes(options.episodes, int(vocabulary), turns=(options.steps, options.steps))
+    turns = (options.steps, options.steps)
+    episodes = made_up_episodes(options.episodes, int(vocabulary), turns=turns, prompt=options.prompt)
     kinds = sorted({step.kind for episode in episodes for step in episode.steps}) if options.features else None
     scorer = untrained_reward_model(Policy(model, load_tokenizer(options.model)), kinds=kinds)
     for weight in (
