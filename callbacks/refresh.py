@@ -6,6 +6,7 @@ the steps of the latest rollout are judged, and the reward model takes a few opt
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ from modules.label_prm import LossWeights
 from modules.reward_model import RewardModel, freeze_unused_output, to_device
 from modules.training import TrainingError
 
+log = logging.getLogger(__name__)
+
 
 class RewardModelRefresh(Callback):
     """Trains the reward model on every `every`-th rollout, at the end of its iteration.
@@ -56,7 +59,7 @@ class RewardModelRefresh(Callback):
         episodes: of each group, how many are judged; None judges all.
         weights: of the losses; default `LossWeights()`.
         clip: largest norm of the gradient.
-        max_tokens: of one forward pass; a longer sequence is left out.
+        max_tokens: of one forward pass; a longer sequence is left out, with a warning.
 
     Raises:
         ConfigError: a number is out of range; on setting up, there is no rollout callback.
@@ -105,7 +108,10 @@ class RewardModelRefresh(Callback):
             size = rollout.latest.group_size
             chosen = [one for number, one in enumerate(chosen) if number % size < self.episodes]
         labelled, judged = self._labelled(chosen)
-        items = [item for question in labelled for item in Items(self.max_tokens).of_question(question)]
+        made = Items(self.max_tokens)
+        items = [item for question in labelled for item in made.of_question(question)]
+        if made.too_long:
+            log.warning("%d sequences of more than %d tokens are not learnt from", made.too_long, self.max_tokens)
         spent = accounts_in(counted(self.judge) - before) + Counter({JUDGED_STEPS: judged})
         totals = over_ranks(spent)
         self.counts += totals

@@ -23,8 +23,9 @@ from typing import Any
 from common.errors import DataError, UserError
 from common.files import atomic_write
 from common.seeds import stable_hash
+from evaluation.comparison_rows import results_of
 from evaluation.evidence import stopping_by_hops
-from evaluation.figures import FIGURES
+from evaluation.figures import FIGURES, draw
 from evaluation.lineage import Lineage
 from evaluation.results import find_arms, find_stages, predictions, read_evaluation
 from evaluation.scoring import RATES
@@ -62,7 +63,7 @@ def freeze_seed(
 
     Raises:
         DataError: a run is unfinished or not of one seed, no system was evaluated on the benchmark, or the baseline
-            was not; systems answered different questions; a stage has no accounts.
+            was not; systems answered different questions; a stage has no accounts; the runs hold nothing for a figure.
     """
     stages = [stage for run in runs for stage in find_stages(run)]
     seeds = {seed for _, seed, _, _ in stages}
@@ -88,7 +89,7 @@ def freeze_seed(
     for system in systems:
         if system.pop("questions") != questions:
             raise DataError(f"{system['name']} answered other questions of {benchmark} than {systems[0]['name']}")
-    return {
+    frozen = {
         "schema": SCHEMA,
         "title": title,
         "question": question,
@@ -104,6 +105,10 @@ def freeze_seed(
         "systems": systems,
         "verifiers": dict(_verifiers(lineage)),
     }
+    results = results_of([frozen])
+    for asked in figures:
+        draw(asked, results)  # a page cannot be made where a figure has nothing to show
+    return frozen
 
 
 def _evaluations(runs: Sequence[str], benchmark: str) -> Iterator[tuple[str, Path]]:

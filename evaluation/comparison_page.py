@@ -17,6 +17,7 @@ import numpy as np
 from common.errors import DataError
 from evaluation.compare import Scores, paired_tests
 from evaluation.comparison import MEANS, SCHEMA
+from evaluation.comparison_tables import VERIFIER_LEGEND, published_parts, verifiers
 from evaluation.results import read_json
 from evaluation.scoring import RATES
 from evaluation.statistics import (
@@ -27,7 +28,7 @@ from evaluation.statistics import (
     holm,
     paired_t_test,
 )
-from evaluation.tables import LEGEND, METRICS, MISSING, estimate, figure, p_value, table
+from evaluation.tables import LEGEND, METRICS, MISSING, estimate, figure, p_value, seeds_table, table
 
 TESTED = ("em", "f1", "true_steps")
 TOLERANCE = 0.1  # of the baseline's tokens
@@ -93,11 +94,14 @@ def render(folder: Path) -> list[str]:
     parts += ["## What the policies cost", _COST_LEGEND.format(base=base.name), _costs(systems.values(), base)]
     parts += ["## Against the baseline", _TEST_LEGEND.format(base=base.name), *_tests(systems, base)]
     parts += ["## Against the own warm-up", _WARM_UP_LEGEND, _warm_ups(systems)]
+    if stopping := [row for frozen in seeds.values() for system in frozen["systems"] for row in _stopping(system)]:
+        labels = {"system": "system", "hops": "hops"}
+        parts += ["## When policies stop, by number of hops", seeds_table(labels, stopping)]
     if any(frozen["verifiers"] for frozen in seeds.values()):
-        parts += ["## Verifiers", _VERIFIER_LEGEND, _verifiers(seeds)]
+        parts += ["## Verifiers", VERIFIER_LEGEND, verifiers(seeds)]
     published = folder / "published.json"
     if published.exists():
-        parts += ["## What the papers report", *_published(read_json(published))]
+        parts += ["## What the papers report", *published_parts(read_json(published))]
     ran = [f"seed {seed}: {frozen['machine']}" for seed, frozen in seeds.items()]
     libraries = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     return [*parts, "## How it was run", f"```\n{first['command']}\n```", f"{'; '.join(ran)}; {libraries}."]
@@ -219,6 +223,10 @@ def _test_table(
     return table(["system", "seeds", "difference", "p questions", "Holm", "p seeds", "Holm"], rows)
 
 
+def _stopping(system: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"system": system["name"], **row} for row in system.get("stopping", [])]
+
+
 def _rates(system: System, rate: str) -> dict[int, float]:
     """The rate of every seed that has one."""
     wrong, judged = (system.scores(count) for count in RATES[rate])
@@ -255,38 +263,6 @@ def _warm_ups(systems: Mapping[str, System]) -> str:
 def _means(system: System) -> dict[int, float]:
     scores = system.scores("em")
     return dict(zip(scores.seeds, scores.means(scores.seeds), strict=True))
-
-
-_VERIFIER_LEGEND = (
-    "Verdicts against the truth of the embedded world, means over seeds. κ (Cohen's kappa): agreement beyond chance."
-)
-
-
-def _verifiers(seeds: Mapping[int, Mapping[str, Any]]) -> str:
-    """A row for every `<stage>/<verifier>/<check>`, a column for every figure of it."""
-    known = [frozen["verifiers"] for frozen in seeds.values()]
-    names = list(dict.fromkeys(name for figures in known for name in figures))
-    columns = list(dict.fromkeys(name.rpartition("/")[2] for name in names))
-    rows = []
-    for place in dict.fromkeys(name.rpartition("/")[0] for name in names):
-        values = [[f.get(f"{place}/{column}") for f in known] for column in columns]
-        rows.append([place, *(_mean_of([v for v in column if v is not None]) for column in values)])
-    return table(["verifier", *columns], rows)
-
-
-def _mean_of(values: Sequence[float]) -> str:
-    return MISSING if not values else f"{np.mean(values):.3f}".removesuffix(".000")
-
-
-def _published(published: Mapping[str, Any]) -> Iterator[str]:
-    """Tables of `published.json`, each with its source."""
-    yield published["note"]
-    for part in published["tables"]:
-        yield f"### {part['title']}"
-        rows = [[row[0], row[1], *map(str, row[2:])] for row in part["rows"]]
-        yield table(["theirs", "source", *part["columns"]], rows, labels=2)
-        if part.get("note"):
-            yield part["note"]
 
 
 def _listed(seeds: Iterable[int]) -> str:

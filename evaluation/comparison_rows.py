@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,12 @@ _SEED = 0  # of the bootstrap: the same seeds always give the same figure
 
 
 def comparison_results(folder: Path) -> dict[str, Any]:
+    """`results_of` the seeds in a folder."""
+    return results_of(sorted(map(read_json, folder.glob("seed*.json")), key=lambda frozen: frozen["seed"]))
+
+
+def results_of(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`figures` of the first seed, `rows` and `stopping` of all systems, as `evaluation.figures` reads them."""
-    seeds = [read_json(path) for path in sorted(folder.glob("seed*.json"))]
     return {
         "figures": seeds[0].get("figures", ["arms"]),
         "rows": [row for frozen in seeds for row in _rows(frozen)],

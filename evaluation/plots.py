@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class Line:
         x: the places.
         by_seed: a list of values for each seed.
         sizes: weights of the points, which their areas show.
-        reference: whether it is what others are compared with: thin, grey and dashed.
+        reference: whether it is what others are compared with: thin, grey, several of them told apart by their dashes.
     """
 
     x: Sequence[float]
@@ -185,6 +186,8 @@ def lines(
         shares: whether places and values are shares, which a line compares.
     """
     labels = list(dict.fromkeys(label for rows in panels.values() for label in rows))
+    references = dict.fromkeys(label for rows in panels.values() for label, line in rows.items() if line.reference)
+    dashes = dict(zip(references, itertools.cycle(DASHES[1:]), strict=False))
 
     def draw(figure: Figure) -> None:
         axes = _axes(figure, len(panels), sharey=same_scale)
@@ -196,7 +199,10 @@ def lines(
                 panel.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
                 panel.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
             for label, line in rows.items():
-                _line(panel, label, line, **look(labels.index(label)))
+                if line.reference:
+                    panel.plot(line.x, line.mean, color=GREY, lw=1, ls=dashes[label], label=label)
+                else:
+                    _line(panel, label, line, **look(labels.index(label)))
             places = sorted({place for line in rows.values() for place in line.x})
             if logarithmic:
                 panel.set_xscale("log")
@@ -212,9 +218,6 @@ def lines(
 
 
 def _line(panel: Axes, label: str, line: Line, *, color: str, marker: str, ls: Any) -> None:
-    if line.reference:
-        panel.plot(line.x, line.mean, color=GREY, lw=1, ls="--", label=label)
-        return
     if len(line.by_seed) > 1:
         for values in line.by_seed:
             panel.plot(line.x, values, color=color, lw=0.7, alpha=0.3, marker=".", ms=4)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from evaluation.rankings import arm_label, by_seed
-from evaluation.statistics import paired_t_test
+from evaluation.statistics import holm, paired_t_test
 from evaluation.step_auc import ALL, LOGP, MACRO, POOLED, POSITION, combined, title
 from evaluation.tables import MISSING, p_value, table
 
@@ -78,14 +79,17 @@ def _against_first(rankings: Sequence[Row]) -> str:
     first, *others = [
         (arm_label(ranking, scorer), by_seed(ranking, MACRO, scorer)) for ranking, scorer in _scorers(rankings)
     ]
-    rows = []
+    rows, p = [], []
     for label, values in others:
         seeds = [seed for seed in values if seed in first[1]]
         if len(seeds) > 1:
             test = paired_t_test([values[seed] for seed in seeds], [first[1][seed] for seed in seeds])
-            difference = f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
+            bounds = "" if math.isnan(test.low) else f" [{test.low:+.3f}, {test.high:+.3f}]"
+            difference = f"{test.difference:+.3f}{bounds}"
             rows.append([label, _listed(seeds), difference, p_value(test.p)])
-    return table(["reward model", "seeds", "difference over seeds", "p seeds"], rows) if rows else ""
+            p.append(test.p)
+    rows = [[*row, p_value(adjusted)] for row, adjusted in zip(rows, holm(p), strict=True)]
+    return table(["reward model", "seeds", "difference over seeds", "p seeds", "Holm"], rows) if rows else ""
 
 
 def _errors(rankings: Sequence[Row], groups: Sequence[str]) -> str:

@@ -87,7 +87,8 @@ def paired_t_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> PairedT
     """Student's paired t-test of mean(a − b) = 0, the test ProRAG reports at p < 0.05.
 
     t = d / (s / √N) with d and s the mean and the sample standard deviation of a − b, N − 1 degrees of freedom. Where
-    all differences are the same there is no spread to test against: p is 1 if they are 0, and 0 if not.
+    all differences are the same (to rounding), there is no spread to test against, and a few seeds may well tie: p and
+    the bounds are NaN, or p is 1 and the bounds are 0 if nothing differs.
 
     Raises:
         ValueError: `a` and `b` differ in length.
@@ -96,8 +97,10 @@ def paired_t_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> PairedT
     if len(used) < 2:
         return _untested(used)
     difference = float(used.mean())
-    if np.ptp(used) == 0:
-        return PairedTest(difference, difference, difference, float(difference == 0), len(used))
+    if not used.any():
+        return PairedTest(0.0, 0.0, 0.0, 1.0, len(used))
+    if np.ptp(used) < 1e-9 * abs(used).max():
+        return PairedTest(difference, math.nan, math.nan, math.nan, len(used))
     error = float(used.std(ddof=1)) / math.sqrt(len(used))
     half = float(stats.t.ppf((1 + level) / 2, len(used) - 1)) * error
     p = 2 * float(stats.t.sf(abs(difference) / error, len(used) - 1))
@@ -135,7 +138,7 @@ def across_seeds(values_KN: ArrayLike) -> tuple[float, float]:
 
 
 def seeds_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float, float]:
-    """Student's interval of the mean of the K seeds' values [K]; NaN for one seed."""
+    """Student's interval of the mean of the K seeds' values [K]; NaN for one seed, and where all are the same."""
     used = _numbers(values)
     test = paired_t_test(used, np.zeros(len(used)), level=level)
     return test.low, test.high

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evaluation.statistics import across_seeds
+
 METRICS = {
     "em": "EM",
     "f1": "F1",
@@ -66,6 +68,24 @@ def metrics_cells(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) 
         for row in rows
     ]
     return header, cells
+
+
+def seeds_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """`mean ± sd` of each metric over the seeds that have it."""
+    metrics = [metric for metric in METRICS if any(row.get(metric) is not None for row in rows)]
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in labels), []).append(row)
+    cells = [
+        [*place, str(len(group)), *(_spread(metric, [row.get(metric) for row in group]) for metric in metrics)]
+        for place, group in groups.items()
+    ]
+    return table([*labels.values(), "seeds", *(METRICS[metric] for metric in metrics)], cells, labels=len(labels))
+
+
+def _spread(metric: str, values: Sequence[float | None]) -> str:
+    mean, sd = across_seeds([[math.nan if value is None else value] for value in values])
+    return figure(metric, mean) if math.isnan(sd) else f"{figure(metric, mean)} ± {figure(metric, sd)}"
 
 
 def figure(metric: str, value: float | None, *, signed: bool = False) -> str:

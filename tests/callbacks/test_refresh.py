@@ -109,6 +109,13 @@ def test_a_judge_without_an_opinion_changes_nothing(tmp_path: Path) -> None:
     assert refresh.counts[JUDGED_STEPS] > 0
 
 
+def test_what_is_too_long_to_learn_from_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    refresh, _, metrics, _ = run(tmp_path, iterations=2, max_tokens=2)
+    assert "sequences of more than 2 tokens are not learnt from" in caplog.text
+    assert "refresh/loss" not in metrics
+    assert refresh.counts[JUDGED_STEPS] > 0
+
+
 @pytest.mark.parametrize("setting", [{"every": 0}, {"updates": 0}, {"episodes": 0}, {"lr": 0.0}, {"clip": 0.0}])
 def test_a_setting_out_of_range_is_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="at least 1"):

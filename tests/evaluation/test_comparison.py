@@ -122,11 +122,37 @@ def test_runs_of_several_experiments_are_one_comparison(tmp_path: Path) -> None:
     assert systems["beta_0.5:rl"]["stopping"] == [{"dataset": "toy", "split": "dev", "hops": "2"} | stopped]
     text = "\n".join(parts_of(folder))
     assert next(cells for cells in rows(text, "beta_0.5:rl") if cells[2].startswith("+"))[2].startswith("+50.0 [")
+    by_hops = text[text.index("## When policies stop") :]
+    assert rows(by_hops, "beta_0:rl") == [["beta_0:rl", "2", "2", "50.0 ± 0.0", "2.50 ± 0.00"]]
     pages = render(folder.parent)
     page = pages[folder.parent / "pages" / "sweep.md"]
     assert page.index("sweep-sweep.svg") < page.index("sweep-hops.svg")
     assert ">β</text>" in pages[folder.parent / "figures" / "sweep-sweep.svg"]
     assert "searches a question" in pages[folder.parent / "figures" / "sweep-hops.svg"]
+
+
+def test_a_figure_that_has_nothing_to_show_is_refused_when_a_seed_is_frozen(tmp_path: Path) -> None:
+    run = experiment(tmp_path, 0)
+    with pytest.raises(DataError, match="nothing for the figure 'auc'"):
+        freeze_seed([run], **ASKED, figures=["arms", "auc"])
+    with pytest.raises(DataError, match="no figure is called 'swep'"):
+        freeze_seed([run], **ASKED, figures=["swep"])
+
+
+def test_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    kept = freeze_seed([experiment(tmp_path / "runs", 0)], **ASKED)
+    for seed in (10, 2):
+        kept |= {"seed": seed}
+        write_frozen(tmp_path / "kept" / f"seed{seed}.json", kept)
+    assert list(dict.fromkeys(row["seed"] for row in comparison_results(tmp_path / "kept")["rows"])) == [2, 10]
+    assert "seed 2: " in "\n".join(parts_of(tmp_path / "kept")).partition("seed 10: ")[0]
+
+
+def test_a_file_and_a_folder_of_one_name_are_not_one_page(tmp_path: Path) -> None:
+    folder = frozen(tmp_path)
+    folder.with_suffix(".json").write_text("{}")
+    with pytest.raises(DataError, match="would have one page"):
+        render(folder.parent)
 
 
 def test_a_list_of_figures_is_one_line(tmp_path: Path) -> None:
@@ -144,12 +170,12 @@ def test_the_page_has_figures_costs_tests_and_gains(tmp_path: Path) -> None:
     assert figures[2].startswith("62.5 [")
     assert "12.5 [" in " ".join(figures)
     assert cost == ["other_rl", "1,090", "109 %", "180", "0", "30"], "9 % more is not marked"
-    # +25 points in both seeds: no spread over them, so p is 0; two of eight questions differ
+    # +25 points in both seeds: no spread over them, so no test; two of eight questions differ
     assert tests[0][:2] == ["other_rl", "0, 1"]
     assert tests[0][2].startswith("+25.0 [")
-    assert tests[0][5:] == ["<0.001", "<0.001"]
+    assert tests[0][5:] == ["–", "–"]
     gain = next(cells for cells in rows(text, "other_rl") if cells[1] == "sft")
-    assert gain == ["other_rl", "sft", "12.5", "62.5", "+50.0 [+50.0, +50.0]", "<0.001", "+50.0, +50.0"]
+    assert gain == ["other_rl", "sft", "12.5", "62.5", "+50.0", "–", "+50.0, +50.0"]
 
 
 def test_a_row_beyond_a_tenth_of_the_baseline_s_tokens_is_marked(tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ def test_lines_show_every_seed_and_references_show_none() -> None:
     assert len(re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path', more)) == 5 + grid(more)
 
 
+def test_references_are_told_apart_by_their_dashes() -> None:
+    start, bound = (Line([0, 1], [[value, value]], reference=True) for value in (0.1, 0.3))
+    text = lines({"p": {"start": start, "bound": bound}}, "T", x="x", y="y")
+    dashes = re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path[^>]*stroke-dasharray: ([\d., ]+)', text)
+    assert len(dashes) == len(set(dashes)) == 2
+
+
 def grid(text: str) -> int:
     return len(re.findall(r"stroke: #e5e5e5", text))
 

@@ -75,7 +75,7 @@ def test_the_tables_show_both_intervals_the_gain_and_what_was_judged(measured: l
     assert cells(gain, "one")[1].startswith("+0.250 [")
     # against the first on the same seeds: .25 - 1 and 0 - .5
     against = cells(gain[gain.index("against one") :], "two")
-    assert against[1:] == ["0, 1", "-0.625 [-2.213, +0.963]", "0.126"]
+    assert against[1:] == ["0, 1", "-0.625 [-2.213, +0.963]", "0.126", "0.126"]
 
 
 def test_the_tables_show_what_costs_nothing_and_the_calibration(measured: list[dict[str, Any]]) -> None:

@@ -103,9 +103,17 @@ def test_an_even_trade_of_questions_has_p_one() -> None:
     assert paired_t_test([1, 0, 1, 0], [0, 1, 0, 1]).p == 1
 
 
-def test_always_better_by_the_same_is_as_significant_as_can_be() -> None:
+def test_always_better_by_the_same_is_significant_over_questions() -> None:
     assert paired_bootstrap([1.0] * 9, [0.9] * 9, seed=0, resamples=999).p == pytest.approx(0.001)
-    assert paired_t_test([1.0] * 9, [0.0] * 9).p == 0
+
+
+def test_differences_without_spread_are_not_tested() -> None:
+    # Two seeds that both differ by two of 300 questions; in the second test but for the last bits.
+    for test in (paired_t_test([260, 261], [258, 259]), paired_t_test([0.3, 0.7], [0.2, 0.6])):
+        assert test.difference == pytest.approx(2 if test.difference > 1 else 0.1)
+        assert math.isnan(test.p)
+        assert math.isnan(test.low)
+        assert math.isnan(test.high)
 
 
 def test_ties_stay_ties_for_averages_over_three_seeds() -> None:
@@ -178,5 +186,5 @@ def test_spread_across_seeds_is_of_the_seeds_own_means() -> None:
 def test_the_interval_over_seeds_is_student_s() -> None:
     # mean 2, standard error 1 / sqrt(3); the 97.5 % quantile of t with two degrees of freedom is 4.3027
     assert seeds_interval([1, 2, 3]) == pytest.approx((2 - 4.3027 / math.sqrt(3), 2 + 4.3027 / math.sqrt(3)), abs=1e-4)
-    assert seeds_interval([1, NAN, 1]) == (1, 1)
-    assert all(math.isnan(bound) for bound in seeds_interval([1]))
+    for too_little in ([1], [1, NAN, 1]):
+        assert all(math.isnan(bound) for bound in seeds_interval(too_little))

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from common.errors import ConfigError
 from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode
@@ -90,6 +92,31 @@ def test_shuffled_scores_stay_within_their_kind() -> None:
     }
     assert queries == {0.1, 0.3, 0.6}
     assert {round(float(dealt[0][4]), 4), round(float(dealt[1][2]), 4)} == {0.5, 0.8}, "the two answers"
+
+
+def test_shuffled_within_a_call_scores_go_to_other_questions_too() -> None:
+    seen = set()
+    for seed in range(5):
+        dealt = Shuffled(Numbers(), within="call", seed=seed).score([LONG, SHORT, OTHER])
+        answers = [round(float(row[-1]), 4) for row in dealt]  # the last step of each
+        assert sorted(answers) == [0.5, 0.8, 1.1]
+        seen.add(answers[2])
+    assert len(seen) > 1, "the other question's answer has scores of other questions"
+    with pytest.raises(ConfigError, match="must be 'question' or 'call'"):
+        Shuffled(Numbers(), within="kind")
+
+
+def test_dealt_within_a_call_scores_rank_no_better_than_chance() -> None:
+    """One episode a question, the second half wrong: within its question every answer keeps its score."""
+    episodes = [replace(SHORT, question=replace(SHORT.question, id=str(n))) for n in range(400)]
+    wrong = np.arange(400) >= 200
+
+    def auc(within: str) -> float:
+        answers = np.array([float(row[-1]) for row in Shuffled(Numbers(), within=within).score(episodes)])
+        return float((answers[wrong][:, None] > answers[~wrong]).mean())
+
+    assert auc("question") == 1
+    assert auc("call") == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_step_out_of_format_keeps_its_own_score() -> None:
