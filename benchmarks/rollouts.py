@@ -8,7 +8,7 @@ as an agent's do.
 
 - `in process`: the suite's own sampler, which keeps what it read of an episode and goes on with each by itself.
 - `vllm`: the suite's sampler behind vLLM, where `make engine` installed it.
-- `trl`: GRPOTrainer of TRL with its transformers backend (`make peers`), by a `rollout_func` that sends the whole
+- `trl`: the generation of TRL's GRPOTrainer with its transformers backend (`make peers`), which is sent the whole
   context in each turn.
 - `trl, paged`: the same with its other backend, transformers' continuous batching.
 - `generate`: the same with nothing around `model.generate`.

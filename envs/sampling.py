@@ -158,6 +158,11 @@ class AtTemperature:
         """What the sampler behind has counted, for any of its uses."""
         return counted(self.behind)
 
+    @property
+    def rounded(self) -> str | None:
+        """How the sampler behind rounds its log-probs; see `RoundsLogProbs`."""
+        return self.behind.rounded if isinstance(self.behind, RoundsLogProbs) else None
+
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check the sampler behind; see `ChecksCompatibility`."""
         if isinstance(self.behind, ChecksCompatibility):

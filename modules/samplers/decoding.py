@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from common.errors import DataError
 from modules.functional.token_choice import RowSettings, choose_tokens
 from modules.samplers.fused_decoder import FusedDecoder, can_fuse
 from modules.samplers.kv_cache import Rows
@@ -77,11 +79,17 @@ class Decoding:
         self._describe(unread=0)
 
     def step(self) -> list[OpenTurn]:
-        """One token for every row; returns the turns that it ends."""
+        """One token for every row; returns the turns that it ends.
+
+        Raises:
+            DataError: a log-prob is not a number, as those of a model whose weights are not.
+        """
         assert self._logits is not None
         forced_B = self._forced()
         tokens_B, logps_B = choose_tokens(self._logits, self._seeds, self._steps, self._settings, forced_B=forced_B)
         chosen = torch.stack([tokens_B.double(), logps_B.double()]).tolist()  # in one transfer
+        if any(math.isnan(logp) for logp in chosen[1]):
+            raise DataError("the policy gives log-probs that are not numbers: its weights or activations are NaN")
         for turn, token, logp in zip(self.live, *chosen, strict=True):
             turn.take(int(token), logp, self.ends)
         done = [turn for turn in self.live if turn.finish is not None]

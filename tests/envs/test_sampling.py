@@ -11,10 +11,11 @@ import pytest
 
 from common.accounts import counted
 from common.errors import ConfigError
+from envs.interfaces import RoundsLogProbs
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import AtTemperature, ByAgent, take_turns
+from envs.sampling import AtTemperature, ByAgent, Greedy, take_turns
 from envs.types import Document, Episode, Limits, Turn
 from tests.tiny import FixedRetriever, Scripted, question
 from tests.toy_protocols import TwoAgents
@@ -210,6 +211,16 @@ def test_one_sampler_at_two_temperatures_gives_back_what_was_asked_and_counts_on
     assert counted(one, other) == counted(other) == {"turns": 2}
     ByAgent({"policy": other}).hold([request.episode])
     assert one.held == [request.episode]
+
+
+def test_another_temperature_does_not_hide_that_log_probs_are_rounded() -> None:
+    class Rounds(Remembers):
+        rounded = "bfloat16"
+
+    for behind, expected in ((Rounds(), "bfloat16"), (Remembers(), None)):
+        for sampler in (AtTemperature(behind), Greedy(behind)):
+            assert isinstance(sampler, RoundsLogProbs)
+            assert sampler.rounded == expected
 
 
 def test_a_released_request_is_forgotten_at_another_temperature() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Turn
@@ -181,3 +181,14 @@ def test_another_policy_is_sampled_from_once_it_is_loaded() -> None:
         sampler.load(policy)
         turns += take_turns(sampler, [request])
     assert turns[0].action_ids == turns[2].action_ids != turns[1].action_ids
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_weights_that_are_not_numbers_end_the_run(greedy: bool) -> None:
+    """Else a token would be sampled, and an episode written, with a log-prob of NaN."""
+    policy = tiny_policy(byte_tokenizer())
+    with torch.no_grad():
+        next(policy.model.parameters()).fill_(float("nan"))
+    request = dataclasses.replace(lengths_and_limits()[0], greedy=greedy)
+    with pytest.raises(DataError, match="log-probs that are not numbers"):
+        take_turns(InProcessSampler(policy, temperature=1.0), [request])
