@@ -21,12 +21,13 @@ from callbacks.rank_counts import over_ranks
 from callbacks.resampling import ScoredGroups, replace_flat_groups
 from common.accounts import accounts_in, counted, tokens_in
 from common.errors import ConfigError, UserError
-from envs.interfaces import Oracle, RewardContext, RoundsLogProbs, Sampler
+from envs.interfaces import HasEngine, Oracle, RewardContext, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.types import Episode, Question
 from evaluation.rollout_metrics import measure, search_truth
 from modules.functional.credit import Credit, CreditInputs, MissingInput
+from modules.policy import Policy
 from modules.rewards.terms import Scores, Term, combine, read_terms, settled
 from modules.sharding import gathered
 from modules.training_rows import credit_inputs, flat_groups, in_places, step_means, token_advantages
@@ -96,11 +97,13 @@ class RolloutCallback(Callback):
                 f"the rollout's sampler has temperature {self.sampler.temperature} and top_p {self.sampler.top_p}, but "
                 f"the module trains log-probs at temperature {pl_module.temperature} and top_p 1: give both the same"
             )
-        rounded = self.sampler.rounded if isinstance(self.sampler, RoundsLogProbs) else None
-        if rounded and not pl_module.corrects:
+        engine = self.sampler.engine_dtype if isinstance(self.sampler, HasEngine) else None
+        trained = _computed_in(trainer, pl_module.policy)
+        if engine and (engine, trained) != ("float32", "float32") and not pl_module.corrects:
             raise ConfigError(
-                f"the rollout's engine computes in {rounded} and {type(pl_module).__name__} would take its log-probs "
-                "for the trainer's: give the engine dtype float32, or use modules.grpo:GRPO with importance_cap: 2.0"
+                f"the rollout's engine computes in {engine}, the trainer in {trained}, and {type(pl_module).__name__} "
+                "would take the engine's log-probs for the trainer's: give both float32, or use modules.grpo:GRPO with "
+                "importance_cap: 2.0"
             )
         if (size := _data(trainer).group_size) < pl_module.smallest_group:
             raise ConfigError(
@@ -259,6 +262,14 @@ def _advantages(credit: Credit, inputs: CreditInputs) -> Tensor:
         return credit(inputs)
     except MissingInput as error:
         raise ConfigError(str(error)) from error
+
+
+def _computed_in(trainer: Trainer, policy: Policy | Mapping[str, Policy]) -> str:
+    """What the trained policies compute in: the Trainer's precision, or the type of their weights."""
+    weights = {one.model.dtype for one in (policy.values() if isinstance(policy, Mapping) else [policy])}
+    if trainer.precision != "32-true":
+        return str(trainer.precision)
+    return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in weights))
 
 
 def _data(trainer: Trainer) -> IterationData:

@@ -145,12 +145,12 @@ class ChecksCompatibility(typing.Protocol):
 
 
 @typing.runtime_checkable
-class RoundsLogProbs(typing.Protocol):
-    """A sampler whose log-probs are rounded otherwise than the trainer's."""
+class HasEngine(typing.Protocol):
+    """A sampler that may compute log-probs elsewhere than in the model that is trained."""
 
     @property
-    def rounded(self) -> str | None:
-        """The type that it computes the trained policies' log-probs in; None where they agree to float32."""
+    def engine_dtype(self) -> str | None:
+        """Type that the trained policies' log-probs are computed in, the coarsest if several; None: in the model."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import AnswersLater, ChecksCompatibility, KeepsPrefixes, Protocol, RoundsLogProbs, Sampler
+from envs.interfaces import AnswersLater, ChecksCompatibility, HasEngine, KeepsPrefixes, Protocol, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
@@ -73,10 +73,11 @@ class ByAgent:
         return counted(*self.samplers.values())
 
     @property
-    def rounded(self) -> str | None:
-        """What one of the agents that load rounds to; see `RoundsLogProbs`."""
+    def engine_dtype(self) -> str | None:
+        """The coarsest type among the agents that load; see `HasEngine`."""
         loading = [self.samplers[agent] for agent in self.samplers if agent in self._loading]
-        return next((one.rounded for one in loading if isinstance(one, RoundsLogProbs) and one.rounded), None)
+        dtypes = {one.engine_dtype for one in loading if isinstance(one, HasEngine) and one.engine_dtype}
+        return next(iter(sorted(dtypes - {"float32"})), "float32" if dtypes else None)
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check every agent's sampler; see `ChecksCompatibility`."""
@@ -159,9 +160,9 @@ class AtTemperature:
         return counted(self.behind)
 
     @property
-    def rounded(self) -> str | None:
-        """How the sampler behind rounds its log-probs; see `RoundsLogProbs`."""
-        return self.behind.rounded if isinstance(self.behind, RoundsLogProbs) else None
+    def engine_dtype(self) -> str | None:
+        """That of the sampler behind; see `HasEngine`."""
+        return self.behind.engine_dtype if isinstance(self.behind, HasEngine) else None
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Check the sampler behind; see `ChecksCompatibility`."""

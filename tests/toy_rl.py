@@ -186,6 +186,7 @@ def learn(
     checkpoints: bool = False,
     callbacks: Sequence[Callback] = (),
     module: type[Any] = GRPO,
+    trainer: dict[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[Any, Watch, dict[str, Any]]:
     """Train in this process; returns the module, what was watched and the metrics that were logged last."""
@@ -196,7 +197,7 @@ def learn(
     watch = Watch()
     asked = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
     sample = RolloutCallback(place or environment(policy), **asked)
-    trainer = Trainer(
+    fit = Trainer(
         max_epochs=iterations,
         accelerator="cpu",
         logger=False,
@@ -205,10 +206,11 @@ def learn(
         enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[sample, *callbacks, watch],
+        **(trainer or {}),
     )
     data = {"questions_per_iteration": 4, "group_size": 4} | (data or {})
-    trainer.fit(learner, datamodule=QuestionData(questions or Asked(), **data))
-    return learner, watch, {name: float(value) for name, value in trainer.callback_metrics.items()}
+    fit.fit(learner, datamodule=QuestionData(questions or Asked(), **data))
+    return learner, watch, {name: float(value) for name, value in fit.callback_metrics.items()}
 
 
 def environment(

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ class MicroBatches:
         self._running: set[asyncio.Task[None]] = set()
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """At most `k` hits a query, best first.
+        """At most `k` hits a query, best first. A call that is cancelled while it waits is never searched for.
 
         Raises:
             Busy: `queue` requests wait already.
@@ -72,7 +73,12 @@ class MicroBatches:
         request = _Request(queries, k, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._start()
-        return await request.answer
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # its search has begun
+                self._waiting.remove(request)
+            raise
 
     def _start(self) -> None:
         while self._waiting and len(self._running) < self._concurrency:
@@ -113,7 +119,7 @@ class MicroBatches:
                     request.answer.set_exception(error)
             return
         for request in batch:
-            if not request.answer.done():  # as it is where a client has left
+            if not request.answer.done():  # as it is where the call was cancelled meanwhile
                 request.answer.set_result([list(found[query]) for query in request.queries])
 
     async def _search(self, batch: list[_Request]) -> dict[str, list[Hit]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import inspect
 import json
 import signal
 import socket
 import sys
-from collections.abc import Sequence, Sized
+from collections.abc import Coroutine, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -27,6 +28,8 @@ from envs.retrievers.wire import write_result
 
 if TYPE_CHECKING:
     from envs.interfaces import Retriever  # imports torch, which a lexical server does not need
+
+_T = TypeVar("_T")
 
 
 def create_app(
@@ -65,7 +68,7 @@ def create_app(
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
         wanted = _parse(model, await _body(request, max_body_bytes))
-        answers = await batches.search(wanted.queries, wanted.topk or topk)
+        answers = await _while_connected(request, batches.search(wanted.queries, wanted.topk or topk))
         return JSONResponse(write_result(answers, scores=wanted.return_scores))
 
     @app.get("/health")
@@ -117,6 +120,19 @@ async def _body(request: Request, limit: int) -> bytes:
         if len(body) > limit:
             raise HTTPException(413, f"body: longer than {limit} bytes", {"Connection": "close"})
     return bytes(body)
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`, which is cancelled where the client leaves: one that gave up will ask again."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(request.receive())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HTTPException(499, "the client left")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 def _facts(retriever: Retriever) -> dict[str, object]:

@@ -90,9 +90,9 @@ class VLLMSampler:
         return self._policy
 
     @property
-    def rounded(self) -> str | None:
-        """The engine's type, where that is not float32; see `RoundsLogProbs`."""
-        return None if self.engine.dtype == "float32" else self.engine.dtype
+    def engine_dtype(self) -> str:
+        """The engine's type; see `HasEngine`."""
+        return self.engine.dtype
 
     def check(self, protocol: Protocol, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read, and the engine too.

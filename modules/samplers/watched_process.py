@@ -8,6 +8,7 @@ started are then killed, and its folder is removed. This file needs the standard
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _STOP = b"."
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class WatchedProcess:
@@ -63,9 +65,15 @@ def _stop(watcher: subprocess.Popen[bytes]) -> None:
     watcher.wait()
 
 
+def _end_with_watcher() -> None:
+    """Have the kernel kill the server, though not what that has started, when this process is killed (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(folder: str, *command: str) -> int:
     """Run the command in a group of its own until it ends, or standard input does; then kill what is left of it."""
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_end_with_watcher)
     while server.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
         pass
     with contextlib.suppress(ProcessLookupError):

@@ -11,7 +11,7 @@ import pytest
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import RoundsLogProbs
+from envs.interfaces import HasEngine
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
@@ -213,14 +213,14 @@ def test_one_sampler_at_two_temperatures_gives_back_what_was_asked_and_counts_on
     assert one.held == [request.episode]
 
 
-def test_another_temperature_does_not_hide_that_log_probs_are_rounded() -> None:
-    class Rounds(Remembers):
-        rounded = "bfloat16"
+def test_another_temperature_does_not_hide_what_an_engine_computes_in() -> None:
+    class InBfloat16(Remembers):
+        engine_dtype = "bfloat16"
 
-    for behind, expected in ((Rounds(), "bfloat16"), (Remembers(), None)):
+    for behind, expected in ((InBfloat16(), "bfloat16"), (Remembers(), None)):
         for sampler in (AtTemperature(behind), Greedy(behind)):
-            assert isinstance(sampler, RoundsLogProbs)
-            assert sampler.rounded == expected
+            assert isinstance(sampler, HasEngine)
+            assert sampler.engine_dtype == expected
 
 
 def test_a_released_request_is_forgotten_at_another_temperature() -> None:

@@ -59,6 +59,31 @@ def test_what_arrives_during_a_search_shares_the_next_one() -> None:
     assert answers == [[hits(query, k) for query in queries] for queries, k in requests]
 
 
+def test_a_call_that_is_cancelled_while_it_waits_is_not_searched_for() -> None:
+    held = Held()
+
+    async def go() -> list:
+        batches = MicroBatches(held, max_batch=8, queue=2)
+        tasks = []
+        for query in ("a", "b", "c"):
+            tasks.append(asyncio.ensure_future(batches.search([query], 1)))
+            while not held.searches:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+        tasks[0].cancel()
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(batches.search(["d"], 1)))
+        await asyncio.sleep(0)
+        held.go.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    answers = asyncio.run(go())
+    assert held.searches == [(["a"], 1), (["c", "d"], 1)]
+    assert [type(answer) for answer in answers[:2]] == [asyncio.CancelledError] * 2
+    assert answers[2:] == [[hits("c", 1)], [hits("d", 1)]], "it left room in the queue"
+
+
 def test_a_batch_ends_before_the_request_that_does_not_fit() -> None:
     held = Held()
     requests = [(["a"], 1), (["b"], 1), (["c", "d"], 1), (["e"], 1), (["f", "g", "h", "i"], 1), (["j"], 1)]

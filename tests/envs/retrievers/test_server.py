@@ -183,11 +183,38 @@ def test_requests_wait_in_a_bounded_queue_and_health_answers_meanwhile(serve) ->
     assert post(url, {"queries": ["a"]})[0] == 200
 
 
-def test_clients_that_wait_are_searched_together_and_each_gets_its_own_answer(serve, monkeypatch) -> None:
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[MicroBatches]:
+    """Those that apps have made."""
     made: list[MicroBatches] = []
     monkeypatch.setattr(
-        "envs.retrievers.server.MicroBatches", lambda *a, **k: made.append(MicroBatches(*a, **k)) or made[0]
+        "envs.retrievers.server.MicroBatches", lambda *a, **k: made.append(MicroBatches(*a, **k)) or made[-1]
     )
+    return made
+
+
+def test_a_client_that_has_left_is_not_searched_for(serve, batches: list[MicroBatches]) -> None:
+    slow = Slow()
+    url = serve(create_app(slow, queue=1))
+    answers: Queue[tuple[int, dict]] = Queue()
+
+    def client(query: str) -> threading.Thread:
+        return threading.Thread(target=lambda: answers.put(post(url, {"queries": [query]})))
+
+    first, last = client("first"), client("last")
+    first.start()
+    wait_until(lambda: slow.searches)
+    with pytest.raises(RetrievalError, match="timed out"):
+        HTTPRetriever(url, timeout=0.2, retries=0).search(["impatient"], 1)
+    wait_until(lambda: not batches[0]._waiting)
+    last.start()  # it finds the queue's one place empty
+    wait_until(lambda: batches[0]._waiting)
+    slow.go.set()
+    assert [answers.get(timeout=10) for _ in range(2)] == [(200, {"result": [[]]})] * 2
+    assert slow.searches == [["first"], ["last"]]
+
+
+def test_clients_that_wait_are_searched_together_and_each_gets_its_own_answer(serve, batches, monkeypatch) -> None:
     held, overlap = Slow(), Overlap()
     monkeypatch.setattr(held, "search", lambda *asked, hold=held.search: hold(*asked) and overlap.search(*asked))
     url = serve(create_app(held, max_batch=8))
@@ -201,7 +228,7 @@ def test_clients_that_wait_are_searched_together_and_each_gets_its_own_answer(se
     wait_until(lambda: held.searches)
     for client in clients[1:]:
         client.start()
-    wait_until(lambda: len(made[0]._waiting) == 5)
+    wait_until(lambda: len(batches[0]._waiting) == 5)
     held.go.set()
     for client in clients:
         client.join(10)

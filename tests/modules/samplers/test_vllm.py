@@ -160,15 +160,17 @@ def test_reinforcement_learning_through_the_server(made: Made, server: VLLMServe
 
 
 def test_a_rounding_engine_is_refused_where_its_log_probs_are_not_corrected(made: Made, tmp_path: Path) -> None:
-    def run(**settings: Any) -> dict[str, Any]:
-        sampler = made(engine={"dtype": "bfloat16"}, temperature=1.0)
+    def run(dtype: str = "bfloat16", **settings: Any) -> dict[str, Any]:
+        sampler = made(engine={"dtype": dtype}, temperature=1.0)
         given = {"iterations": 1, "rollout": {"sampler": sampler}, "policy": sampler.policy}
         return learn(tmp_path, **given, **settings)[2]
 
-    with pytest.raises(ConfigError, match=r"computes in bfloat16 and GRPO would .* with importance_cap: 2.0"):
+    with pytest.raises(ConfigError, match=r"in bfloat16, the trainer in float32, and GRPO .* with importance_cap: 2.0"):
         run()
-    with pytest.raises(ConfigError, match="computes in bfloat16 and PPO would"):
+    with pytest.raises(ConfigError, match="computes in bfloat16, the trainer in float32, and PPO"):
         run(module=PPO, critic_lr=1e-3, credit=gae)
+    with pytest.raises(ConfigError, match="computes in float32, the trainer in bf16-mixed, and GRPO"):
+        run("float32", trainer={"precision": "bf16-mixed"})
     assert run(importance_cap=2.0)["importance/weight"] == pytest.approx(1.0, abs=0.1)
 
 
@@ -176,9 +178,9 @@ def test_agents_that_load_must_not_round_unless_that_is_corrected(made: Made) ->
     rounding, exact = made(engine={"dtype": "bfloat16"}), InProcessSampler(small_policy())
     agents = ByAgent({"a": rounding, "b": exact})
     agents.load({"b": small_policy()})
-    assert agents.rounded is None, "what a frozen agent says is not trained"
+    assert agents.engine_dtype is None, "what a frozen agent says is not trained"
     agents.load({"a": rounding.policy})
-    assert agents.rounded == "bfloat16"
+    assert agents.engine_dtype == "bfloat16"
 
 
 def test_what_does_not_fit_is_said_before_any_work(made: Made, tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_a_kill_of_the_process_that_started_it_ends_a_server_and_its_children(tm
     assert eventually(lambda: not log.parent.exists()), "what was handed over is not left behind either"
 
 
+def test_a_server_ends_when_its_watcher_is_killed(tmp_path: Path) -> None:
+    script = "import os, time; print(os.getpid(), os.getppid(), flush=True); time.sleep(60)"
+    process = WatchedProcess([sys.executable, "-c", script], tmp_path, tmp_path / "log", {})
+    assert eventually(lambda: written(tmp_path / "log"))
+    server, watcher = map(int, (tmp_path / "log").read_text().split())
+    os.kill(watcher, signal.SIGKILL)
+    assert eventually(lambda: process.ended)
+    assert eventually(lambda: not alive(server))
+
+
 def test_it_ends_when_it_is_stopped_or_forgotten(tmp_path: Path) -> None:
     for stop in (lambda process: process.stop(), lambda process: None):
         log = tmp_path / "log"
