@@ -46,6 +46,7 @@ class VLLMServer(ThreadingHTTPServer):
         self.weights, self.stage = "default", "ready"
         self.delay: Callable[[dict[str, Any]], float] = lambda sampling: 0.0
         self.ignores_updates = False
+        self.raw_logprobs = False  # as without `--logprobs-mode processed_logprobs`
         self.lock = Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -84,7 +85,9 @@ class VLLMServer(ThreadingHTTPServer):
                 logits = self.policy.model(torch.tensor([ids])).logits[:, -1:].float()
             own = (logits[0, 0] / (temperature or 1.0)).softmax(-1)
             token = int(own.argmax()) if not temperature else int(torch.multinomial(own, 1, generator=generator))
-            logps.append(float(token_logprobs(logits, torch.tensor([[token]]), temperature or 1.0)))
+            alone = wanted.get("top_k") == 1 and not self.raw_logprobs
+            asked = 1.0 if self.raw_logprobs else temperature or 1.0
+            logps.append(0.0 if alone else float(token_logprobs(logits, torch.tensor([[token]]), asked)))
             ids.append(token)
             said = self.policy.tokenizer.decode(ids[-len(logps) :], skip_special_tokens=False)
             stop = next((tag for tag in wanted.get("stop", ()) if tag in str(said)), None)

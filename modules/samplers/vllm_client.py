@@ -85,6 +85,9 @@ class VLLMClient:
     def update(self, folder: str, version: str) -> None:
         """Load the weights of a folder, under a new version, and forget all that is cached of earlier ones.
 
+        Where it fails the server stays paused, as it must: vLLM crashes on half of the weights, and the next update
+        mends it.
+
         Raises:
             NoAnswer: the server may have half of the weights: update again.
             EngineError: it rejects them.

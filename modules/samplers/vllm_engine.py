@@ -195,6 +195,7 @@ class VLLMEngine:
                 self._wait(client, None)
                 self._url_version = client.version()
                 self._update(client, self._write())
+                _check_log_probs(client, self.version)
             else:
                 folder = self._write()
                 self._update(self._launch(folder), folder, loaded=True)
@@ -259,6 +260,20 @@ def _greedy(client: VLLMClient, version: str, prompts: Sequence[Sequence[int]]) 
     sampling = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
     with ThreadPoolExecutor(16) as threads:
         return list(threads.map(lambda ids: client.generate(ids, sampling, weights=version), prompts))
+
+
+def _check_log_probs(client: VLLMClient, version: str) -> None:
+    """Require log-probs of what was sampled from: among one token, the one kept of all, it has log-prob 0.
+
+    Raises:
+        EngineError: the server gives those of the model.
+    """
+    sampling = {"temperature": 1.0, "top_k": 1, "max_tokens": 1, "ignore_eos": True}
+    if any(abs(logp) > 1e-6 for logp in client.generate((0, 1, 2), sampling, weights=version).logps):
+        raise EngineError(
+            f"vLLM at {client.url} gives log-probs before temperature and top-p: start it with "
+            "--logprobs-mode processed_logprobs"
+        )
 
 
 def _last_words(process: WatchedProcess) -> str:

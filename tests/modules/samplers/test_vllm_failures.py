@@ -92,6 +92,12 @@ def test_an_update_that_fails_is_made_anew(made: Made, server: VLLMServer, path:
     assert sampler.engine.gap < 1e-5
 
 
+def test_a_server_with_log_probs_of_another_distribution_is_refused(made: Made, server: VLLMServer) -> None:
+    server.raw_logprobs = True
+    with pytest.raises(EngineError, match="start it with --logprobs-mode processed_logprobs"):
+        made(temperature=0.8).submit(asked(1))
+
+
 def test_updates_that_go_on_failing_end_the_run(made: Made, server: VLLMServer) -> None:
     server.faults_by_path = {"/update_weights": [500] * 9}
     with pytest.raises(EngineError, match="gave no answer after 2 restarts: /update_weights answered 500"):
