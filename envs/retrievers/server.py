@@ -124,7 +124,7 @@ async def _body(request: Request, limit: int) -> bytes:
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
     """The result of `work`, which is cancelled where the client leaves: one that gave up will ask again."""
-    working, leaving = asyncio.create_task(work), asyncio.create_task(request.receive())
+    working, leaving = asyncio.create_task(work), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
