@@ -110,7 +110,7 @@ def test_a_link_that_was_followed_before_clears_the_filters_again(shown: Any) ->
         shown.locator("#filters [name=outcome]").select_option(label="right")
         shown.evaluate("document.querySelector('#list-0-wrong').parentElement.open = true")
         shown.locator("#list-0-wrong a").first.click()
-        assert shown.locator("#e1").is_visible()
+        shown.locator("#e1").wait_for(state="visible")
 
 
 def test_a_count_leads_to_its_list_and_the_list_to_its_episodes_even_filtered_ones(shown: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_count_leads_to_its_list_and_the_list_to_its_episodes_even_filtered_on
     assert entry.is_visible()
     assert entry.inner_text() == "Question 3?"
     entry.click()
-    assert shown.locator("#e3").is_visible()
+    shown.locator("#e3").wait_for(state="visible")  # the address changes before the page hears of it
     assert "Question 3?" in shown.locator("#q3 summary").first.inner_text()
 
 
