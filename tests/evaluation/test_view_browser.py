@@ -121,7 +121,7 @@ def test_a_count_leads_to_its_list_and_the_list_to_its_episodes_even_filtered_on
     assert entry.inner_text() == "Question 3?"
     entry.click()
     shown.locator("#e3").wait_for(state="visible")  # the address changes before the page hears of it
-    assert "Question 3?" in shown.locator("#q3 summary").first.inner_text()
+    shown.locator("#q3 summary", has_text="Question 3?").first.wait_for(state="visible")
 
 
 def test_a_passage_unfolds_where_it_was_found(shown: Any) -> None:
