@@ -13,12 +13,12 @@ from tests.test_rl import artifact, config, process, watched, weights
 from tests.vllm_server import VLLMServer, vllm_server
 
 
-def with_engine(path: Path, server: VLLMServer) -> Path:
-    """The stage of `tests.test_rl`, which samples from a server."""
+def with_engine(path: Path, *servers: VLLMServer) -> Path:
+    """The stage of `tests.test_rl`, which samples from servers, one a rank."""
     content = yaml.safe_load(path.read_text())
     (path.parent / "scratch").mkdir(exist_ok=True)
     engine = {"target": "modules.samplers.vllm_engine:VLLMEngine", "context": 256, "dtype": "float32"}
-    engine |= {"urls": [server.url], "scratch": str(path.parent / "scratch")}
+    engine |= {"urls": [server.url for server in servers], "scratch": str(path.parent / "scratch")}
     rollout = content["stages"]["rl"]["callbacks"]["rollout"]
     rollout["sampler"] = {"target": "modules.samplers.vllm:VLLMSampler", "engine": engine, "temperature": 1.0}
     path.write_text(yaml.safe_dump(content))
@@ -41,3 +41,11 @@ def test_a_killed_run_goes_on_with_the_weights_that_it_had(tmp_path: Path) -> No
         assert watched(killed.parent, "epochs") == [0, 1, 2], "the second run goes on, it does not start again"
         assert server.control().count("/update_weights") == before + 2 + 2, "two iterations each, one of them twice"
     assert weights(killed.parent) == weights(unbroken.parent)
+
+
+def test_each_rank_sends_the_weights_to_its_own_server(tmp_path: Path) -> None:
+    with vllm_server() as one, vllm_server() as other:
+        path = with_engine(config(tmp_path, devices=2, strategy="ddp"), one, other)
+        ended = process(path)
+        assert ended.returncode == 0, ended.stderr
+        assert [server.control().count("/update_weights") for server in (one, other)] == [3, 3]

@@ -31,10 +31,12 @@ Greedy = Callable[[Sequence[Sequence[int]]], list[Generated]]  # continues token
 def write_weights(policy: Policy, folder: Path, dtype: Dtype) -> Path:
     """Write model and tokenizer in the Hugging Face format, adapters merged in float32; atomically, and only once.
 
+    Every rank writes for its own server, which may have a disk of its own.
     No call in here is collective: where parameters are sharded they have been gathered.
     """
     parameters = {name: one.detach().cpu() for name, one in policy.model.named_parameters(remove_duplicate=False)}
     plain = whole(policy.model, parameters).to(getattr(torch, dtype))
+    plain.should_save_on_this_rank = lambda is_main_process: True  # transformers writes on rank 0 alone
     return build_once(folder, Policy(plain, policy.tokenizer).save)
 
 
