@@ -90,6 +90,13 @@ class Guard(Callback):
                 if trainer.is_global_zero:
                     log.warning("guard: %s", message)
 
+    @property
+    def state_key(self) -> str:
+        """Names the settings, for a run may have several guards: some that warn, one that stops."""
+        return self._generate_state_key(
+            action=self.action, patience=self.patience, reward_drop=self.reward_drop, **self.limits
+        )
+
     def state_dict(self) -> dict[str, Any]:
         return {"beyond": self._beyond, "warned": self._warned, "rewards": self._rewards, "best": self._best}
 

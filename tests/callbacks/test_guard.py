@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -31,12 +32,12 @@ class Scripted(Slope):
         self.log_dict({name: series[self.current_epoch] for name, series in self.values.items()})
 
 
-def run(folder: Path, guard: Guard, **values: list[float]) -> None:
+def run(folder: Path, *guards: Guard, **values: list[float]) -> None:
     epochs = max(map(len, values.values()))
     fit(
         Scripted(**values),
         Line(),
-        [guard, ModelCheckpoint(save_last=True)],
+        [*guards, ModelCheckpoint(save_last=True)],
         trainer=TrainerSettings(max_epochs=epochs),
         strategy="auto",
         experiment=Experiment("toy", {}, accelerator="cpu"),
@@ -131,7 +132,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
         @property
         def state_key(self) -> str:
-            return "Guard"
+            return Guard(patience=3, entropy=0.1).state_key
 
     entropy = [0.05, 0.05, 0.05, 0.05]
     with pytest.raises((KeyboardInterrupt, SystemExit)):
@@ -139,6 +140,16 @@ def test_a_resumed_run_counts_on(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert warnings(caplog) == []
     run(tmp_path, Guard(patience=3, entropy=0.1), entropy=entropy)
     assert ["iteration 2: entropy" in one for one in warnings(caplog)] == [True]
+
+
+def test_guards_of_other_settings_count_by_themselves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As where one warns of all and another stops at a gap: their states are kept under different names."""
+    warns, stops = Guard(patience=2, entropy=0.1), Guard(action="stop", patience=3, **OFF | {"kl": 0.1})  # type: ignore[arg-type]
+    with pytest.raises(GuardError, match=r"iteration 2: kl is 0\.3"):
+        run(tmp_path, warns, stops, entropy=[0.05, 0.05, 0.05], kl=[0.3, 0.3, 0.3])
+    assert ["iteration 1: entropy" in one for one in warnings(caplog)] == [True]
+    saved = torch.load(next(tmp_path.rglob("last.ckpt")), weights_only=True)["callbacks"]
+    assert (saved[warns.state_key]["beyond"]["entropy"], saved[stops.state_key]["beyond"]["kl"]) == (2, 2)
 
 
 def test_no_patience_is_refused() -> None:
