@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Literal, cast
 
 import torch
@@ -20,6 +21,10 @@ from envs.text import load_tokenizer, require_present
 from envs.types import Limits
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+# `from_pretrained` replaces a method of transformers' base class until it ends. Two calls at once can leave it so:
+# every later model of the process would have an output layer without values.
+_LOADING = Lock()
 
 
 @dataclass(slots=True)
@@ -58,7 +63,8 @@ def load_policy(
     """
     require_present(model, "policy")
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
+        with _LOADING:
+            loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
         own = load_tokenizer(adapter or model, revision=None if adapter else revision)
         if adapter is not None:
             if len(own) > loaded.config.get_text_config().vocab_size:

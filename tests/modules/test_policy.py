@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM
 
 from common.errors import ConfigError
 from modules.policy import Policy, load_policy, random_policy
@@ -25,6 +30,23 @@ def test_what_is_saved_loads_with_the_same_outputs(tmp_path: Path) -> None:
     assert torch.equal(logits(loaded), logits(policy))
     assert loaded.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
     assert load_policy(str(tmp_path), dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_policies_are_loaded_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_policy(byte_tokenizer()).save(tmp_path)
+    load, both, met = AutoModelForCausalLM.from_pretrained, Barrier(2), []
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        """Loads when the other thread does too, or after a while."""
+        with suppress(BrokenBarrierError):
+            both.wait(0.5)
+            met.append(True)
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", late)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: load_policy(str(tmp_path), device="cpu"), range(2)))
+    assert not met
 
 
 def test_an_adapter_trained_with_new_tokens_loads_on_its_base(tmp_path: Path) -> None:
