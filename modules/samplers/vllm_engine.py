@@ -130,6 +130,7 @@ class VLLMEngine:
         if self._policy is not None and policy is not self._policy:
             raise ConfigError("one vLLM engine serves one policy: give each policy an engine of its own")
         self._policy, self._stale = policy, True
+        self._updates += 1
 
     def make_ready(self) -> None:
         """Start the server, or give it new weights, where that is due.
@@ -170,13 +171,14 @@ class VLLMEngine:
         """
         if life != self.life:
             return
+        self.close()
+        if self._process is not None:
+            reason = f"{reason}; it said: {self._process.last_lines() or 'nothing'}"
         if self.life > self.restarts:
             where = self._url or "the engine"
-            said = f"; it said: {_last_words(self._process)}" if self._process else ""
-            self.close()
-            raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{said}")
+            kept = f" (all of it: {_kept(self._process.log)})" if self._process else ""
+            raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{kept}")
         log.warning("vLLM gave no answer and is started again (%d of %d): %s", self.life, self.restarts, reason)
-        self.close()
         self._start()
 
     def close(self) -> None:
@@ -244,8 +246,6 @@ class VLLMEngine:
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="prorag-vllm-", dir=self._scratch_root))
             weakref.finalize(self, shutil.rmtree, self._scratch, True)
-        if self._stale:
-            self._updates += 1
         return write_weights(self._policy, self._scratch / self.version, self.dtype)
 
     def _remove_earlier_weights(self) -> None:
@@ -276,10 +276,9 @@ def _check_log_probs(client: VLLMClient, version: str) -> None:
         )
 
 
-def _last_words(process: WatchedProcess) -> str:
-    """The end of what a server has printed, and where all of it is kept."""
-    kept = shutil.copy(process.log, Path(tempfile.gettempdir()) / f"vllm-{os.getpid()}.log")
-    return f"{process.last_lines()} (all of it: {kept})"
+def _kept(server_log: Path) -> str:
+    """A copy of what a server has printed, which outlives the folder of its weights."""
+    return shutil.copy(server_log, Path(tempfile.gettempdir()) / f"vllm-{os.getpid()}.log")
 
 
 def _own_url(urls: Sequence[str]) -> str:

@@ -54,7 +54,9 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, stand_in: Path) -
         sampler(tmp_path, restarts=0).submit(asked())
 
 
-def test_a_start_that_fails_is_tried_again(tmp_path: Path, stand_in: Path) -> None:
+def test_a_start_that_fails_is_tried_again_with_the_weights_that_are_written(
+    tmp_path: Path, stand_in: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     once = tmp_path / "once"
     stand_in.write_text(
         f"import pathlib; once = pathlib.Path({str(once)!r})\n"
@@ -63,12 +65,14 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path, stand_in: Path) -> No
     own = sampler(tmp_path)
     assert len(take_turns(own, asked())) == 3
     assert own.engine.life == 2
+    assert own.engine.version.endswith("-000001")
+    assert "started again (1 of 2): it ended as it started; it said: the port is taken" in caplog.text
     own.engine.close()
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path, stand_in: Path) -> None:
-    stand_in.write_text("import time; print('busy', flush=True); time.sleep(60)")
-    with pytest.raises(EngineError, match=r"gave no answer after 1 restarts: .* is not up after 0.5 s; it said: busy"):
+    stand_in.write_text("import time; time.sleep(60)")
+    with pytest.raises(EngineError, match=r"gave no answer after 1 restarts: .* not up after 0.5 s; it said: nothing"):
         sampler(tmp_path, start_timeout=0.5, restarts=1).submit(asked())
     assert not running(tmp_path)
 
