@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from envs.retrievers.http import HTTPRetriever
-from envs.retrievers.server import main
+from envs.retrievers.server import listen, main
 from envs.types import Document
 
 RIVERS = [
@@ -90,3 +90,10 @@ def test_a_port_that_is_taken_is_found_before_the_corpus_is_read(capsys) -> None
         port = taken.getsockname()[1]
         assert main(["bm25", "--corpus", "nowhere.jsonl", "--port", str(port)]) == 2
     assert f"cannot serve at 127.0.0.1:{port}: " in capsys.readouterr().err
+
+
+def test_no_answer_waits_for_the_packet_before_it() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

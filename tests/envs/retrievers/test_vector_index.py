@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from common.errors import ConfigError, DataError
 from envs.retrievers.dense import Dense
 from envs.retrievers.server import main
+from envs.retrievers.vector_index import import_faiss
 from tests.word_encoder import WordEncoder
 
 PASSAGES = 200
@@ -244,3 +245,9 @@ def test_a_real_gpu_finds_what_the_cpu_finds(corpus, vectors, tmp_path, half: bo
     for expected, found in zip(here.search(QUERIES, 3), there.search(QUERIES, 3), strict=True):
         assert found[0].document == expected[0].document
         assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=2e-3)
+
+
+@pytest.mark.parametrize(("default", "used"), [(128_000, 1500), (20, 20)])
+def test_few_queries_are_one_product_of_matrices(default: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss.cvar, "distance_compute_blas_threshold", default)
+    assert import_faiss().cvar.distance_compute_blas_threshold == used
