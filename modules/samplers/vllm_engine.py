@@ -276,9 +276,9 @@ def _check_log_probs(client: VLLMClient, version: str) -> None:
         )
 
 
-def _kept(server_log: Path) -> str:
+def _kept(server_log: Path) -> Path:
     """A copy of what a server has printed, which outlives the folder of its weights."""
-    return shutil.copy(server_log, Path(tempfile.gettempdir()) / f"vllm-{os.getpid()}.log")
+    return Path(shutil.copy(server_log, Path(tempfile.gettempdir()) / f"vllm-{os.getpid()}.log"))
 
 
 def _own_url(urls: Sequence[str]) -> str:
