@@ -17,6 +17,7 @@ from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
+from modules.samplers.cpu_attention import cpu_stepping, fits
 from modules.samplers.kv_cache import Rows
 from modules.samplers.products import Precision, Product, can_multiply
 from modules.samplers.row_attention import Attend, reading, stepping
@@ -25,7 +26,6 @@ from modules.samplers.step_graphs import CudaRecorder, StepGraphs
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
 _CHUNK_GPU = 8192
-_NEIGHBOURS = 16  # rows on a CPU that read as many columns as the longest of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,16 @@ class FusedDecoder:
         with torch.autocast(self.device.type, enabled=False):
             if self.graphs is not None:
                 return self.graphs(self.fixed_step, rows, ids_B, lengths_B, lengths)
-            shares = [lengths[start : start + _NEIGHBOURS] for start in range(0, len(lengths), _NEIGHBOURS)]
-            return self._step(rows, ids_B, lengths_B, _NEIGHBOURS, [max(share) + 1 for share in shares])
+            if fits(rows, self.config.num_attention_heads):
+                return self._step(rows, ids_B, lengths_B, cpu_stepping(rows, lengths_B))
+            return self.fixed_step(rows, ids_B, lengths_B, max(lengths) + 1)
 
     def fixed_step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, width: int) -> Tensor:
         """`step` where all rows read `width` columns: nothing in it but tensors depends on what the rows hold."""
-        return self._step(rows, ids_B, lengths_B, len(ids_B), [width])
+        return self._step(rows, ids_B, lengths_B, stepping(rows, lengths_B, width))
 
-    def _step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, each: int, widths: Sequence[int]) -> Tensor:
+    def _step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, attend: Attend) -> Tensor:
         slots_B = torch.arange(len(ids_B), device=self.device)
-        attend = stepping(rows, lengths_B, each, widths)
         return self._logits(self._states(rows, ids_B, lengths_B, slots_B, attend))
 
     def _states(self, rows: Rows, ids_T: Tensor, columns_T: Tensor, slots_T: Tensor, attend: Attend) -> Tensor:

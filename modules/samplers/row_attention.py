@@ -41,7 +41,7 @@ def reading(rows: Rows, pieces: Sequence[Piece], work: torch.dtype) -> Attend:
     return attend
 
 
-def stepping(rows: Rows, lengths_B: Tensor, each: int, widths: Sequence[int]) -> Attend:
+def stepping(rows: Rows, lengths_B: Tensor, width: int) -> Attend:
     """Attention of one token in each of the first B slots, whose rows hold `lengths_B` others.
 
     The queries of a group lie side by side, so keys and values are read once for all of them.
@@ -49,25 +49,14 @@ def stepping(rows: Rows, lengths_B: Tensor, each: int, widths: Sequence[int]) ->
     Args:
         rows: where keys and values lie.
         lengths_B: `[B]` int64.
-        each: rows that are read together.
-        widths: how many columns each such share of the rows reads.
+        width: how many columns are read of each row.
     """
-    B, dtype = len(lengths_B), rows.buffer.dtype
-    shares = [
-        (slice(start, start + each), width, up_to(lengths_B[start : start + each], width, dtype)[:, None, None])
-        for start, width in zip(range(0, B, each), widths, strict=True)
-    ]
+    mask = up_to(lengths_B, width, rows.buffer.dtype)[:, None, None]
 
     def attend(layer: int, queries_BHD: Tensor) -> Tensor:
-        keys, values = (states[:B] for states in rows.layer(layer))
+        keys, values = (states[: len(lengths_B), :, :width] for states in rows.layer(layer))
         queries = queries_BHD.unflatten(1, (keys.shape[1], -1))
-        read = [
-            F.scaled_dot_product_attention(
-                queries[some], keys[some, :, :width], values[some, :, :width], attn_mask=mask
-            )
-            for some, width, mask in shares
-        ]
-        return (read[0] if len(read) == 1 else torch.cat(read)).flatten(1)
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask).flatten(1)
 
     return attend
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from common.errors import ConfigError, DataError
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Turn
-from modules.samplers import fused_decoder
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.kv_cache import Rows
 from tests.tiny import byte_tokenizer, question, tiny_policy
@@ -32,23 +30,16 @@ def lengths_and_limits() -> list[Request]:
 
 
 def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns, read, reserve, stepping = [], [], Rows.reserve, fused_decoder.stepping
+    columns, reserve = [], Rows.reserve
 
     def reserved(self: Rows, slots: int, count: int, lengths: Sequence[int]) -> None:
         reserve(self, slots, count, lengths)
         columns.append(self.buffer.shape[1::2])
 
-    def steps(rows: Rows, lengths: torch.Tensor, each: int, widths: Sequence[int]) -> Any:
-        read.append((list(widths), [int(share.max()) + 1 for share in lengths.split(each)]))
-        return stepping(rows, lengths, each, widths)
-
     alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in lengths_and_limits()]
     monkeypatch.setattr(Rows, "reserve", reserved)
-    monkeypatch.setattr(fused_decoder, "stepping", steps)
     together = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
     assert columns == [(6, 79)], "80 tokens, the last of which is never fed"
-    assert read
-    assert all(widths == longest for widths, longest in read), "no column is read beyond the longest row"
     for one, other in zip(alone, together, strict=True):
         assert one.action_ids == other.action_ids
         assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)

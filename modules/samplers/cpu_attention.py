@@ -1,0 +1,244 @@
+"""Attention of one new token a row to what the row holds, on a CPU: compiled by Numba, its two loops as LLVM vectors.
+
+A step of sampling has a few queries a head. PyTorch's kernels are made for many: with a few they spend their time on
+setting up small products. Here a row is read as far as it goes and no further, keys and values once for all queries of
+a group, and what a row gets does not depend on the others. Sums stay in registers and sixteen scores are added up at
+once, which Numba's own loops do not do. LLVM splits the vectors where a processor's registers are shorter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import config, extending, njit, prange, set_num_threads, types
+from numba.core import cgutils
+from torch import Tensor
+
+from modules.samplers.kv_cache import Rows
+from modules.samplers.row_attention import Attend
+
+_LANES = 16
+_MOST_QUERIES = 8  # of a group: their sums must fit into registers
+_FLAGS = {"reassoc", "contract", "nsz"}  # what sums in vectors need; NaN stays NaN
+_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_WORDS, _VECTOR = ir.VectorType(_I32, _LANES), ir.VectorType(_F32, _LANES)
+_f = np.float32
+_cores: int = vars(config)["NUMBA_NUM_THREADS"]
+_intrinsic: Any = extending.intrinsic  # callers do not pass the context
+
+
+def fits(rows: Rows, heads: int) -> bool:
+    """Whether `cpu_stepping` can read these rows with so many query heads."""
+    kv_heads, head_dim = rows.buffer.shape[2], rows.buffer.shape[4]
+    known = rows.buffer.device.type == "cpu" and rows.buffer.dtype in (torch.float32, torch.bfloat16)
+    return known and head_dim % _LANES == 0 and heads <= kv_heads * _MOST_QUERIES
+
+
+def cpu_stepping(rows: Rows, lengths_B: Tensor) -> Attend:
+    """What `stepping` gives; scores, their softmax and sums are in float32.
+
+    Args:
+        rows: where keys and values lie; `fits` holds for them.
+        lengths_B: `[B]` int64, how many tokens each of the first B slots holds beside the new one.
+    """
+    lengths, threads = lengths_B.numpy(), min(torch.get_num_threads(), _started_threads())
+    scale = 1 / math.sqrt(rows.buffer.shape[4])
+
+    def attend(layer: int, queries_BHD: Tensor) -> Tensor:
+        keys, values = rows.layer(layer)
+        queries_BHGD = (queries_BHD.float() * scale).unflatten(1, (keys.shape[1], -1)).contiguous()
+        read_BHGD = torch.empty_like(queries_BHGD)
+        set_num_threads(threads)
+        kernel = _kernel(*queries_BHGD.shape[2:])
+        kernel(*(_array(tensor) for tensor in (queries_BHGD, keys, values, read_BHGD)), lengths)
+        return read_BHGD.flatten(1, 2).to(queries_BHD.dtype).flatten(1)
+
+    return attend
+
+
+@cache
+def _started_threads() -> int:
+    """Let Numba start its threads, one a core; says how many. It may set PyTorch's number too: both use OpenMP."""
+    threads = torch.get_num_threads()
+    set_num_threads(_cores)
+    torch.set_num_threads(threads)
+    return _cores
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """The same memory for NumPy, which has no bfloat16: its bits."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+@cache
+def _kernel(G: int, D: int) -> Any:
+    """softmax(q k) v, of queries `[B, heads, G, D]` and keys and values `[slots, heads, columns, D]`."""
+
+    @njit(fastmath=_FLAGS, parallel=True, error_model="numpy", cache=True)
+    def kernel(queries: Any, keys: Any, values: Any, read: Any, lengths: Any) -> None:
+        B, heads = queries.shape[:2]
+        for b in prange(B):
+            T = lengths[b] + 1
+            p = np.empty((G, (T + _LANES - 1) // _LANES * _LANES), np.float32)
+            for h in range(heads):
+                _write_scores(queries[b, h], keys[b, h], T, p, G, D)
+                for g in range(G):
+                    largest, mass = _largest(p[g, :T]), _f(0)
+                    for t in range(T):
+                        e = _exp(p[g, t] - largest)
+                        p[g, t] = e
+                        mass += e
+                    for t in range(T):
+                        p[g, t] /= mass
+                _write_sums(p, values[b, h], T, read[b, h], G, D)
+
+    return kernel
+
+
+@njit(fastmath=True)
+def _largest(x: Any) -> Any:
+    """The greatest of those numbers that are numbers."""
+    largest = x[0]
+    for i in range(len(x)):
+        largest = max(largest, x[i])
+    return largest
+
+
+@njit(fastmath=_FLAGS, inline="always")
+def _exp(x: Any) -> Any:
+    """e^x for x <= 0 without a call for each number: 2^n times the polynomial of the Cephes library for the rest."""
+    x = _f(-87) if x < _f(-87) else x  # e^-87 is next to the least float32
+    n = np.floor(x * _f(1.44269504) + _f(0.5))
+    r = x - n * _f(0.69314718)
+    y = _f(1.9875691500e-4)
+    y = y * r + _f(1.3981999507e-3)
+    y = y * r + _f(8.3334519073e-3)
+    y = y * r + _f(4.1665795894e-2)
+    y = y * r + _f(1.6666665459e-1)
+    y = y * r + _f(5.0000001201e-1)
+    return (y * r * r + r + _f(1)) * _float_of((np.int32(n) + np.int32(127)) << np.int32(23))
+
+
+@_intrinsic
+def _float_of(context: Any, bits: Any) -> Any:
+    """The float32 that these 32 bits are."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _F32)
+
+    return types.float32(types.int32), generate
+
+
+@_intrinsic(prefer_literal=True)
+def _write_scores(context: Any, q: Any, k: Any, T: Any, p: Any, G: Any, D: Any) -> Any:
+    """`p[g, t] = q[g] k[t]` for t < T; q is `[G, D]`, k `[columns, D]`, p `[G, T or more]`, its rest overwritten."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        queries, _ = _memory(context, builder, signature, arguments, 0)
+        keys, columns = _memory(context, builder, signature, arguments, 1)
+        scores, lines = _memory(context, builder, signature, arguments, 3)
+        count, parts = arguments[2], range(D.literal_value // _LANES)
+        last = builder.sub(count, _I64(1))
+        with cgutils.for_range_slice(builder, _I64(0), count, _I64(_LANES)) as (first, _):
+            places = []
+            for lane in range(_LANES):
+                t = builder.add(first, _I64(lane))  # nothing behind the last column is read: it may not be there
+                places.append(builder.mul(builder.select(builder.icmp_signed("<", t, last), t, last), columns))
+            for g in range(G.literal_value):
+                query = [_loaded(builder, queries, _I64(4 * (g * D.literal_value + part * _LANES))) for part in parts]
+
+                def product(place: Any, query: Sequence[Any] = query) -> Any:
+                    """A vector whose lanes add up to the score of the column at this place."""
+                    sums = _VECTOR([0.0] * _LANES)
+                    for part in parts:
+                        sums = _added(builder, query[part], _column(builder, keys, place, part, k.dtype), sums)
+                    return sums
+
+                sums = _lane_sums(builder, [lambda place=place: product(place) for place in places])
+                offset = builder.add(builder.mul(_I64(g), lines), builder.mul(first, _I64(4)))
+                builder.store(sums, _at(builder, scores, offset, _VECTOR), align=4)
+        return context.get_dummy_value()
+
+    return types.void(q, k, types.int64, p, G, D), generate
+
+
+@_intrinsic(prefer_literal=True)
+def _write_sums(context: Any, p: Any, v: Any, T: Any, read: Any, G: Any, D: Any) -> Any:
+    """`read[g] = sum over t < T of p[g, t] v[t]`; p is `[G, T or more]`, v `[columns, D]`, read `[G, D]`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        weights, lines = _memory(context, builder, signature, arguments, 0)
+        values, columns = _memory(context, builder, signature, arguments, 1)
+        reads, _ = _memory(context, builder, signature, arguments, 3)
+        places = [(g, part) for g in range(G.literal_value) for part in range(D.literal_value // _LANES)]
+        sums = {place: cgutils.alloca_once(builder, _VECTOR) for place in places}
+        for place in places:
+            builder.store(_VECTOR([0.0] * _LANES), sums[place])
+        with cgutils.for_range(builder, arguments[2]) as loop:
+            start, across = builder.mul(loop.index, columns), builder.mul(loop.index, _I64(4))
+            for g, part in places:
+                weight = _repeated(builder, weights, builder.add(builder.mul(_I64(g), lines), across))
+                number = _column(builder, values, start, part, v.dtype)
+                builder.store(_added(builder, weight, number, builder.load(sums[g, part])), sums[g, part])
+        for g, part in places:
+            offset = _I64(4 * (g * D.literal_value + part * _LANES))
+            builder.store(builder.load(sums[g, part]), _at(builder, reads, offset, _VECTOR), align=4)
+        return context.get_dummy_value()
+
+    return types.void(p, v, types.int64, read, G, D), generate
+
+
+def _memory(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Any, Any]:
+    """Where the numbers of an argument `[N, M]` lie, and how many bytes its lines are apart."""
+    array = context.make_array(signature.args[i])(context, builder, arguments[i])
+    return array.data, cgutils.unpack_tuple(builder, array.strides)[0]
+
+
+def _at(builder: Any, memory: Any, offset: Any, kind: Any) -> Any:
+    """A pointer so many bytes into the memory."""
+    start = builder.bitcast(memory, ir.IntType(8).as_pointer())
+    return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
+
+
+def _loaded(builder: Any, memory: Any, offset: Any) -> Any:
+    return builder.load(_at(builder, memory, offset, _VECTOR), align=4)
+
+
+def _column(builder: Any, memory: Any, place: Any, part: int, dtype: Any) -> Any:
+    """Sixteen numbers of the column at a place, as float32: of a bfloat16 the bits are its upper half."""
+    if dtype == types.float32:
+        return _loaded(builder, memory, builder.add(place, _I64(4 * part * _LANES)))
+    offset = builder.add(place, _I64(2 * part * _LANES))
+    bits = builder.load(_at(builder, memory, offset, ir.VectorType(_I16, _LANES)), align=2)
+    return builder.bitcast(builder.shl(builder.zext(bits, _WORDS), _WORDS([16] * _LANES)), _VECTOR)
+
+
+def _repeated(builder: Any, memory: Any, offset: Any) -> Any:
+    """A float32 in all lanes."""
+    number = builder.load(_at(builder, memory, offset, _F32))
+    vector = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, _I32(0))
+    return builder.shuffle_vector(vector, vector, _WORDS([0] * _LANES))
+
+
+def _added(builder: Any, a: Any, b: Any, total: Any) -> Any:
+    """`total + a * b`, rounded once where the processor can."""
+    return builder.fadd(total, builder.fmul(a, b, flags=("contract",)), flags=("contract",))
+
+
+def _lane_sums(builder: Any, vectors: Sequence[Callable[[], Any]]) -> Any:
+    """The sum of the lanes of each of sixteen vectors, side by side: neighbours are added until one is left of each.
+
+    A vector is made when it is needed, so few are there at once.
+    """
+    if len(vectors) == 1:
+        return vectors[0]()
+    middle = len(vectors) // 2
+    a, b = _lane_sums(builder, vectors[:middle]), _lane_sums(builder, vectors[middle:])
+    even, odd = _WORDS([2 * i for i in range(_LANES)]), _WORDS([2 * i + 1 for i in range(_LANES)])
+    return builder.fadd(builder.shuffle_vector(a, b, even), builder.shuffle_vector(a, b, odd))
