@@ -24,7 +24,7 @@ from benchmarks.report import report
 from modules.samplers.fused_decoder import FusedDecoder
 from modules.samplers.library_decoder import LibraryDecoder
 
-PACKAGES = ("torch", "transformers")
+PACKAGES = ("torch", "numba", "transformers")
 MOST_READ = 16  # rows
 
 
