@@ -4,6 +4,9 @@ A step of sampling has a few queries a head. PyTorch's kernels are made for many
 setting up small products. Here a row is read as far as it goes and no further, keys and values once for all queries of
 a group, and what a row gets does not depend on the others. Sums stay in registers and sixteen scores are added up at
 once, which Numba's own loops do not do. LLVM splits the vectors where a processor's registers are shorter.
+
+Every operation and its order is written down, with no freedom for the compiler: what Numba compiles and what it loads
+from its cache is optimised differently, and a run that goes on must end in the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from modules.samplers.row_attention import Attend
 
 _LANES = 16
 _MOST_QUERIES = 8  # of a group: their sums must fit into registers
-_FLAGS = {"reassoc", "contract", "nsz"}  # what sums in vectors need; NaN stays NaN
 _I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _WORDS, _VECTOR = ir.VectorType(_I32, _LANES), ir.VectorType(_F32, _LANES)
 _f = np.float32
@@ -80,7 +82,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 def _kernel(G: int, D: int) -> Any:
     """softmax(q k) v, of queries `[B, heads, G, D]` and keys and values `[slots, heads, columns, D]`."""
 
-    @njit(fastmath=_FLAGS, parallel=True, error_model="numpy", cache=True)
+    @njit(parallel=True, error_model="numpy", cache=True)
     def kernel(queries: Any, keys: Any, values: Any, read: Any, lengths: Any) -> None:
         B, heads = queries.shape[:2]
         for b in prange(B):
@@ -89,19 +91,15 @@ def _kernel(G: int, D: int) -> Any:
             for h in range(heads):
                 _write_scores(queries[b, h], keys[b, h], T, p, G, D)
                 for g in range(G):
-                    largest, mass = _largest(p[g, :T]), _f(0)
+                    largest = _largest(p[g, :T])
                     for t in range(T):
-                        e = _exp(p[g, t] - largest)
-                        p[g, t] = e
-                        mass += e
-                    for t in range(T):
-                        p[g, t] /= mass
-                _write_sums(p, values[b, h], T, read[b, h], G, D)
+                        p[g, t] = _exp(p[g, t] - largest)
+                _write_means(p, values[b, h], T, read[b, h], G, D)
 
     return kernel
 
 
-@njit(fastmath=True)
+@njit(fastmath=True)  # in any order it is the same
 def _largest(x: Any) -> Any:
     """The greatest of those numbers that are numbers."""
     largest = x[0]
@@ -110,12 +108,12 @@ def _largest(x: Any) -> Any:
     return largest
 
 
-@njit(fastmath=_FLAGS, inline="always")
+@njit(inline="always")
 def _exp(x: Any) -> Any:
     """e^x for x <= 0 without a call for each number: 2^n times the polynomial of the Cephes library for the rest."""
     x = _f(-87) if x < _f(-87) else x  # e^-87 is next to the least float32
     n = np.floor(x * _f(1.44269504) + _f(0.5))
-    r = x - n * _f(0.69314718)
+    r = x - n * _f(0.693359375) + n * _f(2.12194440e-4)  # log 2 in two parts, the first of few digits
     y = _f(1.9875691500e-4)
     y = y * r + _f(1.3981999507e-3)
     y = y * r + _f(8.3334519073e-3)
@@ -169,26 +167,30 @@ def _write_scores(context: Any, q: Any, k: Any, T: Any, p: Any, G: Any, D: Any) 
 
 
 @_intrinsic(prefer_literal=True)
-def _write_sums(context: Any, p: Any, v: Any, T: Any, read: Any, G: Any, D: Any) -> Any:
-    """`read[g] = sum over t < T of p[g, t] v[t]`; p is `[G, T or more]`, v `[columns, D]`, read `[G, D]`."""
+def _write_means(context: Any, p: Any, v: Any, T: Any, read: Any, G: Any, D: Any) -> Any:
+    """`read[g]` = mean of v[t], t < T, by weights p[g, t]; p is `[G, T or more]`, v `[columns, D]`, read `[G, D]`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         weights, lines = _memory(context, builder, signature, arguments, 0)
         values, columns = _memory(context, builder, signature, arguments, 1)
         reads, _ = _memory(context, builder, signature, arguments, 3)
-        places = [(g, part) for g in range(G.literal_value) for part in range(D.literal_value // _LANES)]
-        sums = {place: cgutils.alloca_once(builder, _VECTOR) for place in places}
-        for place in places:
-            builder.store(_VECTOR([0.0] * _LANES), sums[place])
+        groups, parts = range(G.literal_value), range(D.literal_value // _LANES)
+        sums = {(g, part): cgutils.alloca_once(builder, _VECTOR) for g in groups for part in (*parts, "weights")}
+        for place in sums.values():
+            builder.store(_VECTOR([0.0] * _LANES), place)
         with cgutils.for_range(builder, arguments[2]) as loop:
             start, across = builder.mul(loop.index, columns), builder.mul(loop.index, _I64(4))
-            for g, part in places:
+            for g in groups:
                 weight = _repeated(builder, weights, builder.add(builder.mul(_I64(g), lines), across))
-                number = _column(builder, values, start, part, v.dtype)
-                builder.store(_added(builder, weight, number, builder.load(sums[g, part])), sums[g, part])
-        for g, part in places:
-            offset = _I64(4 * (g * D.literal_value + part * _LANES))
-            builder.store(builder.load(sums[g, part]), _at(builder, reads, offset, _VECTOR), align=4)
+                builder.store(builder.fadd(builder.load(sums[g, "weights"]), weight), sums[g, "weights"])
+                for part in parts:
+                    number = _column(builder, values, start, part, v.dtype)
+                    builder.store(_added(builder, weight, number, builder.load(sums[g, part])), sums[g, part])
+        for g in groups:
+            for part in parts:
+                mean = builder.fdiv(builder.load(sums[g, part]), builder.load(sums[g, "weights"]))
+                offset = _I64(4 * (g * D.literal_value + part * _LANES))
+                builder.store(mean, _at(builder, reads, offset, _VECTOR), align=4)
         return context.get_dummy_value()
 
     return types.void(p, v, types.int64, read, G, D), generate
@@ -227,8 +229,10 @@ def _repeated(builder: Any, memory: Any, offset: Any) -> Any:
 
 
 def _added(builder: Any, a: Any, b: Any, total: Any) -> Any:
-    """`total + a * b`, rounded once where the processor can."""
-    return builder.fadd(total, builder.fmul(a, b, flags=("contract",)), flags=("contract",))
+    """`total + a * b`, rounded once."""
+    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    fused = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{_LANES}f32")
+    return builder.call(fused, (a, b, total))
 
 
 def _lane_sums(builder: Any, vectors: Sequence[Callable[[], Any]]) -> Any:

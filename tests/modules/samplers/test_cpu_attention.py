@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,3 +112,25 @@ def test_what_fits() -> None:
     assert not fits(filled(2, 24, torch.float32), 4), "half a register"
     assert not fits(filled(1, 32, torch.float32), 9), "more sums than registers"
     assert not fits(filled(2, 32, torch.float16), 4)
+
+
+_FINGERPRINT = """
+import hashlib, torch
+from tests.modules.samplers.test_cpu_attention import LENGTHS, filled
+from modules.samplers.cpu_attention import cpu_stepping
+queries = torch.randn(len(LENGTHS), 4, 32, generator=torch.Generator().manual_seed(1))
+read = cpu_stepping(filled(2, 32, torch.float32), torch.tensor(LENGTHS))(1, queries)
+print(hashlib.sha256(read.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_what_is_compiled_and_what_is_loaded_from_the_cache_give_the_same_bits(tmp_path: Path) -> None:
+    """Numba optimises the two differently, so a freedom left to it would show here, and in runs that go on."""
+    root = Path(__file__).parents[3]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(root)}
+    said = []
+    for _ in range(2):
+        command = [sys.executable, "-c", _FINGERPRINT]
+        said.append(subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True))
+        assert list(tmp_path.rglob("*.nbc")), "the first process fills the cache"
+    assert said[0].stdout == said[1].stdout
