@@ -59,7 +59,7 @@ def cpu_stepping(rows: Rows, lengths_B: Tensor) -> Attend:
         set_num_threads(threads)
         kernel = _kernel(*queries_BHGD.shape[2:])
         kernel(*(_array(tensor) for tensor in (queries_BHGD, keys, values, read_BHGD)), lengths)
-        return read_BHGD.flatten(1, 2).to(queries_BHD.dtype).flatten(1)
+        return read_BHGD.flatten(1).to(queries_BHD.dtype)
 
     return attend
 
@@ -138,16 +138,14 @@ def _write_scores(context: Any, q: Any, k: Any, T: Any, p: Any, G: Any, D: Any) 
     """`p[g, t] = q[g] k[t]` for t < T; q is `[G, D]`, k `[columns, D]`, p `[G, T or more]`, its rest overwritten."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        queries, _ = _memory(context, builder, signature, arguments, 0)
-        keys, columns = _memory(context, builder, signature, arguments, 1)
-        scores, lines = _memory(context, builder, signature, arguments, 3)
+        (queries, _), (keys, key_stride), (scores, score_stride) = _arrays(context, builder, signature, arguments)
         count, parts = arguments[2], range(D.literal_value // _LANES)
         last = builder.sub(count, _I64(1))
         with cgutils.for_range_slice(builder, _I64(0), count, _I64(_LANES)) as (first, _):
             places = []
             for lane in range(_LANES):
                 t = builder.add(first, _I64(lane))  # nothing behind the last column is read: it may not be there
-                places.append(builder.mul(builder.select(builder.icmp_signed("<", t, last), t, last), columns))
+                places.append(builder.mul(builder.select(builder.icmp_signed("<", t, last), t, last), key_stride))
             for g in range(G.literal_value):
                 query = [_loaded(builder, queries, _I64(4 * (g * D.literal_value + part * _LANES))) for part in parts]
 
@@ -159,7 +157,7 @@ def _write_scores(context: Any, q: Any, k: Any, T: Any, p: Any, G: Any, D: Any) 
                     return sums
 
                 sums = _lane_sums(builder, [lambda place=place: product(place) for place in places])
-                offset = builder.add(builder.mul(_I64(g), lines), builder.mul(first, _I64(4)))
+                offset = builder.add(builder.mul(_I64(g), score_stride), builder.mul(first, _I64(4)))
                 builder.store(sums, _at(builder, scores, offset, _VECTOR), align=4)
         return context.get_dummy_value()
 
@@ -171,17 +169,15 @@ def _write_means(context: Any, p: Any, v: Any, T: Any, read: Any, G: Any, D: Any
     """`read[g]` = mean of v[t], t < T, by weights p[g, t]; p is `[G, T or more]`, v `[columns, D]`, read `[G, D]`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        weights, lines = _memory(context, builder, signature, arguments, 0)
-        values, columns = _memory(context, builder, signature, arguments, 1)
-        reads, _ = _memory(context, builder, signature, arguments, 3)
+        (weights, weight_stride), (values, value_stride), (means, _) = _arrays(context, builder, signature, arguments)
         groups, parts = range(G.literal_value), range(D.literal_value // _LANES)
         sums = {(g, part): cgutils.alloca_once(builder, _VECTOR) for g in groups for part in (*parts, "weights")}
         for place in sums.values():
             builder.store(_VECTOR([0.0] * _LANES), place)
         with cgutils.for_range(builder, arguments[2]) as loop:
-            start, across = builder.mul(loop.index, columns), builder.mul(loop.index, _I64(4))
+            start, across = builder.mul(loop.index, value_stride), builder.mul(loop.index, _I64(4))
             for g in groups:
-                weight = _repeated(builder, weights, builder.add(builder.mul(_I64(g), lines), across))
+                weight = _repeated(builder, weights, builder.add(builder.mul(_I64(g), weight_stride), across))
                 builder.store(builder.fadd(builder.load(sums[g, "weights"]), weight), sums[g, "weights"])
                 for part in parts:
                     number = _column(builder, values, start, part, v.dtype)
@@ -190,16 +186,17 @@ def _write_means(context: Any, p: Any, v: Any, T: Any, read: Any, G: Any, D: Any
             for part in parts:
                 mean = builder.fdiv(builder.load(sums[g, part]), builder.load(sums[g, "weights"]))
                 offset = _I64(4 * (g * D.literal_value + part * _LANES))
-                builder.store(mean, _at(builder, reads, offset, _VECTOR), align=4)
+                builder.store(mean, _at(builder, means, offset, _VECTOR), align=4)
         return context.get_dummy_value()
 
     return types.void(p, v, types.int64, read, G, D), generate
 
 
-def _memory(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Any, Any]:
-    """Where the numbers of an argument `[N, M]` lie, and how many bytes its lines are apart."""
-    array = context.make_array(signature.args[i])(context, builder, arguments[i])
-    return array.data, cgutils.unpack_tuple(builder, array.strides)[0]
+def _arrays(context: Any, builder: Any, signature: Any, arguments: Any) -> list[tuple[Any, Any]]:
+    """Pointer to the numbers and first stride, in bytes, of each argument that is an array."""
+    kinds = zip(signature.args, arguments, strict=True)
+    arrays = [context.make_array(kind)(context, builder, value) for kind, value in kinds if hasattr(kind, "ndim")]
+    return [(array.data, cgutils.unpack_tuple(builder, array.strides)[0]) for array in arrays]
 
 
 def _at(builder: Any, memory: Any, offset: Any, kind: Any) -> Any:

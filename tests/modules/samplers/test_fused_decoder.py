@@ -50,7 +50,7 @@ def made(kind: type, config: type, **settings: Any) -> PreTrainedModel:
 
 
 def qwen3(**settings: Any) -> PreTrainedModel:
-    return made(Qwen3ForCausalLM, Qwen3Config, head_dim=8, **settings)
+    return made(Qwen3ForCausalLM, Qwen3Config, **{"head_dim": 8} | settings)
 
 
 @torch.inference_mode()
@@ -84,8 +84,10 @@ def expected(model: PreTrainedModel, rows: Sequence[Sequence[int]] = IDS) -> Ten
         made(MistralForCausalLM, MistralConfig, sliding_window=None),
         made(Qwen2ForCausalLM, Qwen2Config),
         qwen3(tie_word_embeddings=True),
+        qwen3(head_dim=16),
+        made(LlamaForCausalLM, LlamaConfig, head_dim=32, num_key_value_heads=1),
     ],
-    ids=["llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3"],
+    ids=["llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3", "qwen3-compiled", "llama-compiled"],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [5, 512])
 def test_logits_are_the_models_own(model: PreTrainedModel, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +99,19 @@ def test_logits_are_the_models_own(model: PreTrainedModel, size: int, monkeypatc
         assert (decoded(LibraryDecoder(model)) - own).abs().max() < 1e-4
 
 
-def test_a_bfloat16_model_is_computed_as_closely_as_by_the_library() -> None:
-    model = qwen3()
+def test_a_step_on_a_cpu_is_compiled_where_heads_fill_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(*_: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(fused_decoder, "cpu_stepping", compiled)
+    decoded(FusedDecoder(qwen3(head_dim=8)))
+    with pytest.raises(InterruptedError):
+        decoded(FusedDecoder(qwen3(head_dim=16)))
+
+
+@pytest.mark.parametrize("head_dim", [8, 16])
+def test_a_bfloat16_model_is_computed_as_closely_as_by_the_library(head_dim: int) -> None:
+    model = qwen3(head_dim=head_dim)
     exact = expected(model)
     model.to(torch.bfloat16)
     library = (expected(model) - exact).abs().mean()
@@ -107,7 +120,7 @@ def test_a_bfloat16_model_is_computed_as_closely_as_by_the_library() -> None:
 
 @pytest.mark.parametrize("decoder", [FusedDecoder, LibraryDecoder])
 def test_autocast_is_computed_as_closely_as_by_the_model(decoder: type) -> None:
-    for model in (qwen3(), made(LlamaForCausalLM, LlamaConfig)):
+    for model in (qwen3(), qwen3(head_dim=16), made(LlamaForCausalLM, LlamaConfig)):
         exact = expected(model)
         with torch.autocast("cpu", torch.bfloat16):
             own, ours = expected(model), decoded(decoder(model))
