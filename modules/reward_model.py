@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from common.errors import ConfigError
@@ -22,6 +23,7 @@ from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
 from envs.types import Episode
 from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
+from modules.samplers.fused_decoder import FusedDecoder, can_fuse
 from modules.step_features import FEATURES, FeatureWeights, step_features
 
 ReadAt = Literal["observation", "action", "both"]
@@ -82,19 +84,27 @@ class RewardModel:
     scale: float = 1.0
     offset: float = 0.0
 
-    def raw_scores(self, batch: ScoreBatch) -> Tensor:
-        """Scores before calibration at all score positions of a batch, `[P]` float32; gradients flow where enabled."""
-        hidden_PD, features_PF = self.states(batch)
+    def raw_scores(self, batch: ScoreBatch, decoder: FusedDecoder | None = None) -> Tensor:
+        """Scores before calibration at all score positions of a batch, `[P]` float32; gradients flow where enabled.
+
+        Args:
+            batch: the sequences.
+            decoder: of the backbone, which it stands in for without gradients.
+        """
+        hidden_PD, features_PF = self.states(batch, decoder)
         return self.head(hidden_PD, features_PF, batch.kinds)
 
-    def states(self, batch: ScoreBatch) -> tuple[Tensor, Tensor | None]:
+    def states(self, batch: ScoreBatch, decoder: FusedDecoder | None = None) -> tuple[Tensor, Tensor | None]:
         """Hidden states `[P, D]` at the score positions and, where the head reads them, features of the steps `[P, F]`.
 
         Read at both, the states are `[P, 2 D]`, those at the last policy tokens first.
         """
         places = {"action": [batch.action_P], "observation": [batch.observed_P]}
         read_places = places.get(self.read_at, [batch.action_P, batch.observed_P])
-        until = max(int(places_P.max()) for places_P in read_places) + 1  # no token after the last one is run
+        ends_B = torch.zeros_like(batch.ids_BT[:, 0])  # no token after the last one that is read is run
+        for places_P in read_places:
+            ends_B = ends_B.scatter_reduce(0, batch.row_P, places_P + 1, "amax")
+        until = int(ends_B.max())
         ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
         model = self.policy.model
 
@@ -107,6 +117,10 @@ class RewardModel:
             logps_N, _ = logprobs_of_states(model, hidden_BTD[row_N, column_N], ids_BT[row_N, column_N + 1])
             return hidden(hidden_BTD), step_features(logps_N, step_N, batch.step_P)
 
+        if decoder is not None:
+            rows = zip(ids_BT.tolist(), ends_B.tolist(), strict=True)
+            hidden_BTD = pad_sequence(decoder.last_states([ids[:end] for ids, end in rows]), batch_first=True)
+            return (hidden(hidden_BTD), None) if self.head.features is None else both(hidden_BTD)
         if self.head.features is None:
             return read_states(model, ids_BT, hidden), None
         return read_states(model, ids_BT, both)
@@ -115,16 +129,18 @@ class RewardModel:
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
         """Calibrated scores of the steps of each episode, `[S]` float32; NaN for a step without policy tokens.
 
-        Sequences of similar length share a batch. Scores depend on the other episodes by rounding alone.
+        Sequences of similar length share a batch. Scores depend on the other episodes by rounding alone. On a CPU the
+        backbone is run by the forward pass of sampling where that fits: without padding, in fewer operations.
         """
         model = self.policy.model
         device, training = model.device, model.training
         scores = [torch.full((len(episode.steps),), float("nan")) for episode in episodes]
         sequences = [(number, s) for number, e in enumerate(episodes) for s in scored_sequences(e) if s.positions]
         model.eval()
+        decoder = FusedDecoder(model) if device.type == "cpu" and can_fuse(model) else None
         for part in by_length(sequences, length=lambda one: len(one[1].ids), tokens=_TOKENS):
             batch = collate_scored([sequence for _, sequence in part])
-            raw = iter(self.raw_scores(to_device(batch, device)).cpu() * self.scale + self.offset)
+            raw = iter(self.raw_scores(to_device(batch, device), decoder).cpu() * self.scale + self.offset)
             for number, sequence in part:
                 for position in sequence.positions:
                     scores[number][position.step] = next(raw)

@@ -1,7 +1,8 @@
-"""The forward pass of Llama-like models for sampling: the tokens of all rows side by side, without padding.
+"""The forward pass of Llama-like models without gradients: the tokens of all rows side by side, without padding.
 
 It computes what the transformers model computes, in fewer and larger operations: queries, keys and values are one
-product, and so are the two of the gate; keys and values go straight to their places in the rows.
+product, and so are the two of the gate; keys and values go straight to their places in the rows. Sampling goes through
+it, and on a CPU a reward model that scores.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from modules.samplers.cpu_attention import cpu_stepping, fits
-from modules.samplers.kv_cache import Rows
+from modules.samplers.elementwise import gated, normed, share_threads
+from modules.samplers.kv_cache import Rows, kv_shape
 from modules.samplers.products import Precision, Product, can_multiply
-from modules.samplers.row_attention import Attend, reading, stepping
+from modules.samplers.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
 from modules.samplers.step_graphs import CudaRecorder, StepGraphs
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -58,8 +60,9 @@ class FusedDecoder:
         )
         self.rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = inner.rotary_emb
         self.precision = Precision.of(weight)
+        self.heads, (self.kv_heads, self.head_dim) = self.config.num_attention_heads, kv_shape(self.config)
         self.layers = [self._layer(layer) for layer in inner.layers]
-        self.norm = inner.norm.weight.detach()
+        self.norm, self.eps = inner.norm.weight.detach(), float(self.config.rms_norm_eps)
         self.head = Product([cast(nn.Module, model.get_output_embeddings())], self.precision)
         self.device = weight.device
         self.graphs = StepGraphs(CudaRecorder()) if self.device.type == "cuda" else None
@@ -84,10 +87,7 @@ class FusedDecoder:
                 ids = [token for row, start, end in chunk for token in new[row][start:end]]
                 pieces = [(first + row, starts[row] + start, starts[row] + end) for row, start, end in chunk]
                 columns = [column for _, start, end in pieces for column in range(start, end)]
-                slots = [slot for slot, start, end in pieces for _ in range(start, end)]
-                ids_T, columns_T, slots_T = (torch.tensor(x, device=self.device) for x in (ids, columns, slots))
-                attend = reading(rows, pieces, self.precision.work)
-                states_TD = self._states(rows, ids_T, columns_T, slots_T, attend)
+                states_TD = self._states(ids, columns, reading(rows, pieces, self.precision.work))
                 after = list(accumulate(end - start for _, start, end in chunk))
                 last += [
                     states_TD[t - 1] for t, (row, _, end) in zip(after, chunk, strict=True) if end == len(new[row])
@@ -106,49 +106,56 @@ class FusedDecoder:
         with torch.autocast(self.device.type, enabled=False):
             if self.graphs is not None:
                 return self.graphs(self.fixed_step, rows, ids_B, lengths_B, lengths)
-            if fits(rows, self.config.num_attention_heads):
-                return self._step(rows, ids_B, lengths_B, cpu_stepping(rows, lengths_B))
+            if fits(rows, self.heads):
+                attend = cpu_stepping(rows, lengths_B, self._rotation(lengths_B), self.eps)
+                return self._logits(self._attended(ids_B, attend))
             return self.fixed_step(rows, ids_B, lengths_B, max(lengths) + 1)
 
     def fixed_step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, width: int) -> Tensor:
         """`step` where all rows read `width` columns: nothing in it but tensors depends on what the rows hold."""
-        return self._step(rows, ids_B, lengths_B, stepping(rows, lengths_B, width))
+        read = stepping(rows, lengths_B, width)
+        return self._logits(self._attended(ids_B, attending(read, self._rotation(lengths_B), self.kv_heads, self.eps)))
 
-    def _step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, attend: Attend) -> Tensor:
-        slots_B = torch.arange(len(ids_B), device=self.device)
-        return self._logits(self._states(rows, ids_B, lengths_B, slots_B, attend))
+    def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+        """What the output layer would read of each sequence: hidden states `[T, D]`; keys and values are not kept."""
+        states: list[Tensor] = []
+        with torch.autocast(self.device.type, enabled=False):
+            for part in consecutive([len(ids) for ids in sequences], _CHUNK):
+                counts = [len(ids) for ids in sequences[part]]
+                ids = [token for ids in sequences[part] for token in ids]
+                columns = [column for count in counts for column in range(count)]
+                states_TD = self._states(ids, columns, whole(counts, self.precision.work))
+                states += normed(states_TD, self.norm, self.eps).split(counts)
+        return states
 
-    def _states(self, rows: Rows, ids_T: Tensor, columns_T: Tensor, slots_T: Tensor, attend: Attend) -> Tensor:
-        """Last hidden states `[T, D]` of tokens at these columns of these slots; their keys and values are written."""
-        heads, kv_heads, stored = self.config.num_attention_heads, rows.buffer.shape[2], self.precision.stored
+    def _states(self, ids: Sequence[int], columns: Sequence[int], read: Read) -> Tensor:
+        """Hidden states `[T, D]`, before the last norm, of tokens at these columns of their rows."""
+        ids_T, columns_T = torch.tensor(ids, device=self.device), torch.tensor(columns, device=self.device)
+        return self._attended(ids_T, attending(read, self._rotation(columns_T), self.kv_heads, self.eps))
+
+    def _attended(self, ids_T: Tensor, attend: Attend) -> Tensor:
+        if self.device.type == "cpu":
+            share_threads()
         x_TD = self.embed(ids_T).detach()
-        cos, sin = (table[0, :, None] for table in self.rotary(x_TD[None], columns_T[None]))
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(self._normed(x_TD, layer.norm)).unflatten(-1, (heads + 2 * kv_heads, -1))
-            qk, values = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
-            if layer.qk_norm is not None:
-                qk = self._normed(qk, layer.qk_norm)
-            qk = _rotated(qk, cos, sin).to(stored)
-            rows.write(number, slots_T, columns_T, qk[:, heads:], values)
-            x_TD += layer.out(attend(number, qk[:, :heads]))
-            gate, up = layer.gate_up(self._normed(x_TD, layer.mlp_norm)).chunk(2, dim=-1)
-            x_TD += layer.down(F.silu(gate, inplace=True).mul_(up))
+            qkv = layer.qkv(normed(x_TD, layer.norm, self.eps)).unflatten(-1, (-1, self.head_dim))
+            x_TD += layer.out(attend(number, qkv, layer.qk_norm))
+            x_TD += layer.down(gated(layer.gate_up(normed(x_TD, layer.mlp_norm, self.eps))))
         return x_TD
 
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Root mean square layer normalisation over the last dimension, in float32."""
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        return (x * torch.rsqrt(norm.square_() / x.shape[-1] + self.config.rms_norm_eps)).to(x.dtype) * weight
+    def _rotation(self, columns_T: Tensor) -> Rotation:
+        cos, sin = self.rotary(self.norm, columns_T[None])  # which asks the first for its type alone
+        return cos[0], sin[0]
 
     def _logits(self, states_BD: Tensor) -> Tensor:
-        return self.head(self._normed(states_BD, self.norm))
+        return self.head(normed(states_BD, self.norm, self.eps))
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp, precision = layer.self_attn, layer.mlp, self.precision
         qk_norm = None
         if hasattr(attention, "q_norm"):
-            heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-            norms = [attention.q_norm.weight.detach()] * heads + [attention.k_norm.weight.detach()] * kv_heads
+            norms = [attention.q_norm.weight.detach()] * self.heads
+            norms += [attention.k_norm.weight.detach()] * self.kv_heads
             qk_norm = torch.stack(norms)
         return Layer(
             layer.input_layernorm.weight.detach(),
@@ -200,10 +207,13 @@ def chunks(counts: Sequence[int], size: int) -> list[list[tuple[int, int, int]]]
     return chunks
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding, the halves of the last dimension turned against each other."""
-    half = x.shape[-1] // 2
-    turned = x * cos
-    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
-    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
-    return turned
+def consecutive(counts: Sequence[int], size: int) -> list[slice]:
+    """Cut rows of so many tokens into runs of `size` tokens at most, but at least a row."""
+    first, total = 0, 0
+    parts: list[slice] = []
+    for row, count in enumerate(counts):
+        if row > first and total + count > size:
+            parts.append(slice(first, row))
+            first, total = row, 0
+        total += count
+    return [*parts, slice(first, len(counts))] if counts else []

@@ -15,6 +15,12 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
 
+def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
+    """Heads of keys, and of values, and their size."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
 class RowLayer(DynamicLayer):
     """One layer of some `Rows`, which say where the next forward pass writes and how far it reads."""
 
@@ -51,8 +57,7 @@ class Rows:
     """
 
     def __init__(self, config: PretrainedConfig, like: Tensor) -> None:
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads, head_dim = kv_shape(config)
         self.buffer = like.new_zeros((2 * config.num_hidden_layers, 0, heads, 0, head_dim))
         self.first = self.width = 0
         self.limit = sys.maxsize

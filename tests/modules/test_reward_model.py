@@ -76,6 +76,25 @@ def test_a_score_is_the_head_on_the_last_token_of_what_is_read(protocol: ProRAG)
                 ids += turn.observation_ids
 
 
+@pytest.mark.parametrize("read_at", ["observation", "action", "both"])
+@pytest.mark.parametrize("kinds", [None, ["query", "answer"]])
+def test_the_forward_pass_of_sampling_gives_the_scores_of_the_model(
+    protocol: ProRAG, read_at: ReadAt, kinds: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, whole = model(read_at, kinds), episodes(protocol)
+    monkeypatch.setattr(reward_model, "can_fuse", lambda _: False)
+    models = scorer.score(whole)
+    monkeypatch.undo()
+
+    def run(**_: object) -> None:
+        raise AssertionError("the model itself ran")
+
+    monkeypatch.setattr(scorer.policy.model, "forward", run)
+    for ours, expected in zip(scorer.score(whole), models, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-4)
+        assert len(expected) == 1 or expected.std() > 0.01
+
+
 def test_neither_batches_nor_padding_nor_what_is_trained_matter(
     protocol: ProRAG, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config
 
-from modules.samplers import cpu_attention
 from modules.samplers.cpu_attention import cpu_stepping, fits
+from modules.samplers.elementwise import placed
 from modules.samplers.kv_cache import Rows
 
 LENGTHS = [0, 3, 14, 15, 16, 31, 40, 99]  # of a block of sixteen columns and of several, whole and not
@@ -27,6 +27,14 @@ def filled(kv_heads: int, head_dim: int, dtype: torch.dtype, slots: int = len(LE
     rows.reserve(slots, 100, ())
     rows.buffer.copy_(torch.randn(rows.buffer.shape, generator=torch.Generator().manual_seed(0)))
     return rows
+
+
+def stepped(rows: Rows, lengths: list[int], queries: Tensor) -> Tensor:
+    """What unturned queries `[B, heads, head_dim]` read of layer 1, whose new keys and values are there already."""
+    slots, columns = torch.arange(len(lengths)), torch.tensor(lengths)
+    keys, values = (states[slots, :, columns] for states in rows.layer(1))
+    unturned = torch.ones(len(lengths), queries.shape[-1]), torch.zeros(len(lengths), queries.shape[-1])
+    return cpu_stepping(rows, columns, unturned, 1e-6)(1, torch.cat([queries, keys, values], dim=1), None)
 
 
 def by_hand(rows: Rows, lengths: list[int], queries: Tensor) -> Tensor:
@@ -48,7 +56,7 @@ def test_two_columns_by_hand() -> None:
     keys[0, 0, 1, 0], values[0, 0, 0, 3], values[0, 0, 1, 5] = 4.0, 8.0, 16.0
     query = torch.zeros(1, 1, 16)
     query[0, 0, 0] = math.log(3)  # times 4 / sqrt(16): the second column weighs three times as much
-    read = cpu_stepping(rows, torch.tensor([1]))(1, query)
+    read = stepped(rows, [1], query)
     assert read[0].tolist() == pytest.approx([0, 0, 0, 2, 0, 12] + 10 * [0])
 
 
@@ -60,7 +68,7 @@ def test_each_row_is_read_as_far_as_it_goes(kv_heads: int, group: int, head_dim:
     expected = by_hand(rows, LENGTHS, queries.to(dtype))
     for slot, length in enumerate(LENGTHS):
         rows.buffer[:, slot, :, length + 1 :] = float("nan")
-    read = cpu_stepping(rows, torch.tensor(LENGTHS))(1, queries.to(dtype))
+    read = stepped(rows, LENGTHS, queries.to(dtype))
     assert read.dtype == dtype
     assert torch.allclose(read.double(), expected, atol=2e-6 if dtype == torch.float32 else 2**-8)
 
@@ -71,24 +79,24 @@ def test_scores_that_are_far_apart_leave_the_greatest() -> None:
     keys[0, 0, :20] *= 1000
     query = torch.ones(1, 1, 16)
     best = int(keys[0, 0, :20].sum(-1).argmax())
-    assert torch.allclose(cpu_stepping(rows, torch.tensor([19]))(1, query)[0], values[0, 0, best])
+    assert torch.allclose(stepped(rows, [19], query)[0], values[0, 0, best])
 
 
 def test_nan_stays_nan() -> None:
     rows = filled(1, 16, torch.float32, slots=2)
     rows.layer(1)[0][1, 0, 7, 3] = float("nan")
-    read = cpu_stepping(rows, torch.tensor([20, 20]))(1, torch.ones(2, 1, 16))
+    read = stepped(rows, [20, 20], torch.ones(2, 1, 16))
     assert read.isnan().tolist() == [16 * [False], 16 * [True]]
 
 
 def test_neighbours_and_threads_change_no_bit() -> None:
     rows, queries = filled(2, 32, torch.float32), torch.randn(len(LENGTHS), 4, 32)
-    together = cpu_stepping(rows, torch.tensor(LENGTHS))(1, queries)
+    together = stepped(rows, LENGTHS, queries)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = cpu_stepping(rows, torch.tensor(LENGTHS[:1]))(1, queries[:1])
-        some = cpu_stepping(rows, torch.tensor(LENGTHS[:5]))(1, queries[:5])
+        alone = stepped(rows, LENGTHS[:1], queries[:1])
+        some = stepped(rows, LENGTHS[:5], queries[:5])
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(threads)
@@ -96,15 +104,36 @@ def test_neighbours_and_threads_change_no_bit() -> None:
     assert torch.equal(some, together[:5])
 
 
-def test_starting_numba_leaves_the_threads_of_pytorch_alone() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        cpu_attention._started_threads.cache_clear()
-        assert cpu_attention._started_threads() >= 1
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("normed", [True, False])
+def test_new_keys_and_values_are_kept_in_their_column_and_read(dtype: torch.dtype, normed: bool) -> None:
+    rows, before = filled(2, 32, dtype), filled(2, 32, dtype)
+    random = torch.Generator().manual_seed(2)
+    qkv = torch.randn(len(LENGTHS), 8, 32, generator=random).to(dtype)
+    norms = torch.rand(6, 32, generator=random).to(dtype) if normed else None
+    angles = torch.rand(len(LENGTHS), 16, generator=random).repeat(1, 2)
+    lengths, rotation = torch.tensor(LENGTHS), (angles.cos(), angles.sin())
+    read = cpu_stepping(rows, lengths, rotation, 1e-3)(1, qkv, norms)
+    exact = placed(qkv[:, :6].float(), None if norms is None else norms.float(), *rotation, 1e-3).double()
+    slots = torch.arange(len(LENGTHS))
+    keys, values = (states[slots, :, lengths] for states in rows.layer(1))
+    near = 1e-6 if dtype == torch.float32 else 2**-7
+    assert torch.allclose(keys.double(), exact[:, 4:], atol=near)
+    assert torch.equal(values, qkv[:, 6:])
+    assert torch.allclose(read.double(), by_hand(rows, LENGTHS, exact[:, :4]), atol=near)
+    for states in (*before.layer(1), *rows.layer(1)):
+        states[slots, :, lengths] = 0
+    assert torch.equal(rows.buffer, before.buffer), "nothing else is written"
+
+
+def test_values_are_rounded_as_pytorch_rounds_to_bfloat16() -> None:
+    """Ties to even, and what is next to the greatest number overflows."""
+    numbers = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1.003, 1e-40, -0.0, 3.4e38, float("inf")]).repeat(4)
+    rows, one = filled(1, 32, torch.bfloat16, slots=1), torch.ones(1, 32)
+    qkv = torch.stack([numbers, numbers, numbers])[None]
+    cpu_stepping(rows, torch.tensor([4]), (one, 0 * one), 1e-6)(0, qkv, None)
+    kept, expected = rows.layer(0)[1][0, 0, 4], numbers.to(torch.bfloat16)
+    assert torch.equal(kept.view(torch.int16), expected.view(torch.int16))
 
 
 def test_what_fits() -> None:
@@ -118,9 +147,15 @@ _FINGERPRINT = """
 import hashlib, torch
 from tests.modules.samplers.test_cpu_attention import LENGTHS, filled
 from modules.samplers.cpu_attention import cpu_stepping
-queries = torch.randn(len(LENGTHS), 4, 32, generator=torch.Generator().manual_seed(1))
-read = cpu_stepping(filled(2, 32, torch.float32), torch.tensor(LENGTHS))(1, queries)
-print(hashlib.sha256(read.numpy().tobytes()).hexdigest())
+from modules.samplers.elementwise import gated, normed, placed
+random = torch.Generator().manual_seed(1)
+qkv, norms = torch.randn(len(LENGTHS), 8, 32, generator=random), torch.rand(6, 32, generator=random)
+angles = torch.rand(len(LENGTHS), 32, generator=random)
+rotation, rows = (angles.cos(), angles.sin()), filled(2, 32, torch.float32)
+read = cpu_stepping(rows, torch.tensor(LENGTHS), rotation, 1e-6)(1, qkv, norms)
+others = [placed(qkv[:, :6], norms, *rotation, 1e-6), normed(read, norms.flatten()[:128], 1e-6), gated(read)]
+for tensor in (read, rows.buffer, *others):
+    print(hashlib.sha256(tensor.numpy().tobytes()).hexdigest())
 """
 
 

@@ -24,7 +24,7 @@ from transformers import (
 from modules.lora import LoRA
 from modules.policy import Policy
 from modules.samplers import fused_decoder
-from modules.samplers.fused_decoder import FusedDecoder, can_fuse, chunks
+from modules.samplers.fused_decoder import FusedDecoder, can_fuse, chunks, consecutive
 from modules.samplers.library_decoder import LibraryDecoder
 from tests.tiny import byte_tokenizer
 
@@ -109,6 +109,20 @@ def test_a_step_on_a_cpu_is_compiled_where_heads_fill_registers(monkeypatch: pyt
         decoded(FusedDecoder(qwen3(head_dim=16)))
 
 
+@pytest.mark.parametrize("size", [5, 20, 512])
+@pytest.mark.parametrize("settings", [{}, {"head_dim": 16, "tie_word_embeddings": True}])
+def test_last_states_are_the_models_own(settings: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_decoder, "_CHUNK", size)
+    model = qwen3(**settings)
+    with torch.inference_mode():
+        ours = FusedDecoder(model).last_states(IDS)
+        for ids, states in zip(IDS, ours, strict=True):
+            own = model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0]
+            assert own.std() > 0.1
+            assert states.shape == own.shape
+            assert (states - own).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("head_dim", [8, 16])
 def test_a_bfloat16_model_is_computed_as_closely_as_by_the_library(head_dim: int) -> None:
     model = qwen3(head_dim=head_dim)
@@ -165,3 +179,8 @@ def test_embeddings_with_adapters_are_left_to_the_library() -> None:
 
 def test_rows_are_cut_into_chunks_of_equal_size() -> None:
     assert chunks([3, 4, 2], 4) == [[(0, 0, 3), (1, 0, 1)], [(1, 1, 4), (2, 0, 1)], [(2, 1, 2)]]
+
+
+def test_rows_stay_whole_in_runs_of_limited_size() -> None:
+    assert consecutive([3, 4, 2, 9, 1], 7) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    assert consecutive([], 7) == []

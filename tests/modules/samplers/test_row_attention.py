@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import Qwen3Config
 
 from modules.samplers.kv_cache import Rows
-from modules.samplers.row_attention import reading, stepping, up_to
+from modules.samplers.row_attention import reading, stepping, up_to, whole
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 
@@ -21,6 +21,13 @@ def filled() -> Rows:
     rows.reserve(5, 12, ())
     rows.buffer.normal_(generator=torch.Generator().manual_seed(0))
     return rows
+
+
+def new(tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of new tokens."""
+    random = torch.Generator().manual_seed(5)
+    keys, values = torch.randn(2, tokens, KV_HEADS, HEAD_DIM, generator=random)
+    return keys, values
 
 
 def by_hand(rows: Rows, layer: int, slot: int, column: int, query_HD: Tensor) -> Tensor:
@@ -42,7 +49,11 @@ def test_columns_behind_the_own_are_hidden() -> None:
 def test_a_step_reads_each_row_as_far_as_it_goes() -> None:
     rows, lengths = filled(), [3, 11, 0, 7, 5]
     queries = torch.randn(5, HEADS, HEAD_DIM)
-    read = stepping(rows, torch.tensor(lengths), 12)(1, queries)
+    keys, values = new(5)
+    read = stepping(rows, torch.tensor(lengths), 12)(1, queries, keys, values)
+    kept = rows.layer(1)
+    assert torch.equal(kept[0][range(5), :, lengths], keys)
+    assert torch.equal(kept[1][range(5), :, lengths], values)
     for slot, length in enumerate(lengths):
         assert torch.allclose(read[slot], by_hand(rows, 1, slot, length, queries[slot]), atol=1e-6)
 
@@ -50,7 +61,17 @@ def test_a_step_reads_each_row_as_far_as_it_goes() -> None:
 def test_a_piece_reads_its_own_row_up_to_each_token() -> None:
     rows, pieces = filled(), [(4, 0, 3), (1, 5, 9), (2, 11, 12)]
     queries = torch.randn(8, HEADS, HEAD_DIM)
-    read = reading(rows, pieces, torch.float32)(0, queries)
+    keys, values = new(8)
+    read = reading(rows, pieces, torch.float32)(0, queries, keys, values)
     places = [(slot, column) for slot, start, end in pieces for column in range(start, end)]
     for token, (slot, column) in enumerate(places):
         assert torch.allclose(read[token], by_hand(rows, 0, slot, column, queries[token]), atol=1e-6)
+        assert torch.equal(rows.layer(0)[0][slot, :, column], keys[token])
+        assert torch.equal(rows.layer(0)[1][slot, :, column], values[token])
+
+
+def test_whole_sequences_read_what_a_piece_from_the_beginning_reads() -> None:
+    rows, queries = filled(), torch.randn(7, HEADS, HEAD_DIM)
+    keys, values = new(7)
+    kept = reading(rows, [(3, 0, 5), (0, 0, 2)], torch.float32)(1, queries, keys, values)
+    assert torch.allclose(whole([5, 2], torch.float32)(1, queries, keys, values), kept, atol=1e-6)
