@@ -3,11 +3,11 @@
     python -m benchmarks.prm [--model assets/world_base] [--episodes 16] [--steps 8]
 
 Episodes are made up of random tokens: a prompt of 60 (`--prompt`), then steps of 40 sampled and 110 observed tokens.
-`ours` is `RewardModel.score`, which reads all steps of an episode in one pass, on a CPU by the forward pass of sampling.
-The peers run the model of transformers anew on everything up to each step's end, as the released code of such models
-does: `a step at a time` one after the other, `steps in batches` as many at once as fit into ours. All three score with
-the same weights, alternating in one process; `gap` is the largest difference of a score from ours. Ratios above 1 say
-that ours is faster.
+`ours` is `RewardModel.score`, which reads all steps of an episode in one pass, on a CPU by the forward pass of
+sampling. The peers run the model of transformers anew on everything up to each step's end, as the released code of such
+models does: `a step at a time` one after the other, `steps in batches` as many at once as fit into ours. All three
+score with the same weights, alternating in one process; `gap` is the largest difference of a score from ours. Ratios
+above 1 say that ours is faster.
 """
 
 from __future__ import annotations
