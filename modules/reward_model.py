@@ -101,10 +101,7 @@ class RewardModel:
         """
         places = {"action": [batch.action_P], "observation": [batch.observed_P]}
         read_places = places.get(self.read_at, [batch.action_P, batch.observed_P])
-        ends_B = torch.zeros_like(batch.ids_BT[:, 0])  # no token after the last one that is read is run
-        for places_P in read_places:
-            ends_B = ends_B.scatter_reduce(0, batch.row_P, places_P + 1, "amax")
-        until = int(ends_B.max())
+        until = max(int(places_P.max()) for places_P in read_places) + 1  # no token after the last one is run
         ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
         model = self.policy.model
 
@@ -118,8 +115,12 @@ class RewardModel:
             return hidden(hidden_BTD), step_features(logps_N, step_N, batch.step_P)
 
         if decoder is not None:
-            rows = zip(ids_BT.tolist(), ends_B.tolist(), strict=True)
-            hidden_BTD = pad_sequence(decoder.last_states([ids[:end] for ids, end in rows]), batch_first=True)
+            ends = [0] * len(ids_BT)
+            for places_P in read_places:
+                for row, place in zip(batch.row_P.tolist(), places_P.tolist(), strict=True):
+                    ends[row] = max(ends[row], place + 1)
+            rows = [ids[:end] for ids, end in zip(ids_BT.tolist(), ends, strict=True)]
+            hidden_BTD = pad_sequence(decoder.last_states(rows), batch_first=True)
             return (hidden(hidden_BTD), None) if self.head.features is None else both(hidden_BTD)
         if self.head.features is None:
             return read_states(model, ids_BT, hidden), None
