@@ -131,14 +131,15 @@ class RewardModel:
         """Calibrated scores of the steps of each episode, `[S]` float32; NaN for a step without policy tokens.
 
         Sequences of similar length share a batch. Scores depend on the other episodes by rounding alone. On a CPU the
-        backbone is run by the forward pass of sampling where that fits: without padding, in fewer operations.
+        backbone is run by the forward pass of sampling where that fits: without padding, in fewer operations, from a
+        copy of its layers' weights.
         """
         model = self.policy.model
         device, training = model.device, model.training
         scores = [torch.full((len(episode.steps),), float("nan")) for episode in episodes]
         sequences = [(number, s) for number, e in enumerate(episodes) for s in scored_sequences(e) if s.positions]
         model.eval()
-        decoder = FusedDecoder(model) if device.type == "cpu" and can_fuse(model) else None
+        decoder = FusedDecoder(model) if sequences and device.type == "cpu" and can_fuse(model) else None
         for part in by_length(sequences, length=lambda one: len(one[1].ids), tokens=_TOKENS):
             batch = collate_scored([sequence for _, sequence in part])
             raw = iter(self.raw_scores(to_device(batch, device), decoder).cpu() * self.scale + self.offset)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, 
 
 from modules.samplers.cpu_attention import cpu_stepping, fits
 from modules.samplers.elementwise import gated, normed, share_threads
-from modules.samplers.kv_cache import Rows, kv_shape
+from modules.samplers.kv_cache import Rows, kv_shape, limited_attention
 from modules.samplers.products import Precision, Product, can_multiply
 from modules.samplers.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
 from modules.samplers.step_graphs import CudaRecorder, StepGraphs
@@ -63,9 +64,14 @@ class FusedDecoder:
         self.heads, (self.kv_heads, self.head_dim) = self.config.num_attention_heads, kv_shape(self.config)
         self.layers = [self._layer(layer) for layer in inner.layers]
         self.norm, self.eps = inner.norm.weight.detach(), float(self.config.rms_norm_eps)
-        self.head = Product([cast(nn.Module, model.get_output_embeddings())], self.precision)
+        self._output = cast(nn.Module, model.get_output_embeddings())
         self.device = weight.device
         self.graphs = StepGraphs(CudaRecorder()) if self.device.type == "cuda" else None
+
+    @cached_property
+    def head(self) -> Product:
+        """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
+        return Product([self._output], self.precision)
 
     def rows(self) -> Rows:
         """Empty rows for this decoder."""
@@ -173,6 +179,8 @@ def can_fuse(model: PreTrainedModel) -> bool:
     if not any(type(model).forward is kind.forward for kind in _FAMILY) or model.config.hidden_act != "silu":
         return False
     inner: Any = cast(Any, model).model
+    if limited_attention(model.config.get_text_config()):
+        return False
     if inner.rotary_emb.rope_type in ("dynamic", "longrope"):  # they follow the longest row of a batch
         return False
     linear = [

@@ -20,6 +20,7 @@ from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
+from modules.samplers.kv_cache import limited_attention
 from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.stop_tags import Decode, StopTags
@@ -187,10 +188,6 @@ def require_full_attention(config: PretrainedConfig) -> None:
     Raises:
         ConfigError: a layer does not.
     """
-    kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    limited = set(kinds or ()) - {"full_attention"}
-    if not kinds and window and window < config.max_position_embeddings:
-        limited = {f"sliding windows of {window}"}
+    limited = limited_attention(config)
     if limited:
-        raise ConfigError(f"{config.model_type} has {', '.join(sorted(limited))}; use a model with full attention")
+        raise ConfigError(f"{config.model_type} has {', '.join(limited)}; use a model with full attention")

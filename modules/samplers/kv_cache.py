@@ -21,6 +21,15 @@ def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
     return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
+def limited_attention(config: PretrainedConfig) -> list[str]:
+    """What layers there are that do not attend to the whole context, as it is said to users."""
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if not kinds and window and window < config.max_position_embeddings:
+        return [f"sliding windows of {window}"]
+    return sorted(set(kinds or ()) - {"full_attention"})
+
+
 class RowLayer(DynamicLayer):
     """One layer of some `Rows`, which say where the next forward pass writes and how far it reads."""
 

@@ -8,16 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen3Config
 
 from modules.samplers.cpu_attention import cpu_stepping, fits
-from modules.samplers.elementwise import placed
+from modules.samplers.elementwise import placed, share_threads
 from modules.samplers.kv_cache import Rows
 
 LENGTHS = [0, 3, 14, 15, 16, 31, 40, 99]  # of a block of sixteen columns and of several, whole and not
+
+
+@pytest.fixture(autouse=True, scope="module")
+def threads() -> None:
+    """As the decoder does before it computes."""
+    share_threads()
 
 
 def filled(kv_heads: int, head_dim: int, dtype: torch.dtype, slots: int = len(LENGTHS)) -> Rows:
@@ -92,16 +99,14 @@ def test_nan_stays_nan() -> None:
 def test_neighbours_and_threads_change_no_bit() -> None:
     rows, queries = filled(2, 32, torch.float32), torch.randn(len(LENGTHS), 4, 32)
     together = stepped(rows, LENGTHS, queries)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    threads = numba.get_num_threads()
     try:
-        alone = stepped(rows, LENGTHS[:1], queries[:1])
-        some = stepped(rows, LENGTHS[:5], queries[:5])
-        assert torch.get_num_threads() == 1
+        for count in range(1, numba.config.NUMBA_NUM_THREADS + 1):  # type: ignore[attr-defined]
+            numba.set_num_threads(count)
+            assert torch.equal(stepped(rows, LENGTHS[:1], queries[:1]), together[:1])
+            assert torch.equal(stepped(rows, LENGTHS[:5], queries[:5]), together[:5])
     finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(alone, together[:1])
-    assert torch.equal(some, together[:5])
+        numba.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,8 +19,14 @@ from modules.samplers.elementwise import gated, normed, placed
 EPS = 1e-3
 
 
+@pytest.fixture(autouse=True, scope="module")
+def threads() -> None:
+    """As the decoder does before it computes."""
+    elementwise.share_threads()
+
+
 def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
 def norm_by_hand(x: Tensor, weight: Tensor) -> Tensor:
@@ -63,6 +75,7 @@ def test_compiled_and_by_pytorch_it_is_the_same(rows: int, width: int, monkeypat
         turned = [placed(qk, some, angles.cos(), angles.sin(), EPS) for some in (norms, None)]
         return [normed(x, weight, EPS), gated(gate_up.clone()), *turned]
 
+    assert all(elementwise._compiles(tensor) for tensor in (inputs[0], inputs[2], qk))
     compiled = computed()
     monkeypatch.setattr(elementwise, "_compiles", lambda _: False)
     x, weight, gate_up, norms = (tensor.double() for tensor in inputs)
@@ -89,12 +102,32 @@ def test_nan_stays_in_its_row() -> None:
     assert placed(x[:, None], None, x * 0 + 1, x * 0, EPS).isnan().any(-1).flatten().tolist() == [False, True, False]
 
 
+_STARTED = """
+import torch
+torch.set_num_threads(1)
+from modules.samplers.elementwise import share_threads
+share_threads()
+assert torch.get_num_threads() == 1, torch.get_num_threads()
+"""
+
+
 def test_starting_numba_leaves_the_threads_of_pytorch_alone() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        elementwise._started_threads.cache_clear()
-        elementwise.share_threads()
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", _STARTED], cwd=root, env=environment | {"PYTHONPATH": str(root)}, check=True)
+
+
+@pytest.fixture
+def short_default() -> Iterator[None]:
+    """As in Lightning's `bf16-true`, where new tensors are bfloat16 unless they are told."""
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("short_default")
+def test_another_default_type_changes_nothing() -> None:
+    x, one = numbers(3, 16).float(), torch.ones(3, 16, dtype=torch.float32)
+    made = [normed(x, one[0], EPS), gated(torch.cat([x, x], -1)), placed(x[:, None], one[:1], one, 0 * one, EPS)]
+    assert [tensor.dtype for tensor in made] == 3 * [torch.float32]
+    assert torch.allclose(made[0], norm_by_hand(x, one[0]), atol=1e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -123,6 +123,57 @@ def test_last_states_are_the_models_own(settings: dict[str, Any], size: int, mon
             assert (states - own).abs().max() < 1e-4
 
 
+def errors(model: PreTrainedModel, exact: Sequence[Tensor]) -> tuple[float, float]:
+    """Mean error of the last hidden states, of the decoder and of the model itself."""
+    with torch.inference_mode():
+        ours = FusedDecoder(model).last_states(IDS)
+        own = [model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0] for ids in IDS]
+    means = (torch.cat([*states]).double() - torch.cat([*exact]).double() for states in (ours, own))
+    mine, models = (float(mean.abs().mean()) for mean in means)
+    return mine, models
+
+
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM])
+def test_last_states_in_bfloat16_and_under_autocast_are_as_close_as_the_models(kind: type) -> None:
+    config = {LlamaForCausalLM: LlamaConfig, Qwen2ForCausalLM: Qwen2Config, Qwen3ForCausalLM: Qwen3Config}[kind]
+    model = made(kind, config, head_dim=16)
+    with torch.inference_mode():
+        exact = FusedDecoder(model).last_states(IDS)
+    assert max(errors(model, exact)) < 1e-5
+    with torch.autocast("cpu", torch.bfloat16):
+        mine, models = errors(model, exact)
+    assert 0 < mine < 1.5 * models
+    mine, models = errors(cast(PreTrainedModel, model.to(torch.bfloat16)), exact)
+    assert 0 < mine < 1.5 * models
+
+
+def test_last_states_have_adapters_added() -> None:
+    model, tokenizer = qwen3(head_dim=16), byte_tokenizer()
+    with torch.inference_mode():
+        before = FusedDecoder(model).last_states(IDS)
+    LoRA(r=4).apply(Policy(model, tokenizer))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.add_(torch.randn_like(weight) / 10)
+    model.eval()
+    with torch.inference_mode():
+        after = FusedDecoder(model).last_states(IDS)
+    assert (torch.cat(after) - torch.cat(before)).abs().max() > 0.1
+    assert max(errors(model, after)) < 1e-3
+
+
+def test_a_step_of_a_bfloat16_model_takes_another_default_type() -> None:
+    """Lightning's `bf16-true` makes new tensors bfloat16."""
+    model = cast(PreTrainedModel, qwen3(head_dim=16).to(torch.bfloat16))
+    expected = decoded(FusedDecoder(model))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(decoded(FusedDecoder(model)), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("head_dim", [8, 16])
 def test_a_bfloat16_model_is_computed_as_closely_as_by_the_library(head_dim: int) -> None:
     model = qwen3(head_dim=head_dim)
@@ -163,9 +214,11 @@ def test_adapters_count_and_so_do_the_rows_of_trained_tokens(tied: bool) -> None
     "model",
     [
         qwen3(hidden_act="gelu"),
+        made(MistralForCausalLM, MistralConfig, sliding_window=16),
+        qwen3(use_sliding_window=True, sliding_window=16, max_window_layers=1),
         made(LlamaForCausalLM, LlamaConfig, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
     ],
-    ids=["gelu", "dynamic-rope"],
+    ids=["gelu", "window", "windows-of-some-layers", "dynamic-rope"],
 )
 def test_what_it_does_not_compute_is_left_to_the_library(model: PreTrainedModel) -> None:
     assert not can_fuse(model)
