@@ -63,7 +63,7 @@ class FusedDecoder:
         self.precision = Precision.of(weight)
         self.heads, (self.kv_heads, self.head_dim) = self.config.num_attention_heads, kv_shape(self.config)
         self.layers = [self._layer(layer) for layer in inner.layers]
-        self.norm, self.eps = inner.norm.weight.detach(), float(self.config.rms_norm_eps)
+        self.norm, self.eps = _own(inner.norm.weight), float(self.config.rms_norm_eps)
         self._output = cast(nn.Module, model.get_output_embeddings())
         self.device = weight.device
         self.graphs = StepGraphs(CudaRecorder()) if self.device.type == "cuda" else None
@@ -164,11 +164,11 @@ class FusedDecoder:
             norms += [attention.k_norm.weight.detach()] * self.kv_heads
             qk_norm = torch.stack(norms)
         return Layer(
-            layer.input_layernorm.weight.detach(),
+            _own(layer.input_layernorm.weight),
             Product([attention.q_proj, attention.k_proj, attention.v_proj], precision),
             qk_norm,
             Product([attention.o_proj], precision),
-            layer.post_attention_layernorm.weight.detach(),
+            _own(layer.post_attention_layernorm.weight),
             Product([mlp.gate_proj, mlp.up_proj], precision),
             Product([mlp.down_proj], precision),
         )
@@ -225,3 +225,8 @@ def consecutive(counts: Sequence[int], size: int) -> list[slice]:
             first, total = row, 0
         total += count
     return [*parts, slice(first, len(counts))] if counts else []
+
+
+def _own(weight: Tensor) -> Tensor:
+    """A copy of a norm's weight: what NumPy has looked at cannot be resized, as a gathered weight is when it goes."""
+    return weight.detach().clone()
