@@ -163,6 +163,15 @@ def test_last_states_have_adapters_added() -> None:
     assert max(errors(model, after)) < 1e-3
 
 
+def test_weights_can_be_freed_after_use() -> None:
+    """FSDP2 frees what it gathered by resizing it, which PyTorch refuses for what NumPy has looked at."""
+    model = qwen3(head_dim=16)
+    decoded(FusedDecoder(model))
+    with torch.inference_mode():
+        FusedDecoder(model).last_states(IDS)
+    assert all(weight.untyped_storage().resizable() for weight in model.parameters())
+
+
 def test_a_step_of_a_bfloat16_model_takes_another_default_type() -> None:
     """Lightning's `bf16-true` makes new tensors bfloat16."""
     model = cast(PreTrainedModel, qwen3(head_dim=16).to(torch.bfloat16))
