@@ -27,6 +27,7 @@ _WATCHED = {
         "the episodes of most groups have equal rewards: nothing is left to learn",
     ),
 }
+_TOKEN_MEANS = ("entropy", "logp_gap", "kl")  # NaN where no token was trained on
 _REWARD = "reward"
 
 
@@ -37,8 +38,8 @@ class GuardError(UserError):
 class Guard(Callback):
     """Compares the metrics of an iteration (an epoch of the Trainer) with limits; None switches a limit off.
 
-    The guard acts on a metric that is beyond its limit, or NaN, for `patience` iterations in a row. A metric that is
-    not logged is not checked.
+    The guard acts on a metric that is beyond its limit, or NaN, for `patience` iterations in a row. Not checked is a
+    metric that is not logged, or a mean over tokens where none was trained on: NaN, while the gradient is not.
 
     Args:
         action: warn once for each limit, or stop the run at the first.
@@ -110,7 +111,8 @@ class Guard(Callback):
         for name, limit in self.limits.items():
             metric, bound, advice = _WATCHED[name]
             value = metrics.get(metric)
-            if value is None:
+            of_no_token = name in _TOKEN_MEANS and math.isfinite(metrics.get("grad_norm", math.nan))
+            if value is None or (math.isnan(value) and of_no_token):
                 continue
             inside = value >= limit if bound == "min" else value <= limit  # False for NaN
             if self._counted(name, not inside):

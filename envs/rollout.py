@@ -10,6 +10,7 @@ from common.progress import progress_bar
 from envs.interfaces import Sampler
 from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
+from envs.sampling import collected
 from envs.types import Episode, Question
 
 Sampling = Callable[..., list[Episode]]  # called as `independent_groups` is
@@ -119,7 +120,7 @@ def play_out(
                 continue
             if not in_flight:
                 return
-            finished = sampler.collect()
+            finished = collected(sampler)
             in_flight -= len(finished)
             ready = [request.episode for request, _ in finished]
             environment.apply(ready, [turn for _, turn in finished])

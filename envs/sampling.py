@@ -207,6 +207,17 @@ class Greedy(AtTemperature):
         return replace(request, greedy=True)
 
 
+def collected(sampler: Sampler) -> list[tuple[Request, Turn]]:
+    """What a sampler with open requests collects.
+
+    Raises:
+        RuntimeError: nothing, and it would be asked for ever.
+    """
+    if not (turns := sampler.collect()):
+        raise RuntimeError(f"{type(sampler).__name__} has open requests and collects no turn")
+    return turns
+
+
 def take_turns(sampler: Sampler, requests: Sequence[Request]) -> list[Turn]:
     """One turn a request, in the order of the requests, whenever the sampler finishes them.
 
@@ -215,5 +226,5 @@ def take_turns(sampler: Sampler, requests: Sequence[Request]) -> list[Turn]:
     sampler.submit(requests)
     turns: dict[int, Turn] = {}
     while len(turns) < len(requests):
-        turns |= {id(request): turn for request, turn in sampler.collect()}
+        turns |= {id(request): turn for request, turn in collected(sampler)}
     return [turns[id(request)] for request in requests]

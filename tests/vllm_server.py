@@ -28,8 +28,8 @@ class VLLMServer(ThreadingHTTPServer):
 
     A fault is a status, "hangs up", "late" (longer than a test waits), "held" until the client gives up, None for no
     fault, or a change of the answer's choice. A request to a path of `faults_by_path`, fixed prompts are "proof", takes
-    one from there; after a fault within an update the server is as one that was started again. `calls` holds the paths
-    and bodies of all requests in order.
+    one from there. An update that is broken off stays as it is, like vLLM's: where the server hangs up it has done what
+    it was asked to. `calls` holds the paths and bodies of all requests in order.
     """
 
     daemon_threads = True
@@ -43,7 +43,9 @@ class VLLMServer(ThreadingHTTPServer):
         self.holds, self.given_up = Event(), Event()  # a turn; the client gave it up
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.policy: Policy | None = None if folder is None else load_policy(str(folder), device="cpu")
-        self.weights, self.stage = "default", "ready"
+        self.weights = "default"
+        self.paused = self.updating = False
+        self.context = 4096
         self.delay: Callable[[dict[str, Any]], float] = lambda sampling: 0.0
         self.ignores_updates = False
         self.raw_logprobs = False  # as without `--logprobs-mode processed_logprobs`
@@ -59,22 +61,27 @@ class VLLMServer(ThreadingHTTPServer):
         """The routes of weight updates that were called."""
         return [path for path, _ in self.calls if path != "/inference/v1/generate"]
 
-    def change(self, path: str, body: dict[str, Any]) -> None:
-        """Move through a weight update, in vLLM's order alone."""
-        before = {"/pause?mode=wait": "ready", "/start_weight_update": "paused", "/update_weights": "started"}
-        before |= {"/finish_weight_update": "loaded", "/resume": "finished", "/update_weight_version": "ready"}
-        after = {"/pause?mode=wait": "paused", "/start_weight_update": "started", "/update_weights": "loaded"}
-        after |= {"/finish_weight_update": "finished"}
-        assert self.stage == before[path], f"{path} while {self.stage}"
-        self.stage = after.get(path, "ready")
+    def change(self, path: str, body: dict[str, Any]) -> str | None:
+        """Move through a weight update; why vLLM refuses to, or None."""
+        if path == "/start_weight_update" and self.updating:
+            return "start_weight_update called while a weight update is already active"
+        if path in ("/update_weights", "/finish_weight_update") and not self.updating:
+            return f"{path} without start_weight_update"
+        if path in ("/start_weight_update", "/update_weights", "/finish_weight_update"):
+            assert self.paused, f"{path} while turns are sampled"
+            self.updating = path != "/finish_weight_update"
+        if path in ("/pause?mode=wait", "/resume"):
+            assert not self.updating or path != "/resume", "sampling from half of the weights"
+            self.paused = path != "/resume"
         if path == "/update_weights" and not self.ignores_updates:
             self.policy = load_policy(body["update_info"]["folder"], device="cpu")
         self.weights = body.get("weight_version") or body.get("new_version") or self.weights
+        return None
 
     def sample(self, body: dict[str, Any]) -> dict[str, Any]:
         """vLLM's answer: sampled ids and their log-probs at the temperature."""
         assert self.policy is not None
-        assert self.stage == "ready"
+        assert not self.paused
         wanted, ids = body["sampling_params"], list(body["token_ids"])
         temperature, eos = wanted["temperature"], set(wanted.get("stop_token_ids", ()))
         generator = torch.Generator().manual_seed(wanted.get("seed", 0) % 2**63)
@@ -109,7 +116,8 @@ class _Reply(BaseHTTPRequestHandler):
     server: VLLMServer
 
     def do_GET(self) -> None:
-        self.send(200, {"version": "0.0.0"} if self.path == "/version" else {})
+        models = {"data": [{"max_model_len": self.server.context}]}
+        self.send(200, {"/version": {"version": "0.0.0"}, "/v1/models": models}.get(self.path, {}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
@@ -120,17 +128,18 @@ class _Reply(BaseHTTPRequestHandler):
             of_path = self.server.faults_by_path.get("proof" if is_proof else self.path, [])
             faults = of_path or (self.server.faults if is_turn else [])
             fault = faults.pop(0) if faults else None
-        if fault and self.path != "/inference/v1/generate":
-            self.server.stage = "ready"
-        if fault == "hangs up":
-            self.close_connection = True
-            self.connection.close()
-        elif isinstance(fault, int):
+        if isinstance(fault, int):
+            self.server.updating &= self.path != "/update_weights"  # which ends an update as it fails
             self.send(fault, {"error": {"message": f"fault {fault}"}})
         elif self.path != "/inference/v1/generate":
             with self.server.lock:
-                self.server.change(self.path, body)
-            self.send(200, {})
+                refused = self.server.change(self.path, body)
+            if fault == "hangs up":
+                self.hang_up()
+            else:
+                self.send(500 if refused else 200, {"error": {"message": refused}} if refused else {})
+        elif fault == "hangs up":
+            self.hang_up()
         elif fault == "held":
             self.close_connection = True
             self.server.holds.set()
@@ -143,6 +152,10 @@ class _Reply(BaseHTTPRequestHandler):
             if callable(fault):
                 fault(choice)
             self.send(200, {"choices": [choice]})
+
+    def hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.close()
 
     def send(self, status: int, payload: object) -> None:
         raw = json.dumps(payload).encode()

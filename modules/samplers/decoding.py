@@ -57,10 +57,12 @@ class Decoding:
         if self._rows is None:
             self._decoder = FusedDecoder(self.model) if can_fuse(self.model) else LibraryDecoder(self.model)
             self._rows = self._decoder.rows()
+        assert self._decoder is not None
         rows, first = self._rows, len(self.live)
         rows.limit = most - 1
         longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
-        rows.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
+        slots, columns = self._decoder.room(first + len(turns), longest, rows.limit)
+        rows.reserve(slots, columns, [turn.tokens for turn in self.live])
         groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]] = {}
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)

@@ -24,7 +24,7 @@ from modules.samplers.elementwise import gated, normed, share_threads
 from modules.samplers.kv_cache import Rows, kv_shape, limited_attention
 from modules.samplers.products import Precision, Product, can_multiply
 from modules.samplers.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
-from modules.samplers.step_graphs import CudaRecorder, StepGraphs
+from modules.samplers.step_graphs import CudaRecorder, StepGraphs, padded_rows, padded_width
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
@@ -66,7 +66,7 @@ class FusedDecoder:
         self.norm, self.eps = _own(inner.norm.weight), float(self.config.rms_norm_eps)
         self._output = cast(nn.Module, model.get_output_embeddings())
         self.device = weight.device
-        self.graphs = StepGraphs(CudaRecorder()) if self.device.type == "cuda" else None
+        self.graphs = StepGraphs(CudaRecorder(self.device)) if self.device.type == "cuda" else None
 
     @cached_property
     def head(self) -> Product:
@@ -76,6 +76,10 @@ class FusedDecoder:
     def rows(self) -> Rows:
         """Empty rows for this decoder."""
         return Rows(self.config, torch.empty(0, dtype=self.precision.stored, device=self.device))
+
+    def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:
+        """Slots and columns that the steps of so many rows need: recorded steps need more, and must not move rows."""
+        return (slots, columns) if self.graphs is None else (padded_rows(slots), padded_width(columns, limit))
 
     def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Feed rows the tokens that follow what they hold; logits `[B, V]` after the last of each.

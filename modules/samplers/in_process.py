@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from transformers import PretrainedConfig
@@ -27,6 +28,17 @@ from modules.samplers.stop_tags import Decode, StopTags
 
 _NO_POLICY = "the sampler has no policy: give InProcessSampler one, as `policy`"
 _SHARE = 8  # an eighth of the rows is replaced at a time: reading new prefixes costs a forward pass
+
+
+@contextmanager
+def _fast_writes() -> Iterator[None]:
+    """Let a GPU write keys and values in place, at places that differ: its deterministic way copies whole buffers."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
 
 
 class InProcessSampler:
@@ -119,6 +131,7 @@ class InProcessSampler:
             self._store.hold(episode.question.id, id(episode))
 
     @torch.inference_mode()
+    @_fast_writes()
     def collect(self) -> list[tuple[Request, Turn]]:
         """Requests that have finished, at least an eighth of those under way, in the order of submission.
 

@@ -28,6 +28,10 @@ class LibraryDecoder:
         stored = Precision.of(weight).stored
         return Rows(self.model.config.get_text_config(), torch.empty(0, dtype=stored, device=weight.device))
 
+    def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:
+        """As `FusedDecoder.room`."""
+        return slots, columns
+
     def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """As `FusedDecoder.read`."""
         counts = [len(ids) for ids in new]

@@ -43,9 +43,9 @@ def write_weights(policy: Policy, folder: Path, dtype: Dtype) -> Path:
 class WeightProof:
     """Compares an engine, after every update, with the weights that were written for it.
 
-    In float32 both agree to a ten-thousandth, and one step of training shows. Elsewhere rounding may hide a step. Then
-    the engine has to follow the weights: its log-probs must be nearer to those of the new weights than to those of the
-    weights proved last, as soon as these two differ by more than rounding; smaller updates are proved with later ones.
+    Both must agree to rounding: in float32 to a ten-thousandth. A step of training may be smaller. So the engine has to
+    follow the weights too: its log-probs must be nearer to those of the new weights than to those of the weights proved
+    last, as soon as these two differ by more than rounding; smaller updates are proved with later ones.
 
     Args:
         dtype: of the engine.
@@ -73,10 +73,11 @@ class WeightProof:
         own_P = own_PV.gather(1, ids_P[:, None])[:, 0]
         gap, limit = float((own_P - said_P).abs().mean()), _EXACT if self.exact else _ROUNDED
         if not gap <= limit:
-            raise _stale(f"its log-probs differ by {gap:.3g} a token, more than {limit:g}")
+            reason = f"its log-probs differ by {gap:.3g} a token, more than {limit:g}"
+            raise _stale(f"{reason} (or it does not compute in {self.dtype})")
         if self._proved_PV is None:
             self._proved_PV = own_PV
-        elif not self.exact:
+        else:
             self._follow(said_P, own_P, self._proved_PV.gather(1, ids_P[:, None])[:, 0], own_PV)
         return gap
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from modules.samplers.kv_cache import Rows
 
-COLUMNS = (
-    256  # widths are multiples of this, or all there are: a graph serves as many steps before the next is recorded
-)
+# Widths are multiples of this, or all there are: a graph serves as many steps before the next is recorded.
+COLUMNS = 256
 
 Compute = Callable[[], Tensor]
 Step = Callable[[Rows, Tensor, Tensor, int], Tensor]
+
+
+class Recorder(Protocol):
+    """Makes recordings of computations, each of which gives its result anew at every call."""
+
+    def __call__(self, compute: Compute) -> Compute: ...
+
+    def forget(self) -> None:
+        """All recordings so far have been dropped."""
 
 
 class StepGraphs:
@@ -24,10 +33,10 @@ class StepGraphs:
     Rows that are added to reach that shape hold nothing: they write to free slots and are left out of the answer.
 
     Args:
-        record: what makes a recording of a computation, which gives its result anew at every call.
+        record: makes the recordings.
     """
 
-    def __init__(self, record: Callable[[Compute], Compute]) -> None:
+    def __init__(self, record: Recorder) -> None:
         self.record = record
         self._buffer: weakref.ref[Tensor] | None = None  # must not keep a buffer that has grown beside the new one
         self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
@@ -42,10 +51,10 @@ class StepGraphs:
         """
         B, size, width = len(lengths), padded_rows(len(lengths)), padded_width(max(lengths) + 1, rows.limit)
         rows.reserve(size, width, lengths)
-        if (
-            self._buffer is None or self._buffer() is not rows.buffer
-        ):  # a recording writes where the rows were when it was made
+        # A recording writes where the rows were when it was made.
+        if self._buffer is None or self._buffer() is not rows.buffer:
             self._recorded.clear()
+            self.record.forget()
             self._buffer = weakref.ref(rows.buffer)
         if size not in self._inputs:
             self._inputs[size] = ids_B.new_zeros(size), lengths_B.new_zeros(size)
@@ -69,21 +78,34 @@ def padded_width(columns: int, limit: int) -> int:
 
 
 class CudaRecorder:
-    """Records computations as CUDA graphs that share their memory; the result of each stays its own."""
+    """Records computations as CUDA graphs that share their memory; the result of each stays its own.
 
-    def __init__(self) -> None:
+    It has a stream of its own, for cuBLAS keeps its workspaces by stream: PyTorch may drop those of a stream with a
+    graph that was recorded on it, while other graphs of that stream still write there (pytorch issue 193402).
+
+    Args:
+        device: where the computations run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream()
+        self.forget()
+
+    def forget(self) -> None:
+        """Take memory anew: PyTorch refuses a pool whose graphs are gone while a result of them is still in use."""
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Compute) -> Compute:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # once unrecorded: libraries prepare themselves at their first call
-            compute()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # other threads, such as those of collective calls, may use the GPU meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = compute()
+        with torch.cuda.device(self._stream.device):  # which need not be the current one, where graphs are recorded
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):  # once unrecorded: libraries prepare themselves at their first call
+                compute()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # other threads, such as those of collective calls, may use the GPU meanwhile
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                result = compute()
 
         def replay() -> Tensor:
             graph.replay()

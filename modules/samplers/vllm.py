@@ -41,7 +41,7 @@ class VLLMSampler:
     `counts` has the tokens that were sampled, by agent, and how often a turn was asked again.
 
     Args:
-        engine: the server; samplers of the same policy may share it.
+        engine: the server; samplers of the same policy share it, one of another policy starts a server like it.
         policy: what is sampled from; None where it comes by `load`, as in training.
         temperature: 0 is greedy.
         top_p: nucleus sampling mass; reinforcement learning needs 1.
@@ -74,6 +74,7 @@ class VLLMSampler:
 
     def load(self, policy: Policy) -> None:
         """Sample from this policy's weights of now on; the server gets them before the next turn."""
+        self.engine = self.engine.of(policy)
         self.engine.load(policy)
         self._policy = policy
         self._eos = end_of_message(policy)
@@ -139,7 +140,7 @@ class VLLMSampler:
         return [done[ticket] for ticket in sorted(done)]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        """Drop the open requests of these episodes, at the server too: an update of the weights would wait for them.
+        """Drop the turns of these episodes, open ones at the server too: an update of the weights would wait for them.
 
         The server keeps prefixes by itself, as long as it has room.
         """
@@ -147,6 +148,8 @@ class VLLMSampler:
         for ticket in [ticket for ticket, request in self._open.items() if id(request.episode) in released]:
             del self._open[ticket]
             self._calls.pop(ticket).give_up()
+        for ticket in [ticket for ticket, (request, _) in self._done.items() if id(request.episode) in released]:
+            del self._done[ticket]
 
     def _ask(self, ticket: int) -> None:
         """Ask for a turn, in a thread that ends with its answer."""

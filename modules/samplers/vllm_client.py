@@ -60,6 +60,19 @@ class VLLMClient:
         """vLLM's own version."""
         return str(self._json("GET", "/version").get("version"))
 
+    def context(self) -> int:
+        """Tokens of the longest sequence that the server takes.
+
+        Raises:
+            NoAnswer: it may be asked again.
+            EngineError: it does not say.
+        """
+        answer = self._json("GET", "/v1/models")
+        try:
+            return int(answer["data"][0]["max_model_len"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"vLLM at {self.url} does not say how long a sequence may be: {answer}") from error
+
     def generate(
         self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str, call: OpenCall | None = None
     ) -> Generated:
@@ -85,18 +98,26 @@ class VLLMClient:
     def update(self, folder: str, version: str) -> None:
         """Load the weights of a folder, under a new version, and forget all that is cached of earlier ones.
 
-        Where it fails the server stays paused, as it must: vLLM crashes on half of the weights, and the next update
-        mends it.
+        Where it fails the server stays paused, as it must: vLLM crashes on half of the weights. The next update mends
+        it, also one of another run.
 
         Raises:
             NoAnswer: the server may have half of the weights: update again.
             EngineError: it rejects them.
         """
         self._json("POST", "/pause?mode=wait")  # clears the prefix cache too
-        self._json("POST", "/start_weight_update")
+        self._start_update()
         self._json("POST", "/update_weights", {"update_info": {"folder": folder}})
         self._json("POST", "/finish_weight_update", {"weight_version": version})
         self._json("POST", "/resume")
+
+    def _start_update(self) -> None:
+        """Start an update; one that was broken off, say by a run that was killed, has to be finished first."""
+        try:
+            self._json("POST", "/start_weight_update")
+        except NoAnswer:
+            self._json("POST", "/finish_weight_update")
+            self._json("POST", "/start_weight_update")
 
     def name_weights(self, version: str) -> None:
         """Give the weights that the server has loaded at its start a version."""

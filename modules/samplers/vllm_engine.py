@@ -6,6 +6,7 @@ HTTP. What it can do, and its traps, were measured: docs/decisions/vllm.md.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import shutil
@@ -33,7 +34,7 @@ ENGINE_PYTHON = Path(__file__).parents[2] / ".engine/bin/python"  # `make engine
 
 
 class VLLMEngine:
-    """One vLLM server and the policy that it samples from. Samplers of the same policy may share it.
+    """One vLLM server and the policy that it samples from. Samplers of the same policy share it.
 
     Nothing happens before the first request: then the server is started with the policy's weights. After `load` the
     next request waits until the server has the weights of that moment and fixed prompts have proved it. Each rank of
@@ -102,15 +103,15 @@ class VLLMEngine:
         self.gap = 0.0  # of the last proof
 
     def __deepcopy__(self, memo: object) -> VLLMEngine:
-        """Another engine with the same settings: agents whose policies differ need one each.
+        """Another engine with the same settings: policies need one each.
 
         Raises:
             ConfigError: the settings name a server.
         """
         if self._url is not None:
             raise ConfigError(
-                f"agents with policies of their own need a vLLM server each, {self._url} has one policy's weights: "
-                "give each agent a sampler whose engine has other `urls`"
+                f"policies need a vLLM server each, and {self._url} has one policy's weights: "
+                "give the sampler of each policy an engine with other `urls`"
             )
         return VLLMEngine(**self._settings)
 
@@ -121,14 +122,12 @@ class VLLMEngine:
         promise = "tokens depend on seeds and weights, but not to the bit: batches differ from run to run"
         return {"engine": f"vllm {version}", "engine_dtype": self.dtype, "engine_bits": promise}
 
-    def load(self, policy: Policy) -> None:
-        """Sample from this policy as it is when the next request comes.
+    def of(self, policy: Policy) -> VLLMEngine:
+        """This engine, or a copy of it where it samples from another policy already."""
+        return self if self._policy is None or policy is self._policy else copy.deepcopy(self)
 
-        Raises:
-            ConfigError: the engine samples from another policy.
-        """
-        if self._policy is not None and policy is not self._policy:
-            raise ConfigError("one vLLM engine serves one policy: give each policy an engine of its own")
+    def load(self, policy: Policy) -> None:
+        """Sample from this policy as it is when the next request comes."""
         self._policy, self._stale = policy, True
         self._updates += 1
 
@@ -178,7 +177,8 @@ class VLLMEngine:
             where = self._url or "the engine"
             kept = f" (all of it: {_kept(self._process.log)})" if self._process else ""
             raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{kept}")
-        log.warning("vLLM gave no answer and is started again (%d of %d): %s", self.life, self.restarts, reason)
+        again = "started again" if self._url is None else "given its weights again"
+        log.warning("vLLM gave no answer and is %s (%d of %d): %s", again, self.life, self.restarts, reason)
         self._start()
 
     def close(self) -> None:
@@ -196,6 +196,11 @@ class VLLMEngine:
                 client = VLLMClient(self._url, timeout=self.timeout)
                 self._wait(client, None)
                 self._url_version = client.version()
+                if (longest := client.context()) < self.context:
+                    raise EngineError(
+                        f"vLLM at {self._url} takes sequences of {longest} tokens, the engine's context is "
+                        f"{self.context}: start it with --max-model-len {self.context}"
+                    )
                 self._update(client, self._write())
                 _check_log_probs(client, self.version)
             else:
@@ -223,9 +228,12 @@ class VLLMEngine:
             NoAnswer: the time is up, or a server that was started here has ended.
         """
         deadline = time.monotonic() + self.start_timeout
-        while not client.healthy():
-            if process is not None and process.ended:
+        while True:
+            answers = client.healthy()
+            if process is not None and process.ended:  # then another server may have answered at its port
                 raise NoAnswer("it ended as it started")
+            if answers:
+                return
             if time.monotonic() > deadline:
                 raise NoAnswer(f"{client.url} is not up after {self.start_timeout:g} s")
             time.sleep(0.2)

@@ -59,7 +59,12 @@ class FilesEngine(WeightTransferEngine[FilesInit, FilesUpdate]):
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FilesUpdate) -> None:
-        self.model.load_weights(_tensors(Path(update_info.folder)))
+        try:
+            self.model.load_weights(_tensors(Path(update_info.folder)))
+        except BaseException:
+            # Else the next update counts the half of a layer that was loaded, and loads the other half alone.
+            finalize_layerwise_reload(self.model, self.model_config)
+            raise
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

@@ -62,6 +62,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         ({"zero_spread": 0.9}, {"frac_reward_zero_std": [1, 1]}, "iteration 1: frac_reward_zero_std is 1, above 0.9"),
         ({"zero_spread": 0.9}, {"frac_reward_zero_std": [0.9, 0.9]}, None),
         ({"kl": 0.1}, {"entropy": [0, 0, 0]}, None),
+        ({"kl": 0.1}, {"kl": [math.nan, math.nan], "grad_norm": [0, 0]}, None),
+        ({"kl": 0.1}, {"kl": [math.nan] * 3, "grad_norm": [0, math.nan, math.nan]}, "iteration 2: kl is nan"),
         ({}, {"entropy": [0, 0], "kl": [9, 9], "reward": [1, 0]}, None),
     ],
 )

@@ -119,6 +119,11 @@ def test_a_policy_that_cannot_read_the_protocol_is_an_error(tmp_path: Path) -> N
         learn(tmp_path, policy=tiny_policy(byte_tokenizer()), place=environment(small_policy()))
 
 
+def test_a_precision_that_would_round_log_probs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="bf16-true would round log-probs and rewards: use bf16-mixed"):
+        learn(tmp_path, trainer={"precision": "bf16-true"})
+
+
 def test_a_module_without_credit_is_an_error(tmp_path: Path) -> None:
     callback = RolloutCallback(environment(small_policy()), InProcessSampler(temperature=1.0), rewards=TERMS)
     trainer = Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", max_epochs=1, callbacks=[callback])

@@ -90,6 +90,18 @@ def test_turns_come_in_the_order_of_the_requests_whenever_they_finish() -> None:
     assert [turn.text for turn in take_turns(sampler, requests)] == ["q0", "q1", "q2", "q3"]
 
 
+def test_a_sampler_that_gives_nothing_is_an_error_and_not_asked_for_ever() -> None:
+    class Mute(Scripted):
+        def collect(self) -> list[tuple[Request, Turn]]:
+            return []
+
+    sampler = Mute(PROTOCOL.codec.control, str)
+    with pytest.raises(RuntimeError, match="Mute has open requests and collects no turn"):
+        take_turns(sampler, [Request(Episode(question(), ()), (), (), max_tokens=9)])
+    with pytest.raises(RuntimeError, match="Mute has open requests and collects no turn"):
+        rollout(RetrievalEnvironment(PROTOCOL, FixedRetriever([])), sampler, [question()], seed=0)
+
+
 def test_episodes_go_on_as_soon_as_their_own_turn_is_done() -> None:
     """A sampler that finishes the shortest context first: one episode ends before another's first turn is done."""
     done: list[str] = []

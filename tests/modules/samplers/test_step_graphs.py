@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import weakref
+
 import pytest
 import torch
 
@@ -13,14 +16,24 @@ from tests.modules.samplers.test_in_process import POLICY, episode, run_turns
 
 
 class Recorder:
-    """Does what recording on a GPU does: computes once, then anew at every call. Counts recordings."""
+    """Does what recording on a GPU does: computes once, then anew at every call. Counts recordings.
+
+    It refuses, as CUDA's graphs do, to record into memory whose recordings are gone.
+    """
 
     def __init__(self) -> None:
         self.recordings = 0
+        self.forget()
+
+    def forget(self) -> None:
+        self._made, self._held = 0, weakref.WeakSet[Compute]()
 
     def __call__(self, compute: Compute) -> Compute:
+        assert self._held or not self._made, "all recordings of this memory are gone"
         self.recordings += 1
+        self._made += 1
         compute()
+        self._held.add(compute)
         return compute
 
 
@@ -54,6 +67,32 @@ def test_a_recorded_step_answers_as_one_that_is_not() -> None:
         assert torch.allclose(logits, expected, atol=1e-5)
         assert record.recordings == (1 if step < 3 else 2)
     assert torch.allclose(recorded.buffer[:, :3, :, :8], plain.buffer[:, :3, :, :8], atol=1e-5)
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_cuda_graphs_answer_as_steps_that_are_not_recorded() -> None:
+    """Also after the rows have moved while the last logits were in use, twice."""
+    decoder = FusedDecoder(copy.deepcopy(POLICY.model).to("cuda"))
+    plain, lengths = FusedDecoder(POLICY.model), [4, 9, 6]
+    rows, expected_rows = begun(decoder, lengths), begun(plain, lengths)
+    for step in range(12):
+        now = [n + step for n in lengths]
+        if step in (4, 8):
+            rows.reserve(4, 300 * step, now)
+        ids, places = torch.tensor([11, 12 + step, 13]), torch.tensor(now)
+        expected = plain.step(expected_rows, ids, places, now)
+        logits = decoder.step(rows, ids.cuda(), places.cuda(), now)
+        assert torch.allclose(logits.cpu(), expected, atol=1e-4)
+
+
+def test_rows_have_room_for_recorded_steps_from_the_start() -> None:
+    """Else the first steps move them, and all that is recorded is lost."""
+    decoder = FusedDecoder(POLICY.model)
+    assert decoder.room(5, 300, 1000) == (5, 300)
+    decoder.graphs = StepGraphs(Recorder())
+    assert decoder.room(5, 300, 1000) == (8, 512)
+    assert decoder.room(5, 300, 310) == (8, 310)
 
 
 @torch.inference_mode()

@@ -93,7 +93,7 @@ def test_two_policies_on_one_server_are_never_mixed_up(made: Made) -> None:
 def test_agents_with_policies_of_their_own_must_name_a_server_each(made: Made) -> None:
     sampler = made(temperature=1.0)
     agents = ByAgent({"a": sampler, "b": sampler})
-    with pytest.raises(ConfigError, match="need a vLLM server each, http://127"):
+    with pytest.raises(ConfigError, match="need a vLLM server each, and http://127"):
         agents.load({"a": small_policy(), "b": small_policy(1)})
 
 
@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_said_before_any_work(made: Made, tmp_path: Path) -
         sampler.check(environment(tiny_policy(byte_tokenizer())).protocol, Limits(total_tokens=100))
     with pytest.raises(ConfigError, match="cannot score the given tokens of agent 'policy'"):
         sampler.submit([Request(asked(1)[0].episode, (), STOP, forced_ids=(1,), max_tokens=1)])
-    with pytest.raises(ConfigError, match="one vLLM engine serves one policy"):
+    with pytest.raises(ConfigError, match="policies need a vLLM server each, and http://127"):
         sampler.load(small_policy())
     with pytest.raises(ConfigError, match="no policy"):
         VLLMSampler(sampler.engine).policy  # noqa: B018

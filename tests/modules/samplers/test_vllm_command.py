@@ -70,6 +70,15 @@ def test_a_start_that_fails_is_tried_again_with_the_weights_that_are_written(
     own.engine.close()
 
 
+def test_each_policy_has_a_server_though_one_engine_was_named(tmp_path: Path) -> None:
+    """Equal components of a config are one object: no config could name two engines of the same settings."""
+    own = sampler(tmp_path)
+    same, other = VLLMSampler(own.engine, own.policy), VLLMSampler(own.engine, small_policy())
+    assert same.engine is own.engine
+    assert other.engine is not own.engine
+    assert (other.engine.context, other.engine.dtype) == (own.engine.context, own.engine.dtype)
+
+
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path, stand_in: Path) -> None:
     stand_in.write_text("import time; time.sleep(60)")
     with pytest.raises(EngineError, match=r"gave no answer after 1 restarts: .* not up after 0.5 s; it said: nothing"):

@@ -88,8 +88,39 @@ def test_an_update_that_fails_is_made_anew(made: Made, server: VLLMServer, path:
     sampler.load(policy)
     assert [t.action_ids for t in take_turns(sampler, asked(2))] == [t.action_ids for t in expected]
     assert not server.faults_by_path[path], "it came up"
-    assert sampler.engine.life == 2
+    finished_and_started_again = (path, fault) == ("/start_weight_update", "hangs up")
+    assert sampler.engine.life == (1 if finished_and_started_again else 2)
     assert sampler.engine.gap < 1e-5
+
+
+def test_a_run_goes_on_where_another_was_killed_in_an_update(made: Made, server: VLLMServer) -> None:
+    """The server, which lives on, refuses to start an update while one is under way."""
+    killed = VLLMClient(server.url, timeout=5.0)
+    for path in ("/pause?mode=wait", "/start_weight_update"):
+        killed._json("POST", path)
+    [turn] = take_turns(sampler := made(temperature=1.0), asked(1))
+    assert turn.action_ids
+    assert sampler.engine.life == 1, "no try was lost on it"
+
+
+def test_a_server_for_shorter_sequences_is_refused(made: Made, server: VLLMServer) -> None:
+    server.context = 128
+    with pytest.raises(EngineError, match="takes sequences of 128 tokens, the engine's context is 256: start it with"):
+        made(temperature=1.0).submit(asked(1))
+
+
+def test_a_turn_of_a_released_episode_is_dropped_though_another_one_failed(made: Made, server: VLLMServer) -> None:
+    server.faults = [None, 400]
+    sampler, requests = made(temperature=1.0), asked(2)
+    for number, request in enumerate(requests, 1):
+        sampler.submit([request])
+        while sampler._answers.qsize() < number:
+            sampler.arrival.wait(0.1)
+    with pytest.raises(EngineError, match="answered 400"):
+        sampler.collect()
+    sampler.release([request.episode for request in requests])
+    assert take_turns(sampler, asked(1))[0].action_ids
+    assert sampler.poll() == []
 
 
 def test_a_server_with_log_probs_of_another_distribution_is_refused(made: Made, server: VLLMServer) -> None:
