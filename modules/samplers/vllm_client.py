@@ -44,10 +44,9 @@ class VLLMClient:
 
     def __init__(self, url: str, *, timeout: float) -> None:
         self.url, self.timeout = url.rstrip("/"), timeout
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # A connection a call: one that is given up ends its own, and vLLM drops connections on which a route failed.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.Client(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=False)
-        alone = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # a call that is given up ends its own
-        self._calls = httpx.Client(timeout=httpx.Timeout(timeout, connect=10.0), limits=alone, trust_env=False)
 
     def healthy(self) -> bool:
         """Whether the server answers and is well."""
@@ -135,11 +134,11 @@ class VLLMClient:
 
     def _request(self, method: str, path: str, body: object, call: OpenCall | None) -> httpx.Response:
         """One answer. A busy server is asked again until the time is up, or the call given up."""
-        http, watched = (self._http, None) if call is None else (self._calls, {"trace": call.trace})
+        watched = None if call is None else {"trace": call.trace}
         deadline, pause = time.monotonic() + self.timeout, 0.1
         while True:
             try:
-                response = http.request(method, self.url + path, json=body, extensions=watched)
+                response = self._http.request(method, self.url + path, json=body, extensions=watched)
             except httpx.HTTPError as error:
                 raise NoAnswer(f"{path}: {str(error) or type(error).__name__}") from error
             if response.is_success:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from envs.requests import Request
 from envs.sampling import take_turns
@@ -16,6 +17,7 @@ from envs.types import Episode, Question, Turn
 from modules.functional.logprobs import token_logprobs
 from modules.policy import Policy, random_policy
 from modules.samplers.vllm import VLLMSampler
+from modules.samplers.vllm_client import NoAnswer
 from modules.samplers.vllm_engine import VLLMEngine
 from tests.modules.samplers.test_watched_process import eventually
 from tests.tiny import byte_tokenizer
@@ -49,6 +51,14 @@ def found(*by: str) -> list[str]:
     return subprocess.run(["pgrep", *by], capture_output=True, text=True).stdout.split()
 
 
+def half_a_layer(policy: Policy, folder: Path) -> None:
+    """Write one of the three weights that vLLM joins to one, and a file that cannot be read after it."""
+    folder.mkdir()
+    name = "model.layers.0.self_attn.k_proj.weight"
+    save_file({name: policy.model.state_dict()[name] * 2}, folder / "a.safetensors")
+    (folder / "b.safetensors").write_bytes(b"broken off")
+
+
 def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
     policy = random_policy(tmp_path / "tokenizer", hidden_size=64, layers=2, heads=2, kv_heads=1, feed_forward=128)
@@ -68,6 +78,19 @@ def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     second = take_turns(sampler, asked(12))
     assert gap(policy, asked(12), second, 0.8) < 1e-3, "a tied head and cached prefixes are of the new weights too"
     assert gap(policy, asked(12), first, 0.8) > 0.01
+
+    client = sampler.engine._client
+    assert client is not None
+    client._json("POST", "/pause?mode=wait")
+    client._json("POST", "/start_weight_update")  # and the run is killed
+    sampler.load(policy)
+    assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
+    half_a_layer(policy, tmp_path / "broken")
+    with pytest.raises(NoAnswer, match="/update_weights answered 500"):
+        client.update(str(tmp_path / "broken"), "broken")
+    sampler.load(policy)
+    assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
+    assert sampler.engine.life == 1
 
     for process in found("-f", str(tmp_path))[1:]:  # the first watches
         os.kill(int(process), signal.SIGKILL)
