@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-# Dense bfloat16 operations a second by the makers' data sheets; SXM modules.
+# Dense bfloat16 operations a second by the makers' data sheets.
 NOMINAL = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
+_SLOWER = ("PCIe", "NVL")  # modules of the same names with less power, whose data sheets say less
 
 
 def copied_bytes_per_s(device: str, size: int) -> float:
@@ -28,7 +29,8 @@ def matrix_flops_per_s(device: str, width: int) -> float:
 def nominal_flops_per_s(device: str) -> float | None:
     """What the data sheet says of this device; None where it is not listed."""
     name = torch.cuda.get_device_name(device) if device != "cpu" else ""
-    return next((flops for part, flops in NOMINAL.items() if part in name), None)
+    listed = not any(part in name for part in _SLOWER)
+    return next((flops for part, flops in NOMINAL.items() if listed and part in name), None)
 
 
 def device_name(device: str) -> str:

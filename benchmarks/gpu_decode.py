@@ -24,7 +24,6 @@ import torch
 from benchmarks.device_limits import copied_bytes_per_s, device_name
 from benchmarks.equal_turns import Work, equal_turns
 from benchmarks.measures import Stopwatch
-from benchmarks.peers import installed
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
 from benchmarks.report import report
 from envs.interfaces import KeepsPrefixes, Sampler
@@ -33,7 +32,8 @@ from envs.types import Episode, Question
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_engine import VLLMEngine
+from modules.samplers.vllm_command import installed_version
+from modules.samplers.vllm_engine import ENGINE_PYTHON, VLLMEngine
 
 PACKAGES = ("torch", "transformers")
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["0.6B", "1.7B", "8B"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--prompt", type=int, default=448, help="with the tokens 512: steps read whole blocks of 256")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--sampler", choices=("in process", "vllm"), default="in process")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(sampler, VLLMSampler):
             sampler.engine.close()
         del sampler, policy
-    facts = {"device": device_name(options.device), "gb_per_s": bandwidth / 1e9, "peers": installed()}
+    engine = {"vllm": installed_version(ENGINE_PYTHON)} if options.sampler == "vllm" else {}
+    facts = {"device": device_name(options.device), "gb_per_s": bandwidth / 1e9, "peers": engine}
     settings = {name: str(value) for name, value in vars(options).items()}
     report(rows, packages=PACKAGES, json_file=options.json, settings=settings, **facts)
 

@@ -5,8 +5,9 @@
 One iteration after a first one, as a run has it: the rollout callback samples with the in-process sampler and scores
 with a reward model of the same shape, and the Trainer updates adapters on frozen bfloat16 weights with gradient
 checkpointing, as `configs/prorag/qwen3_8b.yaml` says. Episodes have 5 turns of 150 sampled and 450 observed tokens.
-Weights are random. `peak_gb` is the most that was allocated during each part, what was there before it included; on a
-CPU it is the peak of the process so far. `seconds` says how long each part took.
+Weights are random. `peak_gb` is the most that was allocated during each part, what was there before it included, and
+`reserved_gb` what PyTorch had taken of the card for it; on a CPU both are the peak of the process so far. `seconds`
+says how long each part took.
 """
 
 from __future__ import annotations
@@ -77,16 +78,17 @@ class Parts(Callback):
 
     def _begin(self) -> None:
         if self._device != "cpu":
-            torch.cuda.reset_peak_memory_stats(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)  # of what is reserved too
         self._watch = Stopwatch()
 
     def _end(self, part: str) -> None:
         seconds = self._watch.read()["seconds"]
         if self._device != "cpu":
             peak = torch.cuda.max_memory_allocated(self._device)
+            reserved = torch.cuda.max_memory_reserved(self._device)
         else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self.rows.append({"part": part, "seconds": seconds, "peak_gb": peak / 1e9})
+            peak = reserved = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.rows.append({"part": part, "seconds": seconds, "peak_gb": peak / 1e9, "reserved_gb": reserved / 1e9})
         self._begin()
 
 
@@ -113,7 +115,8 @@ def iteration(options: argparse.Namespace) -> list[dict[str, Any]]:
     )
     questions = [Question(f"q{number}", f"w{number + 2}", ("",)) for number in range(2 * work.questions)]
     settings: dict[str, Any] = {"accelerator": "cpu" if options.device == "cpu" else "gpu", "precision": "bf16-mixed"}
-    train(learner, rollout, parts, questions, work, iterations=2, micro_batch=4, gradient_clip_val=1.0, **settings)
+    settings |= {"micro_batch": options.micro_batch, "gradient_clip_val": 1.0}
+    train(learner, rollout, parts, questions, work, iterations=2, **settings)
     return parts.rows
 
 
@@ -126,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turn-tokens", type=int, default=150)
     parser.add_argument("--observation", type=int, default=450)
     parser.add_argument("--rows", type=int, default=16, help="episodes under way at once")
+    parser.add_argument("--micro-batch", type=int, default=1, help="episodes of a backward pass; the config's, by rank")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="where the JSON is written too")
     options = parser.parse_args(arguments)

@@ -8,7 +8,7 @@ reward, and the Trainer updates an untrained model. What does not grow stays as 
 is; `resend` forgets an episode after each turn, so that the next one feeds the whole context anew. An exponent is the
 slope of log cost over log size by least squares: 1 is linear. Costs are CPU seconds of this process (medians of the
 iterations after the first), which depend less than the clock on what else the machine does; `fed` counts the positions
-that went through the model while sampling, padding included, and does not depend on the machine at all.
+that went through the model while sampling, and does not depend on the machine at all.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ def alternating(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[
         for name, run in ways.items():
             watch = Stopwatch()
             run()
+            figures = watch.read()  # also of the first, for a GPU must have finished it before the next is measured
             if repeat:
-                taken[name].append(watch.read())
+                taken[name].append(figures)
     return {name: medians(times) for name, times in taken.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +34,9 @@ def in_process(policy: Policy, settings: Mapping[str, Any]) -> Sampler:
 
 
 def vllm(policy: Policy, settings: Mapping[str, Any]) -> Sampler:
-    """The suite's sampler behind a vLLM server, which is started here."""
+    """The suite's sampler behind a vLLM server, which is started here on as many cores as others have threads."""
+    cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
     needed = cache_bytes(policy, settings["rows"] * (settings["context"] + 32), settings["dtype"])  # whole blocks
     gib = 1 + needed // 2**30
     engine = VLLMEngine(settings["context"], dtype=settings["dtype"], rows=settings["rows"], cache_gib=gib)

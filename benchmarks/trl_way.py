@@ -27,6 +27,7 @@ from benchmarks.resending import Ids, Resending
 from benchmarks.rollout_way import Sampling, policy_of, world_questions
 from benchmarks.scored import Scored
 from benchmarks.ways import Turns
+from common.seeds import stable_hash
 from envs.rollout import rollout
 from modules.policy import Policy
 
@@ -71,8 +72,9 @@ def trainer_of(policy: Policy, settings: Mapping[str, Any], rewards: Any, rollou
         disable_tqdm=True,
         **(_paged(work, settings["context"]) if settings.get("continuous") else {}),
     )
-    questions = world_questions(settings["world"])
-    data = Dataset.from_dict({"prompt": [question.id for question in questions]})
+    # In the order in which `QuestionData` asks them, so that both sides train on the same ones.
+    names = [question.id for question in world_questions(settings["world"])]
+    data = Dataset.from_dict({"prompt": sorted(names, key=lambda name: stable_hash(0, "questions", 0, name))})
     return GRPOTrainer(
         model=policy.model,
         reward_funcs=rewards,

@@ -4,10 +4,10 @@
 
 An update is the clipped loss of 64 made-up episodes of 2 to 8 turns with its backward pass, entropies included; the
 optimiser is left out. `ours` sorts them by length, cuts them into passes under a budget of padded tokens and computes
-logits of sampled tokens alone, a few at a time. The peer, `padded, whole logits`, is what trainers commonly do: batches
-in the order of arrival, as many rows as a batch of the longest could have under the same budget, logits of every
-position, the library's cache on. Both run the same weights on the same tokens, alternating in one process; `loss` says
-that they compute the same. Tokens a second are those of the episodes, without padding.
+logits of sampled tokens alone, a few at a time. The peer, `padded, whole logits`, is the plain way, without a fused
+output layer: batches in the order of arrival, as many rows as a batch of the longest could have under the same budget,
+logits of every position. Both run the same weights on the same tokens, alternating in one process; `loss` says that
+they compute the same. Tokens a second are those of the episodes, without padding.
 
 The second table is the peak memory of the log-prob pass alone (hidden states to log-probs and entropies, and back) at
 the vocabulary of Qwen3, beside the size of the logits. Ratios of times above 1 say that ours is faster.
@@ -39,7 +39,7 @@ Ask = Callable[[PreTrainedModel, SequenceBatch], tuple[Tensor, Tensor]]
 
 def whole_logits(model: PreTrainedModel, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """The peer's log-probs and entropies, `[B, T]`, from logits of every position."""
-    logits_BTV = model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT).logits[:, :-1]
+    logits_BTV = model(input_ids=batch.ids_BT, attention_mask=batch.attention_BT, use_cache=False).logits[:, :-1]
     logps_BT = token_logprobs(logits_BTV, batch.ids_BT[:, 1:])
     with torch.no_grad():
         entropy_BT = token_entropy(logits_BTV)
