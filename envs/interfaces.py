@@ -1,4 +1,4 @@
-"""What a protocol, a generator and a retriever are, so that the rooms need not import each other."""
+"""What a protocol, a generator and a retriever are, so that the packages need not import each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nouns of the suite. Everything that flows between rooms is made of these.
+"""The data types of the suite. Everything that packages pass to each other is made of these.
 
 Token ids are the source of truth from sampling to the loss: a sampled token is never decoded and encoded again to be
 trained on. Suffixes of array names elsewhere: B sequences, T tokens, S steps, V vocabulary, K children, N pairs.

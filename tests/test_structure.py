@@ -13,8 +13,8 @@ import pytest
 import train
 
 ROOT = Path(train.__file__).parent
-ROOMS = ("common", "envs", "modules", "datamodules", "evaluation", "callbacks", "pipeline")
-# What each room may import of the others; `common` needs none, and only train.py may import all.
+PACKAGES = ("common", "envs", "modules", "datamodules", "evaluation", "callbacks", "pipeline")
+# What each package may import of the others; `common` needs none, and only train.py may import all.
 MAY_IMPORT = {
     "common": set(),
     "envs": {"common"},
@@ -27,7 +27,7 @@ MAY_IMPORT = {
 }
 WITHOUT_LIGHTNING = ("common", "envs", "modules/functional", "evaluation")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 # A system's protocol and its reward, or a rollout and its callback, are one thing under one name.
@@ -54,18 +54,18 @@ def _modules(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_imports_go_one_way(room: str) -> None:
-    own = room.partition("/")[0]
-    forbidden = {*ROOMS, "configs", "train"} - MAY_IMPORT[room] - {own}
-    for path in sorted((ROOT / room).rglob("*.py")):
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_go_one_way(package: str) -> None:
+    own = package.partition("/")[0]
+    forbidden = {*PACKAGES, "configs", "train"} - MAY_IMPORT[package] - {own}
+    for path in sorted((ROOT / package).rglob("*.py")):
         wrong = forbidden & set(imported(path))
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
-@pytest.mark.parametrize("room", WITHOUT_LIGHTNING)
-def test_the_core_does_not_need_lightning(room: str) -> None:
-    for path in sorted((ROOT / room).rglob("*.py")):
+@pytest.mark.parametrize("package", WITHOUT_LIGHTNING)
+def test_the_core_does_not_need_lightning(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
         assert "lightning" not in set(imported(path)), path.relative_to(ROOT)
 
 
@@ -80,8 +80,8 @@ def test_no_two_rooms_share_a_file_name() -> None:
     for path in FILES:
         if path.name != "__init__.py":
             places.setdefault(path.name, set()).add(path.relative_to(ROOT).parts[0])
-    shared = {name: sorted(rooms) for name, rooms in places.items() if len(rooms) > 1}
-    assert not {name: rooms for name, rooms in shared.items() if name not in ONE_THING}, shared
+    shared = {name: sorted(packages) for name, packages in places.items() if len(packages) > 1}
+    assert not {name: packages for name, packages in shared.items() if name not in ONE_THING}, shared
 
 
 def test_configs_hold_yaml_alone() -> None:
