@@ -93,8 +93,7 @@ class RolloutCallback(Callback):
             )
         if trainer.precision in ("bf16-true", "16-true"):
             raise ConfigError(
-                f"trainer.precision {trainer.precision} would round log-probs and rewards: use bf16-mixed, or 32-true "
-                "with a policy of dtype bfloat16"
+                f"trainer.precision {trainer.precision} would round log-probs and rewards: use bf16-mixed"
             )
         self.sampler.load(pl_module.policy)  # of several agents, those that load are looked at
         if (self.sampler.temperature, self.sampler.top_p) != (pl_module.temperature, 1.0):
