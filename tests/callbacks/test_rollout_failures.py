@@ -120,7 +120,7 @@ def test_a_policy_that_cannot_read_the_protocol_is_an_error(tmp_path: Path) -> N
 
 
 def test_a_precision_that_would_round_log_probs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="bf16-true would round log-probs and rewards: use bf16-mixed"):
+    with pytest.raises(ConfigError, match="bf16-true would round log-probs: use bf16-mixed"):
         learn(tmp_path, trainer={"precision": "bf16-true"})
 
 
