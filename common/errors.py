@@ -15,3 +15,7 @@ class DataError(UserError):
 
 class RetrievalError(UserError):
     """A retriever is down, too slow or returns invalid responses, after its retries."""
+
+
+class EngineError(UserError):
+    """An engine that samples rejects a request, gives what cannot be used, or is gone for good."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from common.errors import ConfigError, DataError, UserError
+from common.errors import ConfigError, DataError, EngineError, UserError
 from envs.interfaces import RewardContext
 from envs.types import Episode
 
@@ -113,6 +113,7 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
 
     Raises:
         ConfigError: the values of a reward do not have the shape of its term's level.
+        EngineError: what a reward samples with is gone.
     """
     scored = [i for i, episode in enumerate(episodes) if episode.status != "error"]
     S = max((len(episode.steps) for episode in episodes), default=0)
@@ -132,7 +133,7 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
         values, own = torch.full(shape, NAN), replace(context, logged={})
         try:
             returned = term.reward([episodes[i] for i in scored], own) if scored else []
-        except (ConfigError, DataError):
+        except (ConfigError, DataError, EngineError):  # an engine that is gone for good will not come back
             raise
         except (UserError, ConnectionError, TimeoutError) as error:
             log.warning("reward %s: %s", name, error)

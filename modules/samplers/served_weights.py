@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from common.errors import EngineError
 from common.files import build_once
 from common.seeds import stable_hash
 from modules.policy import Dtype, Policy, embedding_rows, load_policy
-from modules.samplers.vllm_client import EngineError, Generated
+from modules.samplers.vllm_client import Generated
 from modules.sharding import whole
 
 PROMPT_TOKENS = 8

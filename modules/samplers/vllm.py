@@ -12,13 +12,13 @@ from threading import Event, Thread
 from typing import Any
 
 from common.accounts import tokens_of
-from common.errors import ConfigError
+from common.errors import ConfigError, EngineError
 from envs.interfaces import Protocol
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.open_call import OpenCall
-from modules.samplers.vllm_client import EngineError, Generated, NoAnswer
+from modules.samplers.vllm_client import Generated, NoAnswer
 from modules.samplers.vllm_engine import VLLMEngine
 
 

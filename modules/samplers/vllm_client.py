@@ -10,14 +10,10 @@ from typing import Any
 
 import httpx
 
-from common.errors import UserError
+from common.errors import EngineError
 from modules.samplers.open_call import OpenCall
 
 _BUSY = (429, 503)
-
-
-class EngineError(UserError):
-    """The engine rejects a request, gives what cannot be used, or is gone for good."""
 
 
 class NoAnswer(Exception):

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from common.errors import ConfigError
+from common.errors import ConfigError, EngineError
 from modules.policy import Dtype, Policy
 from modules.samplers.open_call import OpenCall
 from modules.samplers.served_weights import WeightProof, write_weights
-from modules.samplers.vllm_client import EngineError, Generated, NoAnswer, VLLMClient
+from modules.samplers.vllm_client import Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm_command import environment, free_port, installed_version, server_command
 from modules.samplers.watched_process import WatchedProcess
 

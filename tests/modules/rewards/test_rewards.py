@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, EngineError, RetrievalError
 from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Episode, Hit, Status, Turn
@@ -155,14 +155,17 @@ def test_an_outage_is_nan_with_its_reason_never_a_number(outage: Exception) -> N
     assert bool(combine({"f1": Term(down)}, [RIGHT], CONTEXT).outcome_B.isnan().all())
 
 
-def test_a_bug_or_a_wrong_setting_is_no_outage() -> None:
+def test_a_bug_a_wrong_setting_or_a_lost_engine_is_no_outage() -> None:
     def bug(episodes, context):
         raise KeyError("bug")
 
     def wrong(episodes, context):
         raise ConfigError("wrong")
 
-    for reward, error in ((bug, KeyError), (wrong, ConfigError)):
+    def lost(episodes, context):
+        raise EngineError("gone for good")
+
+    for reward, error in ((bug, KeyError), (wrong, ConfigError), (lost, EngineError)):
         with pytest.raises(error):
             combine({"x": Term(reward)}, [RIGHT], CONTEXT)
 

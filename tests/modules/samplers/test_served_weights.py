@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from common.errors import EngineError
 from envs.sampling import take_turns
 from modules.lora import LoRA
 from modules.policy import Dtype, Policy
 from modules.samplers.served_weights import WeightProof
 from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_client import EngineError, Generated
+from modules.samplers.vllm_client import Generated
 from modules.samplers.vllm_engine import VLLMEngine
 from tests.modules.samplers.test_vllm import asked
 from tests.toy_rl import small_policy

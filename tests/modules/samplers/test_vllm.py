@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.accounts import tokens_of
-from common.errors import ConfigError
+from common.errors import ConfigError, EngineError
 from envs.requests import Request
 from envs.sampling import ByAgent, Greedy, take_turns
 from envs.types import Episode, Limits, Question
@@ -24,7 +24,6 @@ from modules.ppo import PPO
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.served_weights import fixed_prompts
 from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_client import EngineError
 from modules.samplers.vllm_engine import VLLMEngine
 from tests.modules.samplers.conftest import Made
 from tests.tiny import byte_tokenizer, tiny_policy

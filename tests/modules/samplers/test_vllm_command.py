@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import EngineError
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Question
 from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_client import EngineError
 from modules.samplers.vllm_command import environment, installed_version, server_command, share
 from modules.samplers.vllm_engine import VLLMEngine
 from tests.toy_rl import small_policy
