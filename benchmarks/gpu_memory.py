@@ -101,7 +101,7 @@ def iteration(options: argparse.Namespace) -> list[dict[str, Any]]:
     parts = Parts(scorer, options.device)
     rollout = RolloutCallback(
         equal_turns(policy.tokenizer, work),
-        InProcessSampler(temperature=1.0, batch_size=options.rows),
+        InProcessSampler(temperature=1.0, batch_size=options.rows, kept_gb=20.0),  # as configs/prorag/qwen3_8b.yaml
         rewards={"prm": Term(parts.reward, level="step")},
         sampling=partial(parts.sampling, pool=options.rows),
     )

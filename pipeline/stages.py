@@ -21,7 +21,8 @@ from pipeline.events import events_folder, pack_events, prepare_events, show_eve
 from pipeline.fingerprints import with_folders
 from pipeline.launcher import Ranks
 from pipeline.plan import Plan, PlannedStage
-from pipeline.store import finite, provenance, source_hash
+from pipeline.provenance import provenance, source_hash
+from pipeline.store import finite
 
 
 def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
@@ -101,7 +102,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
     if planned.done:
         print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
         manifest = artifact.manifest()
-        if (manifest["source"], manifest["inputs"]) != (source_hash(), _inputs(planned, plan)):
+        if (manifest["source"], manifest["inputs"]) != (source_hash(settings), _inputs(planned, plan)):
             name = planned.name
             print(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
         return None
@@ -109,7 +110,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
         artifact.set_aside()
     prepare_events(planned, plan)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
-    now = {"inputs": _inputs(planned, plan), **provenance()}
+    now = {"inputs": _inputs(planned, plan), **provenance(settings)}
     origin = artifact.open({**settings, **run}, now)
     print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
     if any(origin[key] != now[key] for key in ("inputs", "source")):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
-import platform
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,10 +17,6 @@ from filelock import FileLock, Timeout
 
 from common.errors import DataError, UserError
 from common.files import atomic_write, write_json
-
-_ROOT = Path(__file__).parent.parent
-_SOURCES = ("train.py", "callbacks", "common", "datamodules", "envs", "evaluation", "modules", "pipeline")
-_LIBRARIES = ("torch", "lightning", "transformers", "peft", "numpy", "bm25s", "faiss-cpu", "faiss-gpu")
 
 
 @dataclass(frozen=True)
@@ -124,41 +117,6 @@ class Artifact:
         return self.folder / "failed.txt"
 
 
-def provenance() -> dict[str, Any]:
-    """Library versions, git commit and a hash of the source code."""
-    versions = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            versions[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {"versions": versions, "commit": _commit(), "source": source_hash()}
-
-
-def source_hash(root: Path = _ROOT) -> str:
-    """A hash of the code that can change an artifact: every .py file but tests, examples and benchmarks."""
-    files = sorted(file for name in _SOURCES for file in [root / name, *(root / name).rglob("*.py")] if file.is_file())
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
 def finite(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     """Metrics as floats that JSON can hold; NaN and infinities become null."""
     return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-def _commit() -> str | None:
-    """The git commit of the source, with a `+` where files differ from it; None outside a repository."""
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return described.stdout.strip()

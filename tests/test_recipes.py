@@ -123,6 +123,14 @@ def test_a_protocol(follow: Follow) -> None:
     check_protocol(lines, [Move("search", "first program"), Move("conclude", "Ada")], "Ada")
 
 
+def test_a_retriever(follow: Follow) -> None:
+    predictions = rows(follow("A retriever")["eval_teacher"] / "data" / "predictions-world-test.jsonl")
+    assert len(predictions) == 8
+    hits = [hit for row in predictions for step in row["steps"] for hit in step["hits"]]
+    assert all(0 <= hit["score"] <= 1 for hit in hits), "shares of a title, which BM25's scores are not"
+    assert max(hit["score"] for hit in hits) > 0.5
+
+
 def test_a_sampler(follow: Follow) -> None:
     predictions = rows(follow("A sampler")["eval_guess"] / "data" / "predictions-world-test.jsonl")
     assert len(predictions) == 8

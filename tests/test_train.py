@@ -107,7 +107,7 @@ def test_force_remakes_under_the_same_name_and_keeps_the_old_one(tmp_path: Path,
 def test_reuse_across_changed_source_is_said(tmp_path: Path, capsys, monkeypatch) -> None:
     path = chain(tmp_path)
     run(path)
-    monkeypatch.setattr("pipeline.stages.source_hash", lambda: "changed")
+    monkeypatch.setattr("pipeline.stages.source_hash", lambda settings: "changed")
     capsys.readouterr()
     run(path)
     reused = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused, though" in line]

@@ -1,7 +1,7 @@
 """HiPRAG's reward: the answer, the format and, where both are right, the share of steps that searched as they should.
 
 R = A·(1 - λ_f) + λ_f·F + λ_p·A·F·N_corr/N over *all* N steps; N_corr are those neither over- nor under-searched.
-Source: HiPRAG as methods §3 of this suite's specification states it; its released code divides by the search steps.
+Source: HiPRAG (arXiv 2510.07794); its released code divides by the search steps.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DataError
-from pipeline.store import Artifact, finite, provenance, source_hash
+from pipeline.store import Artifact, finite
 
 ORIGIN = {"source": "abc", "inputs": {}}
 
@@ -112,24 +112,6 @@ def test_a_damaged_manifest_names_what_to_remove(tmp_path: Path, text: str) -> N
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=rf"manifest.json is damaged: remove {tmp_path}"):
         Artifact(tmp_path).manifest()
-
-
-def test_the_source_hash_sees_code_but_neither_tests_nor_reports(tmp_path: Path) -> None:
-    for name in ("train.py", "envs/a.py", "tests/test_a.py", "examples/r.py", "envs/notes.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("1")
-    before = source_hash(tmp_path)
-    for name in ("tests/test_a.py", "examples/r.py", "envs/notes.md"):
-        (tmp_path / name).write_text("2")
-    assert source_hash(tmp_path) == before
-    (tmp_path / "envs/a.py").rename(tmp_path / "envs/b.py")
-    assert source_hash(tmp_path) != before
-
-
-def test_provenance_holds_versions_and_source() -> None:
-    made = provenance()
-    assert made["versions"]["python"].startswith("3.")
-    assert made["source"] == source_hash()
 
 
 def test_what_is_no_number_becomes_null() -> None:

@@ -204,6 +204,30 @@ def test_generating_leaves_the_global_generator_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
+def test_writes_are_fast_while_it_samples_and_deterministic_again_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit asks PyTorch for determinism, whose way of writing keys and values copies whole buffers on a GPU."""
+    modes: list[int] = []
+    read = FusedDecoder.read
+
+    def noting(self: FusedDecoder, *arguments: Any) -> torch.Tensor:
+        modes.append(torch.get_deterministic_debug_mode())
+        if len(modes) == 2:
+            raise RuntimeError("no memory is left")
+        return read(self, *arguments)
+
+    monkeypatch.setattr(FusedDecoder, "read", noting)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        run_turns(InProcessSampler(POLICY), [episode(1)], turns=1)
+        assert torch.get_deterministic_debug_mode() == 1
+        with pytest.raises(RuntimeError, match="no memory is left"):
+            run_turns(InProcessSampler(POLICY), [episode(1)], turns=1)
+        assert torch.get_deterministic_debug_mode() == 1
+        assert modes == [0, 0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_model_of_another_kind_is_sampled_through_the_library() -> None:
     policy = tiny_policy(TOKENIZER, scale=3.0)
     policy.model = type(policy.model)(

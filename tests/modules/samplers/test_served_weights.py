@@ -52,16 +52,16 @@ def test_weights_that_are_one_step_old_end_the_run(tmp_path: Path, dtype: Dtype,
 
 
 class Engine:
-    """Continues prompts as some weights do, give or take rounding of 0.05 a log-prob."""
+    """Continues prompts as some weights do, give or take rounding: in bfloat16 of 0.05 a log-prob."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.noise = policy, torch.Generator().manual_seed(0)
+    def __init__(self, policy: Policy, rounding: float = 0.05) -> None:
+        self.policy, self.rounding, self.noise = policy, rounding, torch.Generator().manual_seed(0)
 
     def __call__(self, prompts: list[tuple[int, ...]]) -> list[Generated]:
         with torch.no_grad():
             logps = self.policy.model(torch.tensor(prompts)).logits[:, -1].log_softmax(-1)
         best = logps.max(-1)
-        rounded = best.values + 0.05 * torch.randn(len(prompts), generator=self.noise)
+        rounded = best.values + self.rounding * torch.randn(len(prompts), generator=self.noise)
         return [Generated((int(i),), (float(x),), "length", None) for i, x in zip(best.indices, rounded, strict=True)]
 
 
@@ -70,16 +70,17 @@ def saved(policy: Policy, folder: Path) -> Path:
     return folder
 
 
-def test_steps_within_rounding_are_proved_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "rounding", "lr"), [("bfloat16", 0.05, 3e-4), ("float32", 6e-6, 3e-7)])
+def test_steps_within_rounding_are_proved_together(tmp_path: Path, dtype: Dtype, rounding: float, lr: float) -> None:
     """One engine follows, one stays at its first weights; each step moves log-probs less than rounding shows."""
-    policy, stuck = small_policy(), Engine(small_policy())
-    follows, stays = WeightProof("bfloat16"), WeightProof("bfloat16")
+    policy, stuck = small_policy(), Engine(small_policy(), rounding)
+    follows, stays = WeightProof(dtype), WeightProof(dtype)
     for number in range(9):
         folder = saved(policy, tmp_path / str(number))
-        follows(folder, Engine(policy))
+        follows(folder, Engine(policy, rounding))
         if number < 3:
             stays(folder, stuck)
-        step(policy, 3e-4)
+        step(policy, lr)
     with pytest.raises(EngineError, match="nearer to those of earlier weights"):
         stays(folder, stuck)
 

@@ -16,9 +16,12 @@ from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Question
 from modules.samplers.vllm import VLLMSampler
+from modules.samplers.vllm_client import VLLMClient
 from modules.samplers.vllm_command import environment, installed_version, server_command, share
 from modules.samplers.vllm_engine import VLLMEngine
+from tests.modules.samplers.test_watched_process import eventually
 from tests.toy_rl import small_policy
+from tests.vllm_server import vllm_server
 
 SERVES = """
 import sys
@@ -68,6 +71,26 @@ def test_a_start_that_fails_is_tried_again_with_the_weights_that_are_written(
     assert own.engine.version.endswith("-000001")
     assert "started again (1 of 2): it ended as it started; it said: the port is taken" in caplog.text
     own.engine.close()
+
+
+def test_a_server_that_has_ended_is_not_taken_for_another_one_at_its_port(
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two ranks take one port at the same moment."""
+    stand_in.write_text("raise SystemExit('the port is taken')")
+    own = sampler(tmp_path, restarts=0)
+
+    def healthy(client: VLLMClient) -> bool:
+        assert own.engine._process is not None
+        assert eventually(lambda: own.engine._process.ended)
+        return client._http.get(f"{client.url}/health").is_success
+
+    monkeypatch.setattr(VLLMClient, "healthy", healthy)
+    with vllm_server() as other:
+        monkeypatch.setattr("modules.samplers.vllm_engine.free_port", lambda: other.server_port)
+        with pytest.raises(EngineError, match="it ended as it started; it said: the port is taken"):
+            own.submit(asked())
+        assert not other.calls, "and nothing was asked of it"
 
 
 def test_each_policy_has_a_server_though_one_engine_was_named(tmp_path: Path) -> None:

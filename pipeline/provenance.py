@@ -1,0 +1,81 @@
+"""Which code and which libraries have made an artifact."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parent.parent
+_SOURCES = ("train.py", "callbacks", "common", "datamodules", "envs", "evaluation", "modules", "pipeline")
+_LIBRARIES = ("torch", "lightning", "transformers", "peft", "numpy", "bm25s", "faiss-cpu", "faiss-gpu")
+_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+
+
+def provenance(settings: object) -> dict[str, Any]:
+    """Library versions, git commit and a hash of the source code, for a stage with these settings."""
+    versions = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"versions": versions, "commit": _commit(), "source": source_hash(settings)}
+
+
+def source_hash(settings: object, root: Path = _ROOT) -> str:
+    """A hash of the code that can change an artifact: the suite's .py files but tests, examples and benchmarks, and
+    those of every other package or file that a target in the settings names, unless it is an installed library.
+    """
+    digest = hashlib.sha256()
+    for file in _code(root, _SOURCES):
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    for name in sorted({target.partition(":")[0].partition(".")[0] for target in _targets(settings)} - {*_SOURCES}):
+        for file in _own_code(name):
+            digest.update(f"{name}/{file.name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _code(root: Path, names: tuple[str, ...]) -> list[Path]:
+    """The .py files of folders and files under a root."""
+    return sorted(file for name in names for file in [root / name, *(root / name).rglob("*.py")] if file.is_file())
+
+
+def _own_code(name: str) -> list[Path]:
+    """The .py files of a package, or of a module that is one file; none where it is an installed library."""
+    module = sys.modules.get(name)  # a stage's targets were imported as the experiment was checked
+    folders, file = list(getattr(module, "__path__", [])), getattr(module, "__file__", None)
+    found = _code(Path(), tuple(folders or [file] if file else folders))
+    return [one for one in found if not any(one.is_relative_to(installed) for installed in _INSTALLED)]
+
+
+def _targets(settings: object) -> Iterator[str]:
+    """Every `target` in nested settings."""
+    if isinstance(settings, dict):
+        if isinstance(target := settings.get("target"), str):
+            yield target
+        settings = list(settings.values())
+    if isinstance(settings, list | tuple):
+        for value in settings:
+            yield from _targets(value)
+
+
+def _commit() -> str | None:
+    """The git commit of the source, with a `+` where files differ from it; None outside a repository."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,53 @@
+"""Which code counts: the suite's own, and what an experiment's targets add to it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from pipeline.provenance import provenance, source_hash
+
+
+def test_the_source_hash_sees_code_but_neither_tests_nor_reports(tmp_path: Path) -> None:
+    for name in ("train.py", "envs/a.py", "tests/test_a.py", "examples/r.py", "envs/notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = source_hash({}, tmp_path)
+    for name in ("tests/test_a.py", "examples/r.py", "envs/notes.md"):
+        (tmp_path / name).write_text("2")
+    assert source_hash({}, tmp_path) == before
+    (tmp_path / "envs/a.py").rename(tmp_path / "envs/b.py")
+    assert source_hash({}, tmp_path) != before
+
+
+@pytest.mark.parametrize("file", ["lab_reward.py", "lab_house/rewards.py", "lab_house/parts/helper.py"])
+def test_the_source_hash_sees_what_targets_name_outside_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    for name in ("lab_reward.py", "lab_house/rewards.py", "lab_house/parts/helper.py", "lab_other.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("worth = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("lab_reward", "lab_house.rewards", "lab_other"):
+        importlib.import_module(name)
+    settings = {"callbacks": {"x": [{"reward": {"target": "lab_reward:worth"}}, {"target": "lab_house.rewards:worth"}]}}
+    suite, before = source_hash({}), source_hash(settings)
+    assert before != suite
+    (tmp_path / "lab_other.py").write_text("worth = 2\n")
+    assert source_hash(settings) == before, "no target names it"
+    (tmp_path / file).write_text("worth = 2\n")
+    assert source_hash(settings) != before
+    assert source_hash({}) == suite
+
+
+def test_the_source_hash_leaves_installed_libraries_to_their_versions() -> None:
+    targets = ["lightning.pytorch.callbacks:ModelCheckpoint", "json:loads", "modules.grpo:GRPO", "never.imported:X"]
+    assert source_hash({"trainer": [{"target": target} for target in targets]}) == source_hash({})
+
+
+def test_provenance_holds_versions_and_source() -> None:
+    made = provenance({})
+    assert made["versions"]["python"].startswith("3.")
+    assert made["source"] == source_hash({})
