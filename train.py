@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
 from pipeline.stages import announce, record, run_stage
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # which say no file's name
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,10 +56,10 @@ def main(arguments: Sequence[str]) -> int:
             print(f"error: {error}", file=sys.stderr)
         return code if isinstance(error, ConfigError | DataError) else 1
     except OSError as error:  # a full disk, say, or a folder that cannot be written
-        if error.filename is None:
+        if error.filename is None and error.errno not in _DISK_FULL:
             raise
         if ranks.reports_error():
-            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+            print(f"error: {error.filename or 'writing'}: {error.strerror}", file=sys.stderr)
         return 1
     except Exception:
         if ranks.reports_error():

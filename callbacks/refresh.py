@@ -62,7 +62,8 @@ class RewardModelRefresh(Callback):
         max_tokens: of one forward pass; a longer sequence is left out, with a warning.
 
     Raises:
-        ConfigError: a number is out of range; on setting up, there is no rollout callback.
+        ConfigError: a number is out of range; the reward model is not float32; on setting up, there is no rollout
+            callback.
         TrainingError: the loss or its gradient is not finite.
     """
 
@@ -93,6 +94,8 @@ class RewardModelRefresh(Callback):
             freeze_unused_output(reward_model.policy)
         parameters = [*reward_model.policy.model.parameters(), *reward_model.head.parameters()]
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        if any(parameter.dtype != torch.float32 for parameter in self._parameters):
+            raise ConfigError("a reward model that is refreshed must be float32, or its steps are rounded away")
         self._optimizer = torch.optim.AdamW(self._parameters, lr, weight_decay=0.0)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

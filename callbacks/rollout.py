@@ -285,7 +285,7 @@ def rollout_of(trainer: Trainer) -> RolloutCallback | None:
 
 
 def _check_scored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
-    """End the run where a reward scored nothing at all: training on the other rewards would be another method."""
+    """End the run where a reward scored nothing of a rank: training on the other rewards would be another method."""
     where = f"iteration {iteration}"
     finished = [episode for episode in episodes if episode.status != "error"]
     if not finished:

@@ -73,7 +73,8 @@ class Validation(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         done = trainer.current_epoch + 1
-        if done % self.every == 0 or done == trainer.max_epochs or trainer.should_stop:
+        last = done == trainer.max_epochs or trainer.global_step == trainer.max_steps or trainer.should_stop
+        if done % self.every == 0 or last:
             pl_module.log_dict(self._measured(trainer, pl_module), logger=False)
 
     def _measured(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:

@@ -17,5 +17,9 @@ class RetrievalError(UserError):
     """A retriever is down, too slow or returns invalid responses, after its retries."""
 
 
+class RejectedError(RetrievalError):
+    """A retriever is up and rejects a request: others, or a part of it, may pass."""
+
+
 class EngineError(UserError):
     """An engine that samples rejects a request, gives what cannot be used, or is gone for good."""

@@ -58,13 +58,18 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
             temporary.mkdir()
             try:
                 build(temporary)
-                for path in (*temporary.rglob("*"), temporary):
-                    _sync(path)
+                sync_folder(temporary)
                 os.replace(temporary, folder)
                 _sync(folder.parent)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush all files in a folder, and its own and its folders' entries, to the disk."""
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
 
 
 def _sync(path: Path) -> None:

@@ -38,5 +38,7 @@ class SharedStore:
         try:
             with closing(sqlite3.connect(self.path, timeout=60)) as db, db:
                 yield db
+        except sqlite3.OperationalError as error:  # locked, read-only, on a full disk: what it holds is whole
+            raise DataError(f"{self._what} {self.path}: {error}; what it holds is kept") from error
         except sqlite3.Error as error:
             raise DataError(f"{self._what} {self.path}: {error}; delete the file or name another") from error

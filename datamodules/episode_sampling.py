@@ -94,20 +94,27 @@ class EpisodeSampling:
             before = self._counted()
             unable = self.sampler.unable(questions) if isinstance(self.sampler, Selective) else {}
             able = [question for question in questions if question.id not in unable]
-            episodes = rollout(
-                self.environment,
-                self.sampler,
-                able,
-                seed=seed,
-                samples=self.samples,
-                pool=self.pool,
-                label=f"{self.role} episodes {path.stem}",
-            )
+            episodes = self._sampled(able, seed, path.stem)
             _check_outage(episodes)
+            if failed := _failed(episodes):
+                asked_again = [question for question in able if question.id in {name for name, _ in failed}]
+                again = {_name(one): one for one in self._sampled(asked_again, seed, f"{path.stem} again")}
+                episodes = [again[_name(one)] if _name(one) in failed else one for one in episodes]
             skipped = dict(sorted(Counter(unable.values()).items()))
             summary = {"questions": len(questions), "skipped": skipped} | self._summarise(episodes)
             write_counts(path, self._counted() - before, **summary)
             write_rows(path, (episode_to_row(episode) for episode in episodes if self._kept(episode)))
+
+    def _sampled(self, questions: Sequence[Question], seed: int, unit: str) -> list[Episode]:
+        return rollout(
+            self.environment,
+            self.sampler,
+            questions,
+            seed=seed,
+            samples=self.samples,
+            pool=self.pool,
+            label=f"{self.role} episodes {unit}",
+        )
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Join the units. Headline: counts, and means over the episodes that did not fail, wrong ones included.
@@ -199,6 +206,15 @@ _DROPPED = {"wrong": "wrong answer", "malformed": "out of format", "ungrounded":
 
 def _right(episode: Episode) -> bool:
     return bool(exact_match(episode.answer, episode.question.answers))
+
+
+def _name(episode: Episode) -> tuple[str, int]:
+    return episode.question.id, episode.sample
+
+
+def _failed(episodes: Sequence[Episode]) -> set[tuple[str, int]]:
+    """The names of those that failed."""
+    return {_name(episode) for episode in episodes if episode.status == "error"}
 
 
 def _check_outage(episodes: Sequence[Episode]) -> None:

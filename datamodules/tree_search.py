@@ -38,8 +38,9 @@ class TreeSearch:
     """A `Maker` of search trees: `data/trees.jsonl` in the order of the questions, `data/search.json`, `report.md`.
 
     The trees of a chunk grow together and are written together; chunks are shared out over ranks. A killed search
-    continues with the first chunk that is missing, and the trees do not depend on the number of ranks. The default
-    rules are ProRAG's (arXiv 2601.21912), with fewer simulations and children; ReasonRAG's are `Uct`, `OneAtATime`, `SPRE` and `JudgedValue`.
+    continues with the first chunk that is missing. The trees do not depend on the number of ranks; with `max_tokens`
+    how many there are does. The default rules are ProRAG's (arXiv 2601.21912), with fewer simulations and children;
+    ReasonRAG's are `Uct`, `OneAtATime`, `SPRE` and `JudgedValue`.
 
     Args:
         questions: what to search on.

@@ -103,7 +103,7 @@ class Sampler(typing.Protocol):
         ...
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        """Forget whatever is kept for these episodes (a key-value cache); they will not be continued."""
+        """Forget the open requests of these episodes, and whatever is kept for them (a key-value cache)."""
         ...
 
     def load(self, policy: Any) -> None:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from common.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
 from envs.interfaces import ChecksCompatibility, Protocol, Retriever, Sampler
 from envs.pieces import Data, Piece
@@ -139,15 +139,22 @@ class RetrievalEnvironment:
             raise ConfigError("the protocol searches but the environment has no retriever: set `retriever`")
         start = time.perf_counter()
         try:
-            results = self.retriever.search(queries, self.top_k)
+            return self._answered(self.retriever, queries)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def _answered(self, retriever: Retriever, queries: list[str]) -> Sequence[list[Hit] | RetrievalError]:
+        """Hits or an error for each query. Where a call is rejected its queries are asked one by one."""
+        try:
+            results = retriever.search(queries, self.top_k)
         except RetrievalError as error:
+            if isinstance(error, RejectedError) and len(queries) > 1:
+                return [result for query in queries for result in self._answered(retriever, [query])]
             self._failures += 1
             log.warning("%d queries failed: %s", len(queries), error)
             if self._failures >= self.max_failures:
                 raise RetrievalError(f"{error} ({self._failures} failed calls in a row: stopping)") from error
             return [error] * len(queries)
-        finally:
-            self.seconds += time.perf_counter() - start
         self._failures = 0
         return results
 

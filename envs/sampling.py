@@ -37,7 +37,8 @@ class WritesAtOnce:
         return [(request, self.take(request)) for request in requests]
 
     def release(self, episodes: Sequence[Episode]) -> None:
-        pass
+        released = {id(episode) for episode in episodes}
+        self._open = [request for request in self._open if id(request.episode) not in released]
 
     def load(self, policy: Any) -> None:
         raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
@@ -180,7 +181,13 @@ class AtTemperature:
         self.behind.submit(passed)
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        return [(self._asked.pop(id(one)), turn) for one, turn in self.behind.collect() if id(one) in self._asked]
+        done = self.behind.collect()
+        if any(id(one) not in self._asked for one, _ in done):
+            raise ConfigError(
+                f"{type(self).__name__} got a turn that it did not ask for: the sampler behind it has requests of "
+                "another at the same time; give one of them other settings, so that it is a sampler of its own"
+            )
+        return [(self._asked.pop(id(one)), turn) for one, turn in done]
 
     def release(self, episodes: Sequence[Episode]) -> None:
         released = {id(episode) for episode in episodes}

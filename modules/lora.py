@@ -56,8 +56,14 @@ class LoRA:
         """Add the adapters to the policy's model, in place; before training they change no output.
 
         Raises:
-            ConfigError: no layer of the model has one of the names, or one that has is not linear.
+            ConfigError: the model has adapters already; no layer of it has one of the names, or one that has is not
+                linear.
         """
+        if has_adapters(policy.model):
+            raise ConfigError(
+                "lora: the policy has adapters already, which new ones would replace: leave its `adapter` out and load "
+                "the merged weights of the stage that trained them, its model/"
+            )
         config = LoraConfig(
             r=self.r,
             lora_alpha=cast(int, self.alpha),

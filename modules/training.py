@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from modules.lora import LoRA, has_adapters, save_adapters
 from modules.optimizer import Optimizer
 from modules.policy import Policy
 from modules.sharding import FSDP2, full_state, shard, whole
+
+log = logging.getLogger(__name__)
 
 
 class TrainingError(UserError):
@@ -105,6 +108,7 @@ class BaseTraining(LightningModule):
                 )
 
     def configure_optimizers(self) -> Any:
+        self._check_weights()
         groups = [
             {"params": loss.parameters()} | ({} if loss.lr is None else {"lr": loss.lr})
             for loss in self.losses().values()
@@ -116,6 +120,28 @@ class BaseTraining(LightningModule):
         # that is built afterwards, and without it the epoch would begin anew.
         self.trainer.fit_loop._combined_loader = None
         return self.optimizer.configure(groups, int(steps), self.progress)
+
+    def _check_weights(self) -> None:
+        """Require something to train, in a precision that can hold what it learns.
+
+        Raises:
+            ConfigError: nothing trains; float16, whose gradients overflow in a sum over a batch's tokens.
+        """
+        if self.trainer.precision in ("16-mixed", "16-true"):
+            raise ConfigError(
+                f"trainer.precision {self.trainer.precision}: the sums of a batch overflow; use bf16-mixed"
+            )
+        for name, loss in self.losses().items():
+            if not loss.parameters():
+                raise ConfigError(
+                    f"{name}: no weight trains; a policy that was loaded with an `adapter` is frozen: load the merged "
+                    "weights of the stage that trained it, its model/"
+                )
+        if any(weight.dtype == torch.bfloat16 for loss in self.losses().values() for weight in loss.parameters()):
+            log.warning(
+                "weights in bfloat16 train: a step smaller than a 256th of a weight is lost; load them in float32 and "
+                "give trainer.precision: bf16-mixed"
+            )
 
     def mean_loss(self, total: Tensor, count: Tensor) -> Tensor:
         """`mean_losses` of a module with one loss."""

@@ -103,7 +103,7 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
     """Join the ranks that a launcher started (`RANK` is set); without a launcher, this process alone.
 
     Raises:
-        ConfigError: the launcher started another number of processes than the experiment has.
+        ConfigError: the launcher started another number of processes than the experiment has, or than there are GPUs.
     """
     if "RANK" not in os.environ:
         yield Ranks()
@@ -119,7 +119,10 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
 
     on_gpu = experiment.accelerator != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        own, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if own >= there:
+            raise ConfigError(f"devices is {experiment.devices}, and this machine has {there} GPUs")
+        torch.cuda.set_device(own)
     try:
         store, rank, world_size = next(iter(rendezvous("env://")))
     except ValueError as error:

@@ -16,7 +16,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from common.errors import DataError, UserError
-from common.files import atomic_write, write_json
+from common.files import atomic_write, sync_folder, write_json
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class Artifact:
                 f.write(line + "\n")
 
     def close(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest: from now on the artifact is complete."""
+        """Flush what the stage wrote to the disk, then write the manifest: from now on the artifact is complete."""
+        sync_folder(self.folder)
         write_json(self._manifest, manifest)
         (self.folder / "origin.json").unlink(missing_ok=True)  # the manifest holds it
 

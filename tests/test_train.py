@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -163,6 +164,17 @@ def test_unknown_and_shortened_flags_are_rejected(tmp_path: Path) -> None:
     for flag in ("--stages", "--dry"):
         with pytest.raises(SystemExit, match="2"):
             run(chain(tmp_path), flag)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
+    """What the system says of it names no file."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("train.announce", full)
+    assert run(chain(tmp_path)) == 1
+    assert capsys.readouterr().err == "error: writing: No space left on device\n"
 
 
 def test_an_error_at_work_exits_1_with_one_line_and_leaves_nothing_complete(tmp_path: Path, capsys) -> None:

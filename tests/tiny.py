@@ -74,6 +74,7 @@ class Scripted(WritesAtOnce):
         return turn
 
     def release(self, episodes: Sequence[Episode]) -> None:
+        super().release(episodes)
         self.finished |= {f"{e.question.id}/{e.sample}" for e in episodes}
 
 

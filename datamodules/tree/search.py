@@ -43,11 +43,12 @@ class SearchSettings:
 
 @dataclass(slots=True)
 class _Growth:
-    """A tree under search, what is left of its budget, and the virtual losses of the round."""
+    """A tree under search, what is left of its budget, the virtual losses of the round, and which nodes failed."""
 
     tree: Tree
     budget: int
     forks: int = 0
+    tried: set[int] = field(default_factory=set)  # nodes all of whose samples failed
     virtual: Counter[int] = field(default_factory=Counter)
 
     def fork(self, path: Sequence[Node]) -> Episode:
@@ -211,7 +212,8 @@ class TreeSearcher:
     def _add_children(self, visit: _Visit, samples: dict[tuple[int, ...], _Sample]) -> list[tuple[Node, Episode]]:
         """Make children of samples and move the visit on to one of them; returns the children that end their episodes.
 
-        A sample that repeats a child raises its multiplicity. One whose retrieval failed is counted and left out.
+        A sample that repeats a child raises its multiplicity. One whose retrieval failed is counted and left out. A
+        node that is childless for that alone has a second try when it is next selected: one call may fail many trees.
         """
         node, tree = visit.path[-1], visit.growth.tree
         tree.counts["expansions"] += 1
@@ -231,8 +233,9 @@ class TreeSearcher:
             if not child.dead:
                 reached.append((child, sample.episode, ids not in known))
         if not node.children:
-            node.dead = True
-            tree.counts["dead"] += 1
+            node.dead = id(node) in visit.growth.tried
+            tree.counts["dead"] += node.dead
+            visit.growth.tried.add(id(node))
         if not reached:
             visit.failed = True
             return ended

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from common.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
 from envs.retrievers.cache import QueryCache
 from envs.retrievers.wire import read_result
@@ -92,7 +92,8 @@ class HTTPRetriever:
         """At most `k` hits a query, best first, in the server's order.
 
         Raises:
-            RetrievalError: the server is down or rejects the request after all tries, or its answer is malformed.
+            RejectedError: the server rejects the request.
+            RetrievalError: the server is down after all tries, or its answer is malformed.
         """
         queries = [query[: self.max_query_chars] for query in queries]
         distinct = list(dict.fromkeys(queries))
@@ -107,7 +108,7 @@ class HTTPRetriever:
             self.check()  # store no answer under a backend read from the cache alone
         response = self._request("POST", "/retrieve", {"queries": queries, "topk": k, "return_scores": True})
         if not response.is_success:
-            raise self._error("/retrieve", f"answered {_summary(response)}")
+            raise RejectedError(str(self._error("/retrieve", f"answered {_summary(response)}")))
         try:
             answers = dict(zip(queries, read_result(response.json(), len(queries), k), strict=True))
         except (ValueError, RecursionError) as error:

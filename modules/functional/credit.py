@@ -3,8 +3,8 @@
 No reward is passed over in silence. `dual_granularity`, the functions of `modules.functional.process_credit` and
 `tree_gae` weigh step rewards against the outcome; all others maximise the sum of an episode's rewards, outcome and
 steps, so without step rewards the outcome alone. A reward of weight 0 is only logged. An episode with an unknown
-outcome trains nothing. An unknown step reward leaves out its step where steps are weighed, and its episode where
-rewards are summed.
+outcome trains nothing. An unknown step reward leaves out its step where steps are weighed; where rewards are
+summed its episode has no advantage.
 """
 
 from __future__ import annotations

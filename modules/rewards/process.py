@@ -22,6 +22,11 @@ def process(
     Reward models are trained on valid steps alone, so their scores of other steps mean nothing.
     """
     return [
-        score.sigmoid().masked_fill(torch.tensor([not step.valid for step in episode.steps], device=score.device), 0.0)
+        score.sigmoid().masked_fill(_invalid(episode).to(score.device), 0.0)
         for episode, score in zip(episodes, scorer.score(episodes), strict=True)
     ]
+
+
+def _invalid(episode: Episode) -> Tensor:
+    """`[S]`: which steps are out of format; of an episode without steps too, whose prompt left no room for a turn."""
+    return torch.tensor([not step.valid for step in episode.steps], dtype=torch.bool)

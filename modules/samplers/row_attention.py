@@ -103,13 +103,10 @@ def _grouped(queries_NHD: Tensor, keys_HTD: Tensor, values_HTD: Tensor, mask: Te
     """
     queries = queries_NHD.unflatten(1, (len(keys_HTD), -1)).permute(1, 2, 0, 3)
     grouped = (-1, queries.shape[1], -1, -1)
-    read = F.scaled_dot_product_attention(
-        queries,
-        keys_HTD[:, None].expand(grouped),
-        values_HTD[:, None].expand(grouped),
-        attn_mask=mask,
-        is_causal=mask is None,
-    )
+    keys, values = keys_HTD[:, None].expand(grouped), values_HTD[:, None].expand(grouped)
+    if mask is not None and keys.is_cuda:  # with a mask its kernels have misread keys that lie in one place
+        keys, values = keys.contiguous(), values.contiguous()
+    read = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None)
     return read.permute(2, 0, 1, 3).flatten(1)
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
+
 from common.errors import ConfigError, EngineError
 from modules.policy import Dtype, Policy
 from modules.samplers.open_call import OpenCall
@@ -210,6 +212,8 @@ class VLLMEngine:
             self.recover(self.life, str(error))
 
     def _launch(self, folder: Path) -> VLLMClient:
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # what the trainer has reserved and does not use; a restart comes in mid-run
         port = free_port()
         flags = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
         command = server_command(self._python, folder, port, **flags) + self._options
@@ -291,7 +295,6 @@ def _kept(server_log: Path) -> Path:
 
 def _own_url(urls: Sequence[str]) -> str:
     """The server of this rank."""
-    rank = int(os.environ.get("RANK", "0"))
     if len(urls) < int(os.environ.get("WORLD_SIZE", "1")):
         raise ConfigError(f"{len(urls)} urls: each rank updates the weights of a vLLM server of its own, one a rank")
-    return urls[rank]
+    return urls[int(os.environ.get("RANK", "0"))]

@@ -149,6 +149,14 @@ def test_it_asks_before_training_every_nth_epoch_and_after_the_last(
     assert drawn == updates
 
 
+def test_it_asks_after_the_last_step_too(tmp_path: Path) -> None:
+    """Where `max_steps` alone ends the training."""
+    questions = Counted(2)
+    asked = [validation(small_policy(), questions, 5)]
+    learn(tmp_path, policy=small_policy(), callbacks=asked, iterations=9, trainer={"max_steps": 3})
+    assert questions.times == 2, "before training and after it"
+
+
 def test_ranks_share_the_questions_out(tmp_path: Path) -> None:
     policy = tiny_policy(byte_tokenizer())
     checked = validation(policy, Asked(5))

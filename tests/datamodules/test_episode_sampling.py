@@ -161,8 +161,27 @@ def test_failed_episodes_are_left_out_and_counted(tmp_path: Path) -> None:
     assert (headline["failed"], headline["episodes"], headline["sampled"]) == (1.0, 9.0, 10.0)
     assert headline["em"] == pytest.approx(5 / 9)
     assert "q1" not in {e.question.id for e in episodes(tmp_path)}
-    assert headline["asked"] == 10.0  # what a component counts is reported too
+    assert headline["asked"] == 11.0  # the failed one twice; what a component counts is reported too
     assert json.loads((tmp_path / "data" / "sampling.json").read_text())["errors"] == {"http://x: 500": 1}
+
+
+class DownOnce(Down):
+    """Fails on the first call alone."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        if self.counts["asked"]:
+            self.ids = ()
+        return super().search(queries, k)
+
+
+def test_what_one_failed_call_took_is_asked_again(tmp_path: Path) -> None:
+    """It fails all episodes of a pool: most of a unit."""
+    run(tmp_path / "whole", retriever=Down([]), samples=2)
+    headline, turns = run(tmp_path / "flaky", retriever=DownOnce(["q0", "q1"]), samples=2, pool=6)
+    assert (headline["failed"], headline["episodes"]) == (0.0, 20.0)
+    assert turns == 60 + 6, "the turns that failed, and the three questions of the pool anew: as many as of the others"
+    kept = [folder / "data" / "episodes.jsonl" for folder in (tmp_path / "whole", tmp_path / "flaky")]
+    assert kept[0].read_bytes() == kept[1].read_bytes()
 
 
 def test_a_unit_in_which_all_failed_is_one_clear_error(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RejectedError, RetrievalError
 from envs.pieces import Data, Quoted
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
@@ -33,6 +33,19 @@ class Flaky:
         self.calls += 1
         if self.calls in self.down:
             raise RetrievalError("retriever is down")
+        return [[Hit(LONG)] for _ in queries]
+
+
+class Rejects:
+    """Rejects every call with a query that is too long."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.calls = most, list[int]()
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.calls.append(len(queries))
+        if any(len(query) > self.most for query in queries):
+            raise RejectedError("400: too long")
         return [[Hit(LONG)] for _ in queries]
 
 
@@ -252,3 +265,21 @@ def test_a_token_that_no_step_holds_is_an_error_of_the_protocol() -> None:
         environment = RetrievalEnvironment(protocol, FixedRetriever([]))
         with pytest.raises(ConfigError, match=rf"into {count} steps, not one \(question q1, turn {turn}, token 0\)"):
             rollout(environment, sampler, [question()], seed=0)
+
+
+def test_a_query_that_is_rejected_fails_its_own_episode_alone() -> None:
+    retriever = Rejects(most=9)
+    environment = RetrievalEnvironment(PROTOCOL, retriever)
+    long = "q3"
+    sampler = Scripted(
+        PROTOCOL.codec.control,
+        lambda e: FINAL if e.turns else QUERY.replace("\nx", f"\n{'x' * (99 if e.question.id == long else 1)}"),
+    )
+    episodes = rollout(environment, sampler, [question(identity=f"q{i}") for i in range(6)], seed=0, pool=6)
+    assert [(e.question.id, e.error) for e in episodes if e.status == "error"] == [(long, "400: too long")]
+    assert retriever.calls == [6, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_retriever_that_rejects_everything_ends_the_run() -> None:
+    with pytest.raises(RetrievalError, match=r"400: too long \(3 failed calls in a row: stopping\)"):
+        play([QUERY], retriever=Rejects(most=0), questions=4)

@@ -245,6 +245,16 @@ def test_a_released_request_is_forgotten_at_another_temperature() -> None:
     assert not sampler._asked
 
 
+def test_a_turn_that_another_asked_for_is_not_dropped() -> None:
+    behind = Remembers()
+    own, others = (Request(Episode(question(identity=name), (1,)), (), (), max_tokens=9) for name in "ab")
+    sampler = AtTemperature(behind, temperature=0.5)
+    behind.submit([others])
+    sampler.submit([own])
+    with pytest.raises(ConfigError, match="AtTemperature got a turn that it did not ask for"):
+        sampler.collect()
+
+
 @pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])
 def test_a_temperature_or_top_p_out_of_range_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be >= 0"):

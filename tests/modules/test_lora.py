@@ -203,3 +203,14 @@ def test_adapters_are_enabled_again_after_an_error() -> None:
     with pytest.raises(RuntimeError):
         fail()
     assert not any(layer.disable_adapters for layer in layers)
+
+
+def test_adapters_of_an_earlier_stage_are_not_replaced_in_silence(tmp_path: Path) -> None:
+    trained(tmp_path, LoRA(r=2), epochs=1).export(tmp_path)
+    base = policy(tied=False)
+    base.save(tmp_path / "base")
+    loaded = load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", device="cpu")
+    with pytest.raises(ConfigError, match="has adapters already, which new ones would replace"):
+        LoRA(r=2).apply(loaded)
+    with pytest.raises(ConfigError, match="loss: no weight trains; a policy that was loaded with an `adapter` is froz"):
+        trained(tmp_path / "again", None, start=loaded)

@@ -139,3 +139,30 @@ def test_sums_must_name_the_losses_in_their_order(tmp_path: Path) -> None:
 def test_several_losses_are_clipped_by_norm_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="clipped by norm"):
         ActorCritic(str(tmp_path)).configure_gradient_clipping(None, 1.0, "value")
+
+
+class InBfloat16(ActorCritic):
+    """Half of its weights are bfloat16."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.critic.bfloat16()
+
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        one = sum((parameter.float().sum() for parameter in self.parameters()), torch.zeros(()))
+        return self.mean_losses({"policy": (one, torch.ones(())), "value": (one * 0, torch.ones(()))})
+
+
+def test_weights_too_coarse_to_train_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    for module in (ActorCritic(str(tmp_path)), InBfloat16(str(tmp_path))):
+        caplog.clear()
+        Trainer(max_epochs=1, **quiet).fit(module, datamodule=Rows())  # pyright: ignore[reportArgumentType]
+        warned = "weights in bfloat16 train: a step smaller than a 256th of a weight is lost" in caplog.text
+        assert warned == isinstance(module, InBfloat16)
+
+
+def test_float16_is_refused_whose_sums_overflow(tmp_path: Path) -> None:
+    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, precision="16-true")
+    with pytest.raises(ConfigError, match=r"trainer.precision 16-true: .* use bf16-mixed"):
+        trainer.fit(ActorCritic(str(tmp_path)), datamodule=Rows())

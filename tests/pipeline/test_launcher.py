@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from common.errors import ConfigError
 from pipeline import launcher
+from pipeline.launcher import process_group
+from pipeline.schema import Experiment
 
 KILLED = "error: rank 1 was killed (SIGKILL, often for lack of memory): run the same command to resume\n"
 ROOT = Path(__file__).parents[2]
@@ -80,3 +83,15 @@ def test_a_killed_rank_decides_the_exit_code_even_if_another_failure_is_seen_fir
     monkeypatch.setattr("torch.distributed.run.main", fail)
     assert launcher.launch(Path("train.py"), [], devices=2) == code
     assert capsys.readouterr().err == said
+
+
+def test_more_devices_than_there_are_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with (
+        pytest.raises(ConfigError, match="devices is 2, and this machine has 1 GPUs"),
+        process_group(Experiment("x", {}, devices=2)),
+    ):
+        pass

@@ -25,6 +25,19 @@ def test_an_artifact_is_complete_from_its_manifest_on(tmp_path: Path) -> None:
     assert (artifact.folder / "config.yaml").read_text() == "data:\n  target: a:A\nseed: 3\n"
 
 
+def test_all_files_are_on_the_disk_before_the_manifest_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = Artifact(tmp_path / "sft-0123")
+    artifact.open({}, ORIGIN)
+    (artifact.folder / "model").mkdir()
+    (artifact.folder / "model" / "weights").write_bytes(b"whole")
+    synced: list[tuple[str, bool]] = []
+    monkeypatch.setattr("common.files._sync", lambda path: synced.append((path.name, artifact.complete)))
+    artifact.close({})
+    first = {name for name, complete in synced if not complete}
+    assert first >= {"sft-0123", "model", "weights", "config.yaml"}
+    assert artifact.complete
+
+
 def test_opening_again_drops_half_written_files_and_keeps_whole_ones(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
     artifact.open({}, ORIGIN)

@@ -8,7 +8,7 @@ from tests.growing import ANSWER, QUERY, SUB, Book, Counted, Failing, child, gro
 from tests.tiny import question
 
 
-def test_a_failed_expansion_is_not_selected_for_ever_and_is_worth_nothing(protocol: ProRAG) -> None:
+def test_an_expansion_that_fails_twice_is_not_selected_again_and_is_worth_nothing(protocol: ProRAG) -> None:
     book: Book = {(): [QUERY.format("a"), ANSWER.format("Ada")], ("a",): [QUERY.format("b")]}
     retriever = Failing(lambda queries: "b" in queries)
     expander = Counted(protocol, book)
@@ -20,9 +20,9 @@ def test_a_failed_expansion_is_not_selected_for_ever_and_is_worth_nothing(protoc
     dead = child(tree, "a")
     assert dead.dead
     assert dead.visits == 1  # of its own simulation
-    assert expander.asked[("a",)] == 2  # expanded once, K 2
-    assert tree.counts == {"expansions": 2, "simulations": 1, "terminal": 18, "dead": 1, "failures": 2}
-    assert tree.root.visits == 19
+    assert expander.asked[("a",)] == 4  # expanded twice, K 2
+    assert tree.counts == {"expansions": 3, "simulations": 1, "terminal": 17, "dead": 1, "failures": 4}
+    assert tree.root.visits == 18
 
 
 def test_a_step_below_which_all_is_dead_is_dead_too_and_the_search_goes_elsewhere(protocol: ProRAG) -> None:
@@ -40,7 +40,7 @@ def test_a_step_below_which_all_is_dead_is_dead_too_and_the_search_goes_elsewher
     )  # fmt: skip
     assert child(tree, "a", "b").dead
     assert child(tree, "a").dead
-    assert tree.root.visits == 29  # all but the failed expansion
+    assert tree.root.visits == 28  # all but the failed expansions
 
 
 def test_a_tree_whose_first_step_cannot_be_retrieved_ends_there(protocol: ProRAG) -> None:
@@ -51,7 +51,25 @@ def test_a_tree_whose_first_step_cannot_be_retrieved_ends_there(protocol: ProRAG
     tree = grown(search)
     assert tree.root.dead
     assert (tree.root.visits, tree.root.children) == (0, [])
-    assert tree.counts["failures"] == 3
+    assert tree.counts["failures"] == 6
+
+
+def test_one_failed_call_leaves_no_tree_empty(protocol: ProRAG) -> None:
+    """All trees of a chunk search in one call."""
+    calls: list[int] = []
+
+    def first(queries: list[str]) -> bool:
+        calls.append(len(queries))
+        return len(calls) == 1
+
+    search = searcher(
+        protocol, Counted(protocol, {(): [QUERY.format("a")]}), Counted(protocol, {}), retriever=Failing(first),
+        simulations=9, children=1,
+    )  # fmt: skip
+    trees = search.grow([question(identity=name) for name in "abcd"])
+    assert calls[0] == 4
+    assert [len(tree.root.children) for tree in trees] == [1] * 4
+    assert [(tree.root.dead, tree.root.visits, tree.counts["failures"]) for tree in trees] == [(False, 8, 1)] * 4
 
 
 def test_the_bar_of_progress_counts_every_selection(protocol: ProRAG) -> None:
@@ -79,7 +97,6 @@ def test_a_retriever_that_stays_down_ends_the_search(protocol: ProRAG) -> None:
     search = searcher(
         protocol, Counted(protocol, {}, QUERY.format("a")), Counted(protocol, {}), retriever=Failing(lambda _: True)
     )
-    for identity in "ab":
-        search.grow([question(identity=identity)])
+    search.grow([question(identity="a")])  # two calls
     with pytest.raises(RetrievalError, match="3 failed calls in a row"):
-        search.grow([question(identity="c")])
+        search.grow([question(identity="b")])

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from common.errors import ConfigError, RetrievalError
+from common.errors import ConfigError, RejectedError, RetrievalError
 from envs.retrievers.cache import QueryCache
 from envs.retrievers.http import HTTPRetriever
 from envs.types import Document, Hit
@@ -157,6 +157,7 @@ def test_refusals_and_nonsense_are_not_tried_again_and_never_look_like_no_hits(s
     server = serve(answer, good)
     with pytest.raises(RetrievalError) as caught:
         client(server).search(["a"], 1)
+    assert isinstance(caught.value, RejectedError) == (" answered " in complaint)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(server.requests) == 1

@@ -107,6 +107,15 @@ def test_process_scores_are_probabilities_and_nothing_out_of_format() -> None:
     assert process([mixed], CONTEXT, scorer=scorer)[0].tolist() == [0.5, 0.0, pytest.approx(0.880797)]
 
 
+def test_an_episode_without_a_step_is_scored_beside_the_others() -> None:
+    """Its prompt left no room for a turn."""
+    empty = episode(status="token_budget")
+    scores = combine({"prm": Term(partial(process, scorer=Scorer()), level="step")}, [empty, SILENT], CONTEXT)
+    assert not scores.failures
+    assert scores.step_mask_BS.tolist() == [[False, False], [True, True]]
+    assert scores.step_BS[1].tolist() == pytest.approx([0.5, 0.731059])
+
+
 def paper(scorer: Scorer | None = None, nu: float = 0.2) -> dict[str, Term]:
     return {
         "answer_f1": Term(answer_f1),

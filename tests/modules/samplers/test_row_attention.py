@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen3Config
@@ -75,3 +76,26 @@ def test_whole_sequences_read_what_a_piece_from_the_beginning_reads() -> None:
     keys, values = new(7)
     kept = reading(rows, [(3, 0, 5), (0, 0, 2)], torch.float32)(1, queries, keys, values)
     assert torch.allclose(whole([5, 2], torch.float32)(1, queries, keys, values), kept, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("columns", [33, 65, 97, 128])
+def test_pieces_of_a_bfloat16_row_are_read_as_in_float64(device: str, head_dim: int, columns: int) -> None:
+    """Lengths and layouts at which kernels of a GPU have been wrong: keys that a group shares, and a mask."""
+    config = Qwen3Config(num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=head_dim)
+    rows = Rows(config, torch.empty(0, dtype=torch.bfloat16, device=device))
+    rows.reserve(1, columns, ())
+    rows.buffer.normal_()
+    first, count = columns - 9, 9
+    queries = torch.randn(count, 4, head_dim, device=device).bfloat16()
+    keys, values = torch.randn(2, count, 2, head_dim, device=device).bfloat16()
+    read = reading(rows, [(0, first, columns)], torch.bfloat16)(0, queries, keys, values)
+    kept_keys, kept_values = (states[0, :, :columns].double() for states in rows.layer(0))
+    for token in range(count):
+        exact = []
+        for head, query in enumerate(queries[token].double()):
+            seen = first + token + 1
+            weights = (kept_keys[head // 2, :seen] @ query / head_dim**0.5).softmax(0)
+            exact.append(weights @ kept_values[head // 2, :seen])
+        assert torch.allclose(read[token].double(), torch.cat(exact), atol=0.03)
