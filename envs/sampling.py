@@ -48,8 +48,8 @@ class ByAgent:
     """A `Sampler` that routes each request to the sampler of its agent.
 
     `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
-    Agents that share a sampler and load different policies get one each. Temperature and top-p are the first agent's,
-    after loading those of the agents that load.
+    Agents that share a sampler get one each, unless they load the same policy. Temperature and top-p are the first
+    agent's, after loading those of the agents that load.
 
     Args:
         samplers: by the name of the agent that requests carry.
@@ -127,11 +127,23 @@ class ByAgent:
             raise ConfigError(f"agents that load policies must sample alike, at one temperature and top_p: {listed}")
         for agent, own in policy.items():
             sampler = self.samplers[agent]
-            if any(self.samplers[other] is sampler and policy[other] is not own for other in policy if other != agent):
+            if any(one is sampler and policy.get(other) is not own for other, one in self.samplers.items()):
                 self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
             sampler.load(own)
             self.temperature, self.top_p = settings[agent]
         self._loading = set(policy)
+        self._check_frozen(policy)
+
+    def _check_frozen(self, policy: Mapping[str, Any]) -> None:
+        """An agent that keeps its policy must not sample from a model that trains: equal components are one object."""
+        trained = {id(own.model): agent for agent, own in policy.items() if hasattr(own, "model")}
+        for agent in self.samplers.keys() - policy.keys():
+            model = getattr(getattr(self.samplers[agent], "policy", None), "model", None)
+            if id(model) in trained:
+                raise ConfigError(
+                    f"agent '{agent}' is to stay as it is, but its model is the one that trains for agent "
+                    f"'{trained[id(model)]}': give its load_policy other settings, such as `dtype`"
+                )
 
 
 class AtTemperature:

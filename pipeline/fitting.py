@@ -160,7 +160,7 @@ def _trainer(
     on_terminal = sys.stdout.isatty()
     try:
         return Trainer(
-            **asdict(settings) | {"strategy": strategy},
+            **asdict(settings) | {"strategy": _same_buckets(strategy, experiment.world_size)},
             accelerator=experiment.accelerator,
             devices=experiment.devices,
             num_nodes=experiment.num_nodes,
@@ -174,6 +174,16 @@ def _trainer(
         )
     except (MisconfigurationException, ValueError) as error:  # what Lightning raises for a wrong setting
         raise ConfigError(f"accelerator or trainer: {' '.join(str(error).split())}") from error
+
+
+def _same_buckets(strategy: Any, ranks: int) -> Any:
+    """DDP whose gradients are added up in one order in every step, so that a resumed run repeats them to the bit.
+
+    It makes new buckets after its first step, by the order in which gradients came, unless it looks for parameters
+    without one; and from three ranks on the sum of a gradient depends on its place in a bucket. (PyTorch warns once
+    that it found none.)
+    """
+    return "ddp_find_unused_parameters_true" if ranks > 2 and strategy in ("auto", "ddp") else strategy
 
 
 def _require_saving(callback: ModelCheckpoint) -> None:

@@ -57,6 +57,26 @@ def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(tmp_path: Path, 
 
 
 @pytest.mark.slow
+def test_a_broken_fit_of_three_ranks_ends_in_the_bytes_of_an_unbroken_one(tmp_path: Path) -> None:
+    """From three ranks on the sum of a gradient depends on its place among those that DDP sends together."""
+    for name in ("whole", "broken"):
+        folder = tmp_path / name
+        (folder / "runs").mkdir(parents=True)
+        flag = folder / "runs" / "flag"
+        path = fitting(folder, breaks={"target": "tests.toy_training:SignalOnce", "flag": str(flag)})
+        if name == "whole":
+            flag.touch()
+        else:
+            running = process(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
+            assert "rank" in running.communicate(timeout=300)[1]
+        running = process(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
+        assert "error" not in running.communicate(timeout=300)[1]
+        assert running.returncode == 0
+    whole, broken = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert all(torch.equal(broken[name], value) for name, value in whole.items())
+
+
+@pytest.mark.slow
 def test_two_ranks_share_the_work_and_rank_0_merges(tmp_path: Path) -> None:
     running = process(chain(tmp_path, devices=2))
     out, err = running.communicate(timeout=300)

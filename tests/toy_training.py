@@ -35,14 +35,20 @@ class Line(LightningDataModule):
 
 
 class Slope(LightningModule):
-    """Learns a slope; Adam's state matters to a resumed run."""
+    """Learns a slope, with two hidden layers if wanted; Adam's state matters to a resumed run."""
 
-    def __init__(self, lr: float = 0.1, start: Path | None = None) -> None:
+    def __init__(self, lr: float = 0.1, start: Path | None = None, hidden: int = 0) -> None:
         super().__init__()
         self.lr, self.layer = lr, torch.nn.Linear(1, 1)
+        if hidden:  # the output layer has its gradient first, and is listed first
+            self.layer = torch.nn.Linear(hidden, 1)
+            self.hidden = torch.nn.Sequential(
+                torch.nn.Linear(1, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, hidden), torch.nn.Tanh()
+            )
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        loss = torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        x = self.hidden(batch[0]) if hasattr(self, "hidden") else batch[0]
+        loss = torch.nn.functional.mse_loss(self.layer(x), batch[1])
         self.log("loss", loss)
         return loss
 

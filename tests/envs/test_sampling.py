@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,6 +254,19 @@ def test_a_turn_that_another_asked_for_is_not_dropped() -> None:
     sampler.submit([own])
     with pytest.raises(ConfigError, match="AtTemperature got a turn that it did not ask for"):
         sampler.collect()
+
+
+def test_an_agent_that_stays_as_it_is_keeps_its_policy_and_its_model() -> None:
+    """Equal components of a config are one object, policies and samplers among them."""
+    trained, base = (SimpleNamespace(model=object()) for _ in range(2))
+    shared = Loads(PROTOCOL.codec.control, lambda _: "So.<say>Ada</say>")
+    shared.load(base)
+    both = ByAgent({"writer": shared, "reader": shared})
+    both.load({"writer": trained})
+    assert (both.samplers["writer"].policy, both.samplers["reader"].policy) == (trained, base)
+    both.samplers["reader"].load(trained)
+    with pytest.raises(ConfigError, match="agent 'reader' is to stay as it is, but its model is the one that trains"):
+        both.load({"writer": trained})
 
 
 @pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])
