@@ -19,8 +19,6 @@ from pipeline.loader import load
 from pipeline.plan import Plan
 from pipeline.stages import announce, record, run_stage
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # which say no file's name
-
 
 def main(arguments: Sequence[str]) -> int:
     """Load, plan, run, report; 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end."""
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"error: {error}", file=sys.stderr)
         return code if isinstance(error, ConfigError | DataError) else 1
     except OSError as error:  # a full disk, say, or a folder that cannot be written
-        if error.filename is None and error.errno not in _DISK_FULL:
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if ranks.reports_error():
             print(f"error: {error.filename or 'writing'}: {error.strerror}", file=sys.stderr)

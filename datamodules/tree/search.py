@@ -218,8 +218,7 @@ class TreeSearcher:
         node, tree = visit.path[-1], visit.growth.tree
         tree.counts["expansions"] += 1
         known = _children(node)
-        reached: list[tuple[Node, Episode, bool]] = []
-        ended: list[tuple[Node, Episode]] = []
+        reached, ended = list[tuple[Node, Episode, bool]](), list[tuple[Node, Episode]]()
         for ids, sample in samples.items():
             if sample.episode.status == "error":
                 tree.counts["failures"] += sample.count
