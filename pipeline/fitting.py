@@ -21,12 +21,14 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from common.accounts import UPDATES, accounts_in, counted
 from common.errors import ConfigError
 from common.files import atomic_write
 from pipeline.schema import Experiment, TrainerSettings
 
+log = logging.getLogger(__name__)
 _FILLING: Any = torch.utils.deterministic  # its flag `fill_uninitialized_memory` has no annotation
 
 
@@ -90,8 +92,8 @@ def fit(
 ) -> dict[str, float]:
     """Fit and export; returns the last logged value of every metric, and what module, data and callbacks counted.
 
-    The last weights are exported. Where a ModelCheckpoint has a `monitor`, the best weights by that metric on the
-    held-out part of the data are exported in their place, and the metrics are those of the best weights. Checkpoints go
+    The last weights are exported. Where a ModelCheckpoint has a `monitor`, the best weights by that metric on held-out
+    data are exported in their place, and the metrics are those of the best weights. Checkpoints go
     to `folder/checkpoints`, TensorBoard events to `events`. `module.export(folder)`, if the module has it, is called on
     every rank at the end, because sharded weights have to be gathered; the module lets one rank write.
 
@@ -119,14 +121,31 @@ def fit(
         runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
         metrics = logged.update(runner)
         accounts = accounts_in(counted(module, data, *callbacks)) | {UPDATES: runner.global_step}
-        if best := next((callback.best_model_path for callback in checkpoints if callback.monitor), ""):
-            runner.validate(module, datamodule=data, ckpt_path=best, verbose=False)
-            metrics |= {name: float(value) for name, value in runner.callback_metrics.items()}
+        for callback in checkpoints:
+            if callback.monitor:
+                metrics |= _best(runner, module, data, callback)
     signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
     if export is not None:
         export(folder)
     return metrics | accounts
+
+
+def _best(
+    runner: Trainer, module: LightningModule, data: LightningDataModule, callback: ModelCheckpoint
+) -> dict[str, float]:
+    """Read the best weights back; returns their metrics. In reinforcement learning these were logged with them."""
+    path = callback.best_model_path
+    if not path:
+        log.warning("monitor %s was never logged: the last weights are exported", callback.monitor)
+        return {}
+    if is_overridden("validation_step", module):
+        runner.validate(module, datamodule=data, ckpt_path=path, verbose=False)
+        return {name: float(value) for name, value in runner.callback_metrics.items()}
+    checkpoint = torch.load(path, map_location="cpu", weights_only=False)
+    options = StateDictOptions(full_state_dict=True, strict=False)  # of adapters nothing else was saved
+    set_model_state_dict(module, checkpoint["state_dict"], options=options)
+    return checkpoint["logged"]
 
 
 @contextmanager
@@ -196,13 +215,14 @@ def _require_saving(callback: ModelCheckpoint) -> None:
 
 
 def _require_held_out_data(checkpoints: Sequence[ModelCheckpoint], module: LightningModule) -> None:
-    """Lightning reads the best weights back and validates them, which needs a validation step."""
+    """What is best is told by a validation step or, in reinforcement learning, by answers to held-out questions."""
     for callback in checkpoints:
-        if callback.monitor and not is_overridden("validation_step", module):
-            kind = type(module).__name__
+        known = is_overridden("validation_step", module) or (callback.monitor or "").startswith("eval/")
+        if callback.monitor and not known:
             raise ConfigError(
-                f"a ModelCheckpoint with monitor: {callback.monitor} needs a validation_step, which {kind} does not "
-                "have: without the monitor the last weights are exported"
+                f"a ModelCheckpoint with monitor: {callback.monitor} needs a validation_step, which "
+                f"{type(module).__name__} does not have: monitor what callbacks.validation:Validation logs, such as "
+                "eval/world/dev/em, or leave the monitor out, and the last weights are exported"
             )
 
 

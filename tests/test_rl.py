@@ -205,6 +205,32 @@ def test_ranks_may_take_different_numbers_of_turns(two_ranks: Path) -> None:
     assert one != other
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_ranks_export_the_best_policy_and_not_the_last(tmp_path: Path, strategy: str) -> None:
+    """With a critic: both are those of the second of three iterations."""
+    path = config(tmp_path, devices=2, critic=True, strategy=STRATEGIES[strategy])
+    content = yaml.safe_load(path.read_text())
+    callbacks = content["stages"]["rl"]["callbacks"]
+    monitor = {"filename": "best", "monitor": "eval/toy/dev/em", "mode": "max"}
+    callbacks |= {"best": callbacks["checkpoint"] | monitor, "answers": {"target": "tests.toy_training:Answered"}}
+    path.write_text(yaml.safe_dump(content))
+    ended = process(path)
+    assert ended.returncode == 0, ended.stderr
+    saved = {name: torch.load(artifact(tmp_path) / "checkpoints" / f"{name}.ckpt") for name in ("best", "last")}
+    assert {name: one["epoch"] for name, one in saved.items()} == {"best": 1, "last": 2}
+    model = load_file(artifact(tmp_path) / "model" / "model.safetensors")
+    critic = load_file(artifact(tmp_path) / "critic" / "model.safetensors")
+    kept, last = saved["best"]["state_dict"], saved["last"]["state_dict"]
+    assert all(torch.equal(kept[f"model.{name}"], weight) for name, weight in model.items())
+    assert not all(torch.equal(last[f"model.{name}"], weight) for name, weight in model.items())
+    trained = {name: weight for name, weight in critic.items() if f"critic_model.{name}" in kept}
+    assert len(trained) > 10
+    assert all(torch.equal(kept[f"critic_model.{name}"], weight) for name, weight in trained.items())
+    manifest = json.loads((artifact(tmp_path) / "manifest.json").read_text())
+    assert manifest["metrics"]["eval/toy/dev/em"] == pytest.approx(0.9)
+
+
 @pytest.fixture(scope="module")
 def unbroken_ppo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ppo")

@@ -180,7 +180,7 @@ class FusedDecoder:
         )
 
 
-def _kernels(device: torch.device) -> AbstractContextManager[None]:
+def _kernels(device: torch.device) -> AbstractContextManager[Any]:
     """Attention of any length: on a GPU not cuDNN's, which makes a plan for every new pair of lengths."""
     if device.type != "cuda":
         return nullcontext()

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from common.errors import ConfigError
 from pipeline.fitting import AtomicCheckpointIO, fit
 from pipeline.schema import Experiment, TrainerSettings
-from tests.toy_training import ActorCritic, Line, Rows, Slope
+from tests.toy_training import ActorCritic, Answered, Line, Rows, Slope
 
 LAST = {"filename": "last", "enable_version_counter": False}
 BEST = {"filename": "best", "enable_version_counter": False, "monitor": "val_loss"}
@@ -244,13 +244,31 @@ def test_checkpoints_that_a_killed_run_would_not_find_are_refused(settings: dict
 
 
 def test_a_monitor_without_held_out_data_is_refused(tmp_path: Path) -> None:
-    class Blind(Wavering):
-        validation_step = LightningModule.validation_step
-
-    with pytest.raises(
-        ConfigError, match="monitor: val_loss needs a validation_step, which Blind does not have: without"
-    ):
+    with pytest.raises(ConfigError, match="monitor: val_loss needs a validation_step, which Blind does not have: mon"):
         best_of_three(tmp_path, module=Blind())
+
+
+class Blind(Wavering):
+    validation_step = LightningModule.validation_step
+
+
+EVALUATED = BEST | {"monitor": "eval/toy/dev/em", "mode": "max"}
+
+
+def test_without_a_validation_step_the_best_policy_by_its_answers_is_exported(tmp_path: Path) -> None:
+    module, metrics = best_of_three(tmp_path, Answered(), checkpoints=(LAST, EVALUATED), module=Blind())
+    exported = torch.load(tmp_path / "model" / "weights.pt")["layer.weight"].item()
+    assert exported == module.epochs[1] != module.epochs[2]
+    assert metrics["eval/toy/dev/em"] == pytest.approx(0.9)
+    again, repeated = best_of_three(tmp_path, Answered(), checkpoints=(LAST, EVALUATED), module=Blind())
+    assert (again.epochs, repeated) == ([], metrics), "killed after its last epoch"
+    assert torch.load(tmp_path / "model" / "weights.pt")["layer.weight"].item() == exported
+
+
+def test_a_monitor_that_nobody_logs_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    module, _ = best_of_three(tmp_path, checkpoints=(LAST, EVALUATED), module=Blind())
+    assert torch.load(tmp_path / "model" / "weights.pt")["layer.weight"].item() == module.epochs[2]
+    assert "monitor eval/toy/dev/em was never logged: the last weights are exported" in caplog.text
 
 
 @pytest.mark.parametrize("setting", [{"precision": "foo"}, {"strategy": "foo"}, {"max_epochs": -3}])
