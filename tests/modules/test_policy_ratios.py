@@ -12,9 +12,10 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
-from modules.functional.credit import CreditInputs, reinforce_pp
+from modules.functional.credit import CreditInputs, gae, reinforce_pp
 from modules.functional.losses import sequence_policy_loss
 from modules.policy import Policy
+from modules.ppo import PPO
 from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
 from modules.token_order import by_step
@@ -111,6 +112,28 @@ def test_rollouts_of_another_sampler_are_corrected(tmp_path: Path) -> None:
         assert ("importance/truncated" in metrics) == (cap is not None)
         assert all(("old_logps" in row.channels) == (cap is not None) for row in watch.buffers[1])
     assert metrics["clip_ratio/region_mean"] > 0, "without correction it clips what was never updated"
+
+
+def test_ppo_corrects_another_sampler_s_tokens_too(tmp_path: Path) -> None:
+    """Its divergence in the reward is that of the policy, as it says the tokens again."""
+    seen: list[CreditInputs] = []
+
+    def credit(inputs: CreditInputs) -> Tensor:
+        seen.append(inputs)
+        return gae(inputs, kl_weight=0.1)
+
+    own = {"module": PPO, "critic_lr": 1e-2, "credit": credit, "reference": small_policy()}
+    sampler = {"sampler": Another(temperature=1.0)}
+    made, watch, metrics = learn(tmp_path, iterations=2, lr=1e-2, rollout=sampler, importance_cap=2.0, **own)
+    assert made.corrects
+    assert metrics["logp_gap/max"] > 0.01
+    assert 0 < metrics["importance/weight"] <= 2
+    assert all("old_logps" in row.channels for row in watch.buffers[1])
+    first, trained = seen[0], seen[0].trained_BT
+    assert first.old_logps_BT is not None
+    assert first.reference_logps_BT is not None
+    gaps_BT = (first.old_logps_BT - first.reference_logps_BT).abs()
+    assert float(gaps_BT[trained].max()) < 1e-4, "before the first update the policy is its reference, not the sampler"
 
 
 def test_reinforce_pp_reads_the_reference(tmp_path: Path) -> None:

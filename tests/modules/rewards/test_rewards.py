@@ -16,8 +16,9 @@ from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Episode, Hit, Status, Turn
 from modules.rewards.answer import answer_exact, answer_f1
 from modules.rewards.format import step_format, trajectory_format
+from modules.rewards.limits import within_limits
 from modules.rewards.process import process
-from modules.rewards.terms import Scores, Term, Total, combine, read_terms, settled
+from modules.rewards.terms import NAN, Scores, Term, Total, combine, read_terms, settled
 from tests.tiny import byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]
@@ -114,6 +115,17 @@ def test_an_episode_without_a_step_is_scored_beside_the_others() -> None:
     assert not scores.failures
     assert scores.step_mask_BS.tolist() == [[False, False], [True, True]]
     assert scores.step_BS[1].tolist() == pytest.approx([0.5, 0.731059])
+
+
+def test_episodes_that_a_limit_cut_train_nothing_and_are_compared_with_nothing() -> None:
+    cut = [episode(QUERY, status=status) for status in ("step_budget", "token_budget")]
+    ended = [RIGHT, episode(QUERY, status="malformed")]
+    terms = {"answer": Term(answer_exact), "limits": Term(within_limits)}
+    assert combine(terms, [*ended, *cut], CONTEXT).outcome_B.tolist() == pytest.approx([1, 0, NAN, NAN], nan_ok=True)
+    terms = {"answer": Term(answer_exact), "limits": Term(within_limits, weight=0.0)}
+    assert combine(terms, [*ended, *cut], CONTEXT).outcome_B.tolist() == [1, 0, 0, 0], (
+        "with weight 0 it is logged alone"
+    )
 
 
 def paper(scorer: Scorer | None = None, nu: float = 0.2) -> dict[str, Term]:
