@@ -34,7 +34,9 @@ def module(**settings: Any) -> PPO:
     """A module outside a Trainer, whose losses are plain sums."""
     made = PPO(small_policy(), AdamW(1e-3), **({"critic_lr": 1e-2} | settings))
     loop: Any = SimpleNamespace()
-    trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1, current_epoch=0, fit_loop=loop)
+    trainer = SimpleNamespace(
+        accumulate_grad_batches=1, world_size=1, current_epoch=0, fit_loop=loop, precision="32-true"
+    )
     made._trainer = trainer  # pyright: ignore
     made.logged = {}  # pyright: ignore
 
