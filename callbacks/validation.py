@@ -66,6 +66,11 @@ class Validation(Callback):
             raise ConfigError("Validation goes with a module that trains a policy, such as modules.grpo:GRPO")
         self.sampler.load(pl_module.policy)
         self.environment.check(self.sampler)
+        drawn = tuple(f"eval/{name}/{dataset.split}/" for name, dataset in self.datasets.items())
+        for one in trainer.checkpoint_callbacks:
+            monitor = getattr(one, "monitor", None) or ""
+            if monitor.startswith("eval/") and not monitor.startswith(drawn):
+                raise ConfigError(f"monitor: {monitor} of a ModelCheckpoint is of none of {', '.join(drawn)}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:

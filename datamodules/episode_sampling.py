@@ -8,6 +8,7 @@ import math
 import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,8 +99,9 @@ class EpisodeSampling:
             _check_outage(episodes)
             if failed := _failed(episodes):
                 asked_again = [question for question in able if question.id in {name for name, _ in failed}]
-                again = {_name(one): one for one in self._sampled(asked_again, seed, f"{path.stem} again")}
-                episodes = [again[_name(one)] if _name(one) in failed else one for one in episodes]
+                with suppress(RetrievalError):  # those that fail for a reason of their own stay failed
+                    again = {_name(one): one for one in self._sampled(asked_again, seed, f"{path.stem} again")}
+                    episodes = [again[_name(one)] if _name(one) in failed else one for one in episodes]
             skipped = dict(sorted(Counter(unable.values()).items()))
             summary = {"questions": len(questions), "skipped": skipped} | self._summarise(episodes)
             write_counts(path, self._counted() - before, **summary)

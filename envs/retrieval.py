@@ -139,24 +139,42 @@ class RetrievalEnvironment:
             raise ConfigError("the protocol searches but the environment has no retriever: set `retriever`")
         start = time.perf_counter()
         try:
-            return self._answered(self.retriever, queries)
-        finally:
-            self.seconds += time.perf_counter() - start
-
-    def _answered(self, retriever: Retriever, queries: list[str]) -> Sequence[list[Hit] | RetrievalError]:
-        """Hits or an error for each query. Where a call is rejected its queries are asked one by one."""
-        try:
-            results = retriever.search(queries, self.top_k)
+            results = self._answered(self.retriever, queries)
         except RetrievalError as error:
-            if isinstance(error, RejectedError) and len(queries) > 1:
-                return [result for query in queries for result in self._answered(retriever, [query])]
             self._failures += 1
             log.warning("%d queries failed: %s", len(queries), error)
             if self._failures >= self.max_failures:
-                raise RetrievalError(f"{error} ({self._failures} failed calls in a row: stopping)") from error
+                self._failures = 0
+                raise RetrievalError(f"{error} ({self.max_failures} failed calls in a row: stopping)") from error
             return [error] * len(queries)
+        finally:
+            self.seconds += time.perf_counter() - start
         self._failures = 0
         return results
+
+    def _answered(self, retriever: Retriever, queries: list[str]) -> Sequence[list[Hit] | RetrievalError]:
+        """Hits or an error for each query: where a call is rejected its queries are asked one by one.
+
+        Raises:
+            RetrievalError: the backend is down, or rejects every query.
+        """
+        try:
+            return retriever.search(queries, self.top_k)
+        except RejectedError as error:
+            if len(queries) == 1:
+                raise
+            results = [self._one(retriever, query) for query in queries]
+            if all(isinstance(result, RejectedError) for result in results):
+                raise
+            log.warning("a call was rejected, so its %d queries were asked one by one: %s", len(queries), error)
+            return results
+
+    def _one(self, retriever: Retriever, query: str) -> list[Hit] | RejectedError:
+        """The hits of one query, or why it is rejected."""
+        try:
+            return retriever.search([query], self.top_k)[0]
+        except RejectedError as error:
+            return error
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
         """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on.

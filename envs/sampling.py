@@ -125,10 +125,14 @@ class ByAgent:
         if len(set(settings.values())) > 1:
             listed = ", ".join(f"{agent} {own}" for agent, own in settings.items())
             raise ConfigError(f"agents that load policies must sample alike, at one temperature and top_p: {listed}")
+        copies: dict[tuple[int, int], Sampler] = {}
         for agent, own in policy.items():
             sampler = self.samplers[agent]
             if any(one is sampler and policy.get(other) is not own for other, one in self.samplers.items()):
-                self.samplers[agent] = sampler = copy.deepcopy(sampler)  # equal components of a config are one object
+                key = id(sampler), id(own)
+                if key not in copies:
+                    copies[key] = copy.deepcopy(sampler)  # equal components of a config are one object
+                self.samplers[agent] = sampler = copies[key]
             sampler.load(own)
             self.temperature, self.top_p = settings[agent]
         self._loading = set(policy)
@@ -138,7 +142,10 @@ class ByAgent:
         """An agent that keeps its policy must not sample from a model that trains: equal components are one object."""
         trained = {id(own.model): agent for agent, own in policy.items() if hasattr(own, "model")}
         for agent in self.samplers.keys() - policy.keys():
-            model = getattr(getattr(self.samplers[agent], "policy", None), "model", None)
+            sampler: Any = self.samplers[agent]
+            while isinstance(sampler, AtTemperature):
+                sampler = sampler.behind
+            model = getattr(getattr(sampler, "policy", None), "model", None)
             if id(model) in trained:
                 raise ConfigError(
                     f"agent '{agent}' is to stay as it is, but its model is the one that trains for agent "

@@ -142,7 +142,7 @@ def _best(
     if is_overridden("validation_step", module):
         runner.validate(module, datamodule=data, ckpt_path=path, verbose=False)
         return {name: float(value) for name, value in runner.callback_metrics.items()}
-    checkpoint = torch.load(path, map_location="cpu", weights_only=False)
+    checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=False)  # not its moments
     options = StateDictOptions(full_state_dict=True, strict=False)  # of adapters nothing else was saved
     set_model_state_dict(module, checkpoint["state_dict"], options=options)
     return checkpoint["logged"]
@@ -257,3 +257,4 @@ def _silence_lightning() -> None:
         "ignore", message="torch.distributed.nn.functional.all_gather is deprecated"
     )  # Lightning calls it
     warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+    warnings.filterwarnings("ignore", message=".*ModelCheckpoint.monitor='eval/.* could not find the monitored key")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import platform
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,10 +49,11 @@ def _code(root: Path, names: tuple[str, ...]) -> list[Path]:
 
 def _own_code(name: str) -> list[Path]:
     """The .py files of a package, or of a module that is one file; none where it is an installed library."""
-    module = sys.modules.get(name)  # a stage's targets were imported as the experiment was checked
-    folders, file = list(getattr(module, "__path__", [])), getattr(module, "__file__", None)
-    found = _code(Path(), tuple(folders or [file] if file else folders))
-    return [one for one in found if not any(one.is_relative_to(installed) for installed in _INSTALLED)]
+    spec = importlib.util.find_spec(name)  # imports nothing: those of a finished stage are not imported
+    if spec is None:
+        return []
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    return _code(Path(), tuple(place for place in places if not any(Path(place).is_relative_to(i) for i in _INSTALLED)))
 
 
 def _targets(settings: object) -> Iterator[str]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from tests.toy_runs import ROOT, artifact, chain, fitting, run
+from tests.toy_runs import ROOT, artifact, chain, config, fitting, run
 
 
 def test_stages_run_in_order_and_a_second_run_finds_them_done(tmp_path: Path, capsys) -> None:
@@ -113,6 +113,24 @@ def test_reuse_across_changed_source_is_said(tmp_path: Path, capsys, monkeypatch
     run(path)
     reused = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused, though" in line]
     assert reused == ["first", "more"]
+
+
+def test_an_edited_component_of_one_s_own_is_noticed_and_an_untouched_one_is_not(tmp_path: Path) -> None:
+    """In processes of their own: that of a finished stage imports nothing of it."""
+    own = tmp_path / "lab" / "lab_numbers.py"
+    own.parent.mkdir()
+    own.write_text("from tests.toys import Numbers\n\nclass Own(Numbers):\n    pass\n")
+    path = config(tmp_path, {"first": {"data": {"target": "lab_numbers:Own", "count": 3}}})
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{own.parent}"}
+
+    def said() -> str:
+        command = [sys.executable, str(ROOT / "train.py"), "--config", str(path)]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "first: finished" in said()
+    assert "reused" not in said()
+    own.write_text(own.read_text() + "# another rule\n")
+    assert "first: reused, though made by other code" in said()
 
 
 def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_path: Path, capsys) -> None:

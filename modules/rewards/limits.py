@@ -18,7 +18,8 @@ def within_limits(episodes: Sequence[Episode], context: RewardContext) -> Tensor
     """`[B]`: 0 for an episode that ended by itself, NaN for one that ran out of turns or tokens.
 
     Added to the other outcome rewards, with any weight but 0, it leaves those that were cut out of training and out of
-    what the others of their group are compared with: how they would have ended is not known. Where all are cut the run
-    ends. Source: overlong filtering, DAPO (arXiv 2503.14476); TRL's `mask_truncated_completions`.
+    what the others of their group are compared with: how they would have ended is not known. Where all of a rank are
+    cut the run ends. After overlong filtering, DAPO (arXiv 2503.14476), which leaves the rewards of those that were cut
+    in the mean of their group.
     """
     return torch.tensor([math.nan if episode.status in _CUT else 0.0 for episode in episodes], dtype=torch.float32)

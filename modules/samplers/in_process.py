@@ -84,6 +84,11 @@ class InProcessSampler:
         if policy is not None:
             self.load(policy)
 
+    def __deepcopy__(self, memo: object) -> InProcessSampler:
+        """Another sampler with the same settings, for a policy of its own that is loaded next."""
+        own = {"temperature": self.temperature, "top_p": self.top_p, "batch_size": self.batch_size}
+        return InProcessSampler(**own, kept_gb=self._store.limit / 1e9)
+
     def load(self, policy: Policy) -> None:
         """Sample from this policy from now on; what was read with the weights before is dropped.
 

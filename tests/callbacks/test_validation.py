@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from callbacks.validation import Validation, _values
@@ -155,6 +156,13 @@ def test_it_asks_after_the_last_step_too(tmp_path: Path) -> None:
     asked = [validation(small_policy(), questions, 5)]
     learn(tmp_path, policy=small_policy(), callbacks=asked, iterations=9, trainer={"max_steps": 3})
     assert questions.times == 2, "before training and after it"
+
+
+def test_a_monitor_of_a_dataset_that_is_not_asked_is_refused(tmp_path: Path) -> None:
+    best = ModelCheckpoint(tmp_path, monitor="eval/toi/dev/em", mode="max")
+    asked = [validation(small_policy(), Counted(2), 1), best]
+    with pytest.raises(ConfigError, match="monitor: eval/toi/dev/em of a ModelCheckpoint is of none of eval/toy/dev/"):
+        learn(tmp_path, policy=small_policy(), callbacks=asked, checkpoints=True)
 
 
 def test_ranks_share_the_questions_out(tmp_path: Path) -> None:

@@ -184,6 +184,14 @@ def test_what_one_failed_call_took_is_asked_again(tmp_path: Path) -> None:
     assert kept[0].read_bytes() == kept[1].read_bytes()
 
 
+@pytest.mark.parametrize("pool", [1, 2])
+def test_failures_that_stay_are_no_outage(tmp_path: Path, pool: int) -> None:
+    """Asked again, nothing between them succeeds."""
+    headline, _ = run(tmp_path, retriever=Down(["q1", "q4", "q7"]), samples=1, pool=pool, unit=10)
+    assert headline["episodes"] == 10 - headline["failed"]
+    assert headline["failed"] == {1: 3, 2: 6}[pool]
+
+
 def test_a_unit_in_which_all_failed_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RetrievalError, match=r"all 8 episodes failed, run again to go on; the first: http://x: 500"):
         run(tmp_path, retriever=Down(["q0", "q1", "q2", "q3"]))

@@ -280,6 +280,18 @@ def test_a_query_that_is_rejected_fails_its_own_episode_alone() -> None:
     assert retriever.calls == [6, 1, 1, 1, 1, 1, 1]
 
 
+def test_many_rejected_queries_of_one_call_are_one_failure_or_none() -> None:
+    """Samples of one question lie side by side in a call."""
+    environment = RetrievalEnvironment(PROTOCOL, Rejects(most=9))
+    sampler = Scripted(
+        PROTOCOL.codec.control,
+        lambda e: FINAL if e.turns else QUERY.replace("\nx", f"\n{'x' * (99 if e.question.id == 'q0' else 1)}"),
+    )
+    questions = [question(identity=f"q{i}") for i in range(3)]
+    episodes = rollout(environment, sampler, questions, seed=0, samples=5, pool=15)
+    assert [e.status for e in episodes] == ["error"] * 5 + ["answered"] * 10
+
+
 def test_a_retriever_that_rejects_everything_ends_the_run() -> None:
     with pytest.raises(RetrievalError, match=r"400: too long \(3 failed calls in a row: stopping\)"):
         play([QUERY], retriever=Rejects(most=0), questions=4)

@@ -264,9 +264,22 @@ def test_an_agent_that_stays_as_it_is_keeps_its_policy_and_its_model() -> None:
     both = ByAgent({"writer": shared, "reader": shared})
     both.load({"writer": trained})
     assert (both.samplers["writer"].policy, both.samplers["reader"].policy) == (trained, base)
-    both.samplers["reader"].load(trained)
-    with pytest.raises(ConfigError, match="agent 'reader' is to stay as it is, but its model is the one that trains"):
-        both.load({"writer": trained})
+    shared.load(trained)
+    for reader in (shared, AtTemperature(shared, temperature=0.5)):
+        both = ByAgent({"writer": Loads(PROTOCOL.codec.control, lambda _: ""), "reader": reader})
+        with pytest.raises(ConfigError, match="agent 'reader' is to stay as it is, but its model is the one that tra"):
+            both.load({"writer": trained})
+
+
+def test_agents_of_one_policy_keep_one_sampler_beside_an_agent_that_stays_as_it_is() -> None:
+    trained, base = (SimpleNamespace(model=object()) for _ in range(2))
+    shared = Loads(PROTOCOL.codec.control, lambda _: "So.<say>Ada</say>")
+    shared.load(base)
+    three = ByAgent(dict.fromkeys(("writer", "asker", "reader"), shared))
+    for _ in range(2):
+        three.load({"writer": trained, "asker": trained})
+        assert three.samplers["writer"] is three.samplers["asker"] is not three.samplers["reader"]
+        assert (three.samplers["asker"].policy, three.samplers["reader"].policy) == (trained, base)
 
 
 @pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])
