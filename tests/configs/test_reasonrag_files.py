@@ -76,7 +76,7 @@ def test_half_of_the_questions_is_half_of_everything(tmp_path: Path) -> None:
         assert asked[1][size] == (asked[0][size] // 2 if size in asked[0] else 350)  # of the world's 700
         whole["trainer"].pop("max_epochs"), half["trainer"].pop("max_epochs")
         warm_ups = tuple(one["module"]["optimizer"].pop("warmup_steps") for one in (whole, half))
-        assert warm_ups == {"reasonrag": (5, 5), "reasonrag_qwen25_7b": (23, 11)}[name]  # the first for stability alone
+        assert warm_ups == {"reasonrag": (5, 5), "reasonrag_qwen25_7b": (23, 11)}[name]
         assert whole == half
 
 
