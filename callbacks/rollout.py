@@ -91,8 +91,8 @@ class RolloutCallback(Callback):
                 "RolloutCallback needs a module with a credit function, such as modules.grpo:GRPO, and the data of "
                 "iterations, such as datamodules.question_data:QuestionData"
             )
-        if trainer.precision in ("bf16-true", "16-true"):
-            raise ConfigError(f"trainer.precision {trainer.precision} would round log-probs: use bf16-mixed")
+        if trainer.precision == "bf16-true":
+            raise ConfigError("trainer.precision bf16-true would round log-probs: use bf16-mixed")
         self.sampler.load(pl_module.policy)  # of several agents, those that load are looked at
         if (self.sampler.temperature, self.sampler.top_p) != (pl_module.temperature, 1.0):
             raise ConfigError(

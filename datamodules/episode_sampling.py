@@ -42,7 +42,8 @@ class EpisodeSampling:
     """A `Maker` of episodes: `data/episodes.jsonl`, by question and then by sample, and `data/sampling.json`.
 
     Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run goes on
-    where it was, and the episodes do not depend on how many processes made them. What is left out is counted by reason:
+    where it was, and the episodes do not depend on how many processes made them; with `max_tokens` how many there are
+    does. Episodes that failed, as by a failed search, are tried once more. What is left out is counted by reason:
     questions that the sampler is unable to answer, episodes that ended in an error, wrong, malformed, ungrounded ones.
 
     Args:

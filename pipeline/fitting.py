@@ -142,7 +142,8 @@ def _best(
     if is_overridden("validation_step", module):
         runner.validate(module, datamodule=data, ckpt_path=path, verbose=False)
         return {name: float(value) for name, value in runner.callback_metrics.items()}
-    checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=False)  # not its moments
+    checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+    # By mmap: the state of the optimiser, which is in it too, is not read.
     options = StateDictOptions(full_state_dict=True, strict=False)  # of adapters nothing else was saved
     set_model_state_dict(module, checkpoint["state_dict"], options=options)
     return checkpoint["logged"]

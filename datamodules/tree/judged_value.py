@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import BaseModel, Field
 
 from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
+from common.chat_scores import chat_scores
 from common.plain_text import without_tags
 from datamodules.tree.values import Leaf
 from envs.interfaces import Protocol
@@ -30,10 +28,6 @@ or that brings nothing new lowers the score.
 
 Reply with a JSON object and nothing else:
 {"score": a number from 0 to 100}"""
-
-
-class _Reply(BaseModel):
-    score: Annotated[float, Field(strict=True, ge=0, le=100)]
 
 
 class JudgedValue:
@@ -64,10 +58,10 @@ class JudgedValue:
             return []
         calls = [ChatCall(INSTRUCTION, self._payload(leaf)) for leaf in leaves]
         self.counts[JUDGE_CALLS] += len(calls)
-        replies = self._client.ask(calls, _Reply.model_validate, label="values")
-        if missing := replies.count(None):
+        scores = chat_scores(self._client, calls, label="values")
+        if missing := scores.count(None):
             self.counts["judge_no_value"] += missing
-        return [None if reply is None else reply.score / 100 for reply in replies]
+        return scores
 
     def _payload(self, leaf: Leaf) -> str:
         """What a call is about, as JSON."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import BaseModel, Field
 
 from common.chat_client import ChatCall, ChatClient
+from common.chat_scores import chat_scores
 from common.plain_text import without_tags
 from envs.protocols.sirag import KNOWLEDGE_SELECTOR
 from envs.protocols.sirag_state import Choice
@@ -26,10 +24,6 @@ answer; to retrieve if it does not and the query asks for the next thing that is
 SELECTED = f"""An agent selects passages as evidence for a question. You get a JSON object: the `question`, the \
 `evidence` so far, the `passages` that were found and those that it `kept`. It should keep what the answer takes, even \
 if only a part of it, and nothing else.{_REPLY}"""
-
-
-class _Reply(BaseModel):
-    score: Annotated[float, Field(strict=True, ge=0, le=100)]
 
 
 class ChatChoices:
@@ -54,8 +48,7 @@ class ChatChoices:
             ChatCall(SELECTED if choice.agent == KNOWLEDGE_SELECTOR else DECIDED, _payload(choice))
             for choice in choices
         ]
-        replies = self._client.ask(calls, _Reply.model_validate, label="judge")
-        return [None if reply is None else reply.score / 100 for reply in replies]
+        return chat_scores(self._client, calls, label="judge")
 
 
 def _payload(choice: Choice) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-from pydantic import BaseModel, Field
+from typing import Any
 
 from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
+from common.chat_scores import chat_scores
 from common.plain_text import without_tags
 from envs.shown_steps import shown_step
 from envs.siblings import Candidate
@@ -33,11 +32,6 @@ A step is right if all that it says and does is right. It may be right although 
 
 Reply with a JSON object and nothing else:
 {"reason": "one or two sentences", "score": a number from 0 (wrong) to 100 (right)}"""
-
-
-class _Reply(BaseModel):
-    reason: str = ""
-    score: Annotated[float, Field(strict=True, ge=0, le=100)]
 
 
 class ChatLabels:
@@ -64,9 +58,9 @@ class ChatLabels:
             return []
         calls = [ChatCall(INSTRUCTION, _payload(candidate)) for candidate in candidates]
         self.counts[JUDGE_CALLS] += len(calls)
-        replies = self._client.ask(calls, _Reply.model_validate, label="judge, single steps")
-        self.counts["judge_no_reply"] += replies.count(None)
-        return [None if reply is None else reply.score / 100 for reply in replies]
+        labels = chat_scores(self._client, calls, label="judge, single steps")
+        self.counts["judge_no_reply"] += labels.count(None)
+        return labels
 
 
 def _payload(candidate: Candidate) -> str:
