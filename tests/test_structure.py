@@ -129,3 +129,11 @@ def test_every_page_that_a_page_links_to_exists() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    named = [pair for page in PAGES for pair in re.findall(r"`(tests/[\w/]+\.py)::(\w+)", page.read_text())]
+    assert len(named) >= 20, "docs/reliability.md names the test of each promise"
+    for file, name in named:
+        assert (ROOT / file).exists(), f"a page names {file}"
+        assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.M), f"a page names {file}::{name}"
