@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import DataError
+from common.manifests import MANIFEST, load_manifest
 from datamodules.records import read_rows
 
 KEYS = (
@@ -48,7 +49,9 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
-    except ValueError as error:
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise DataError(f"{path} holds a {type(value).__name__}, not an object")
@@ -59,10 +62,9 @@ def read_manifest(artifact: Path) -> dict[str, Any]:
     """An artifact's `manifest.json`, empty where there is none.
 
     Raises:
-        DataError: it is malformed.
+        DataError: it is damaged.
     """
-    path = artifact / "manifest.json"
-    return read_json(path) if path.exists() else {}
+    return load_manifest(artifact) if (artifact / MANIFEST).exists() else {}
 
 
 def read_evaluation(artifact: Path) -> dict[str, Any]:
