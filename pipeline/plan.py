@@ -6,7 +6,7 @@ import dataclasses
 import graphlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Plan:
     inputs: Inputs
     stages: dict[str, PlannedStage]
     chosen: tuple[str, ...]
+    _otherwise: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, configuration: Configuration, *, only: Collection[str] = (), force: Collection[str] = ()) -> Plan:
@@ -133,17 +134,19 @@ class Plan:
         }
 
     def made_otherwise(self, name: str) -> str:
-        """How a finished artifact was made otherwise than it would be now: by other code, from other inputs, or both.
+        """How a finished artifact was made otherwise than this run would: by other code, from other inputs, or both.
 
         Raises:
             DataError: its manifest is damaged.
         """
-        manifest = self.stages[name].artifact.manifest()
-        source, read = source_hash(self.resolved(name)), self.read(name)
-        runs = [manifest, manifest.get("resumed_by") or manifest]
-        code = any(run.get("source") != source for run in runs)
-        inputs = any(run.get("inputs") != read for run in runs) or "rewritten" in manifest
-        return " and ".join(["by other code"] * code + ["from other inputs"] * inputs)
+        if name not in self._otherwise:  # all the code is read for it
+            manifest = self.stages[name].artifact.manifest()
+            source, read = source_hash(self.resolved(name)), self.read(name)
+            runs = [manifest, manifest.get("resumed_by") or manifest]
+            code = any(run.get("source") != source for run in runs)
+            inputs = any(run.get("inputs") != read for run in runs) or "rewritten" in manifest
+            self._otherwise[name] = " and ".join(["by other code"] * code + ["from other inputs"] * inputs)
+        return self._otherwise[name]
 
     def artifacts(self) -> dict[str, Path]:
         """The artifact folders of all finished stages, chosen or not."""

@@ -92,28 +92,23 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def announce(plan: Plan, question: str) -> None:
+def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None) -> None:
     """Write what is about to run, for those who look at it meanwhile: `experiment.json` in the experiment's folder.
 
     It holds the question that the experiment asks, what its file sets otherwise than its bases, the artifact folder of
-    every stage, made or not, and how finished ones were made otherwise than they would be now.
+    every stage, made or not, and, after the work, how those that were `reused` had been made otherwise.
     """
     plan.inputs.save()
-    _tell(plan, question)
-
-
-def _tell(plan: Plan, question: str) -> None:
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
-    done = [name for name, stage in plan.stages.items() if stage.done]
-    reused = {name: made for name in done if (made := plan.made_otherwise(name))}
-    told = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused}
+    told = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused or {}}
     write_json(plan.folder / "experiment.json", told)
 
 
 def record(plan: Plan, question: str) -> None:
     """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name."""
-    _tell(plan, question)
+    done = [name for name, stage in plan.stages.items() if stage.done]
+    announce(plan, question, {name: made for name in done if (made := plan.made_otherwise(name))})
     artifacts = plan.artifacts()
     output = Path(plan.experiment.output)
     places = {name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}
