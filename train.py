@@ -1,4 +1,4 @@
-"""Run an experiment: `python train.py --config FILE [--stage NAME …] [--force NAME] [--dry-run] [key=value …]`."""
+"""Run an experiment: `train.py --config FILE [--stage NAME …] [--force NAME] [--dry-run] [--verify] [key=value …]`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # models outside the Trainer stay on the CPU too
         with process_group(configuration.experiment) as ranks:
             choice = {"only": options.stage, "force": options.force}
-            plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked())
+            plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked(contents=options.verify))
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
@@ -70,7 +70,7 @@ def write_report(plan: Plan, question: str) -> None:
     """Write the experiment's pages, which begin with its question, and print its headline table."""
     from evaluation import report, tensorboard_summary
 
-    record(plan)
+    record(plan, question)
     output = Path(plan.experiment.output)
     print(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts(), question=question))
     tensorboard_summary.write(plan.folder, plan.settings())

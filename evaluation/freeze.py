@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.manifests import load_manifest
 from evaluation.compare import compare
 from evaluation.comparison import write_frozen
 from evaluation.evidence import stopping_by_hops
 from evaluation.figures import FIGURES, draw
 from evaluation.lineage import Lineage
 from evaluation.rankings import rankings
-from evaluation.results import Arm, find_arms, find_stages, read_evaluation, read_json
+from evaluation.results import Arm, find_arms, find_stages, read_evaluation
 
 
 def freeze(
@@ -54,7 +55,7 @@ def freeze(
     places = {(ranking["experiment"], ranking["stage"]) for ranking in ranked}
     measured = [(seed, artifact) for _, seed, artifact in evaluations]
     measured += [(seed, artifact) for experiment, seed, stage, artifact in entries if (experiment, stage) in places]
-    manifests = [read_json(artifact / "manifest.json") for _, artifact in measured]
+    manifests = [load_manifest(artifact, "commit", "versions") for _, artifact in measured]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
     rows, stopping, notes = [], [], {}
@@ -120,7 +121,7 @@ def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str,
     for experiment, seed, stage, artifact in entries:
         if artifact not in seen:
             seen.add(artifact)
-            manifest = read_json(artifact / "manifest.json")
+            manifest = load_manifest(artifact)
             results = {name: manifest.get(name) or {} for name in ("accounts", "metrics")}
             yield {
                 "experiment": experiment,

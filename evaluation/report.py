@@ -14,13 +14,21 @@ from evaluation.details import details_page
 from evaluation.evidence import stopping_by_hops
 from evaluation.figures import draw_all
 from evaluation.rankings import rankings
-from evaluation.results import by_dataset, predictions, read_evaluation, read_json, result_row, seed_folders, shown_row
+from evaluation.results import (
+    by_dataset,
+    predictions,
+    read_evaluation,
+    read_results,
+    result_row,
+    seed_folders,
+    shown_row,
+)
 from evaluation.stage_changes import changes_table
 from evaluation.step_auc import ALL, LOGP, POOLED, POSITION
 from evaluation.step_page import CALIBRATION_LEGEND, answers, auc_table, calibration_table
 from evaluation.tables import LEGEND, figure, metrics_table
 from evaluation.view_page import write_page
-from evaluation.view_run import read_run
+from evaluation.view_run import Run, read_run
 
 Row = dict[str, Any]
 
@@ -65,9 +73,10 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     ]
     drawn = {"rows": measured, "stopping": stopping, "rankings": ranked}
     figures = {name: list(draw_all(names, drawn, folder / "figures")) for name, names in _FIGURES.items()}
+    run = read_run(folder)
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(title, question, shown, artifacts, ranked, figures))
-    write_page(folder / "report.html", [read_run(folder)], ranked=ranked)
+        file.write(_page(title, question, _reused(run), shown, artifacts, ranked, figures))
+    write_page(folder / "report.html", [run], ranked=ranked)
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
     return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
@@ -76,19 +85,28 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
 def _gather(experiment: Path) -> None:
     """Rows of all finished seeds in one file; the lock keeps two seeds that finish at once from losing rows."""
     with FileLock(experiment / ".results.lock"):
-        finished = [path for f in seed_folders(experiment).values() if (path := f / "results.json").exists()]
-        write_json(experiment / "results.json", {"rows": [row for path in finished for row in read_json(path)["rows"]]})
+        finished = [folder for folder in seed_folders(experiment).values() if (folder / "results.json").exists()]
+        rows = [row for folder in finished for row in read_results(folder)["rows"]]
+        write_json(experiment / "results.json", {"rows": rows})
+
+
+def _reused(run: Run) -> str:
+    """Which results this run has not made as it would have, in a sentence; empty where there are none."""
+    otherwise = [f"{name} was made {stage.otherwise}" for name, stage in run.stages.items() if stage.otherwise]
+    told = f"Reused: {'; '.join(otherwise)}. `--force NAME` runs a stage again."
+    return told if otherwise else ""
 
 
 def _page(
     title: str,
     question: str,
+    reused: str,
     rows: Sequence[Row],
     artifacts: Mapping[str, Path],
     ranked: Sequence[Row],
     figures: Mapping[str, Sequence[str]],
 ) -> str:
-    parts = [f"# {title}", *([question] if question else [])]
+    parts = [f"# {title}", *filter(None, [question, reused])]
     for name, part in by_dataset(rows).items():
         parts += [f"## Results: {name}", metrics_table({"stage": "stage"}, part)]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]

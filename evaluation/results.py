@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import DataError
+from common.manifests import MANIFEST, load_manifest
 from datamodules.records import read_rows
 
 KEYS = (
@@ -16,6 +17,7 @@ KEYS = (
     *("em", "em_low", "em_high", "f1", "f1_low", "f1_high"),
     *("cover", "flawed", "unresolved", "searches", "valid_steps", "recall", "seconds"),
 )
+_AGAIN = "remove it and run again what wrote it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}; {_AGAIN}") from None
     if not isinstance(value, dict):
-        raise DataError(f"{path} holds a {type(value).__name__}, not an object")
+        raise DataError(f"{path} holds a {type(value).__name__}, not an object; {_AGAIN}")
     return value
 
 
@@ -59,10 +63,9 @@ def read_manifest(artifact: Path) -> dict[str, Any]:
     """An artifact's `manifest.json`, empty where there is none.
 
     Raises:
-        DataError: it is malformed.
+        DataError: it is damaged.
     """
-    path = artifact / "manifest.json"
-    return read_json(path) if path.exists() else {}
+    return load_manifest(artifact) if (artifact / MANIFEST).exists() else {}
 
 
 def read_evaluation(artifact: Path) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def find_arms(run: str) -> list[Arm]:
     place, _, stage = run.partition(":")
     artifacts: dict[str, dict[int, Path]] = {}
     for seed, path in folders.items():
-        results = _finished(path)
+        results = read_results(path)
         for evaluation in dict.fromkeys(row["stage"] for row in results["rows"]):
             artifacts.setdefault(evaluation, {})[seed] = path / results["artifacts"][evaluation]
     chosen = [evaluation for evaluation in artifacts if stage in ("", evaluation)]
@@ -130,14 +133,26 @@ def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
     """
     name, folders = run_folders(run)
     for seed, path in folders.items():
-        for stage, artifact in _finished(path)["artifacts"].items():
+        for stage, artifact in read_results(path)["artifacts"].items():
             yield name.split("/")[0], seed, stage, (path / artifact).resolve()
 
 
-def _finished(folder: Path) -> dict[str, Any]:
-    if not (folder / "results.json").exists():
+def read_results(folder: Path) -> dict[str, Any]:
+    """The `results.json` of `runs/<experiment>/seed<k>`: rows, and artifact folders by stage.
+
+    Raises:
+        DataError: the run is unfinished, or the file is malformed.
+    """
+    path = folder / "results.json"
+    if not path.exists():
         raise DataError(f"{folder} is unfinished, it has no results.json: run its experiment again to complete it")
-    return read_json(folder / "results.json")
+    results = read_json(path)
+    rows, artifacts = results.get("rows"), results.get("artifacts")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= {*KEYS} for row in rows):
+        raise DataError(f"{path} has no rows of results; {_AGAIN}")
+    if not isinstance(artifacts, dict) or not {row["stage"] for row in rows} <= artifacts.keys():
+        raise DataError(f"{path} has no artifacts of its rows; {_AGAIN}")
+    return results
 
 
 def run_folders(run: str) -> tuple[str, dict[int, Path]]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from common.errors import DataError
 from common.files import write_json
 from evaluation.results import read_json
 
@@ -58,8 +60,9 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
     told = {"settings": dict(settings), "metrics": metrics}
     place = folder / "summary"
     content = place / "summary.json"
-    if content.exists() and read_json(content) == told:
-        return
+    with suppress(DataError):  # it is missing or damaged: it is written again
+        if read_json(content) == told:
+            return
     from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
     from torch.utils.tensorboard.summary import hparams
 

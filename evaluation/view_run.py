@@ -18,17 +18,23 @@ State = Literal["finished", "failed", "not finished", "not begun"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a run, with its artifact folder; `error` is why it failed."""
+    """A stage of a run, with its artifact folder.
+
+    `error` is why it failed; `otherwise` how one that was reused had been made, such as by other code.
+    """
 
     name: str
     folder: Path
     state: State
     manifest: Mapping[str, Any]
     error: str = ""
+    otherwise: str = ""
 
     @property
     def told(self) -> str:
         """Its state in words."""
+        if self.otherwise:
+            return f"{self.state}, made {self.otherwise}"
         return f"failed: {self.error}" if self.state == "failed" else self.state
 
 
@@ -106,7 +112,7 @@ def read_run(folder: Path) -> Run:
     folder = folder.resolve()
     told, places = _told(folder)
     problems: list[str] = []
-    stages = {name: _stage(name, place, problems) for name, place in places.items()}
+    stages = {name: _stage(name, place, str(told["reused"].get(name, "")), problems) for name, place in places.items()}
     results: dict[str, dict[str, Any]] = {}
     for name, stage in stages.items():
         if stage.state == "finished" and (stage.folder / "data" / "results.json").exists():
@@ -118,7 +124,7 @@ def read_run(folder: Path) -> Run:
             else:
                 results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
-    return Run(named, folder, told.get("question", ""), told.get("changes", ""), stages, results, problems)
+    return Run(named, folder, told["question"], told["changes"], stages, results, problems)
 
 
 def read_answers(run: Run, *, prefix: str = "") -> Iterator[Answers]:
@@ -149,25 +155,23 @@ def _checked(path: Path, check_row: Callable[[Row, Path], None]) -> list[Row]:
 
 def _told(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """What a run says of itself: before its work, or, where an earlier version made it, after; and its folders."""
-    if (folder / "experiment.json").exists():
-        told = read_json(folder / "experiment.json")
-        check(told, {"stages": dict}, f"{folder / 'experiment.json'}")
-        return told, {name: folder.parents[1] / place for name, place in told["stages"].items()}
-    if (folder / "results.json").exists():
-        told = read_json(folder / "results.json")
-        check(told, {"artifacts": dict}, f"{folder / 'results.json'}")
-        return told, {name: folder / place for name, place in told["artifacts"].items()}
+    for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
+        if (path := folder / name).exists():
+            told = {"question": "", "changes": "", "reused": {}} | read_json(path)
+            check(told, {key: dict, "question": str, "changes": str, "reused": dict}, f"{path}")
+            check(told[key], dict.fromkeys(told[key], str), f"{path}")
+            return told, {stage: beside / place for stage, place in told[key].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 
 
-def _stage(name: str, folder: Path, problems: list[str]) -> Stage:
+def _stage(name: str, folder: Path, otherwise: str, problems: list[str]) -> Stage:
     try:
         manifest = read_manifest(folder)
     except DataError as error:
         problems.append(str(error))
         manifest = {}
     if manifest:
-        return Stage(name, folder, "finished", manifest)
+        return Stage(name, folder, "finished", manifest, otherwise=otherwise)
     if (folder / "failed.txt").exists():
         return Stage(name, folder, "failed", {}, (folder / "failed.txt").read_text(errors="replace").strip())
     return Stage(name, folder, "not finished" if folder.exists() else "not begun", {})

@@ -18,8 +18,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--force", nargs="+", action="extend", default=[], help="run these again, finished or not")
     parser.add_argument("--dry-run", action="store_true", help="check the settings and print which stages would run")
+    parser.add_argument(
+        "--verify", action="store_true", help="the same, after a check of the content of all files of finished stages"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="override settings of the file")
     options = parser.parse_intermixed_args(arguments)
+    options.dry_run |= options.verify
     for names in (options.stage, options.force):  # `--stage sft lr=1` means an override
         options.overrides += [name for name in names if "=" in name]
         names[:] = [name for name in names if "=" not in name]

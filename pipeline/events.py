@@ -23,9 +23,9 @@ def events_folder(planned: PlannedStage, plan: Plan) -> Path:
 def prepare_events(planned: PlannedStage, plan: Plan) -> None:
     """Get a stage's run ready for its work: a resumed fit adds to its events, all others start without any.
 
-    Where an artifact is made again, its events go in all experiments.
+    Where an artifact is made from the start, events of an earlier making go in all experiments.
     """
-    if planned.forced:
+    if not planned.artifact.begun:
         for run in Path(plan.experiment.output).glob(f"*/seed*/{planned.name}"):
             if _owner(run) == planned.artifact.folder.name:
                 shutil.rmtree(run)

@@ -5,15 +5,16 @@ It is computed from the settings alone, without importing a target: checking a f
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import atomic_write
+from pipeline.hashes import FileHashes, stamp, visible_files
 from pipeline.origins import Key, children, leaves
 from pipeline.schema import Experiment, Stage, TrainerSettings
 
@@ -60,18 +61,23 @@ def digest(settings: object) -> str:
     return hashlib.sha256(canonical(settings).encode()).hexdigest()
 
 
-def fingerprint(stage: Stage, experiment: Experiment, inputs: Inputs, stages: Mapping[str, str]) -> str:
-    """The hash of all that a stage's result depends on; `stages` holds those of the stages it references.
-
-    The name of a referenced stage counts: a fit's random numbers follow from it.
-    """
+def settings_of(stage: Stage) -> dict[str, Any]:
+    """The settings of a stage that its result depends on."""
     standard = TrainerSettings()
     trainer = {name: value for name, value in vars(stage.trainer).items() if value != getattr(standard, name)}
     trainer.pop("log_every_n_steps", None)
-    settings = {"module": stage.module, "data": stage.data, "callbacks": stage.callbacks, "trainer": trainer}
+    return {"module": stage.module, "data": stage.data, "callbacks": stage.callbacks, "trainer": trainer}
+
+
+def fingerprint(pinned: dict[str, Any], experiment: Experiment, stages: Mapping[str, str]) -> str:
+    """The hash of all that a stage's result depends on: its settings with `Inputs.pinned`, and the run's.
+
+    `stages` holds the fingerprints of the stages it references. Their names count: a fit's random numbers follow from
+    them.
+    """
     run = {"seed": experiment.seed, "world_size": experiment.world_size}
     named = {name: f"{name}-{made}" for name, made in stages.items()}
-    return digest(with_folders(inputs.pinned(settings), named) | run)
+    return digest(with_folders(pinned, named) | run)
 
 
 class Inputs:
@@ -79,15 +85,19 @@ class Inputs:
 
     A text is an input if it is written as a path, or stands where a model's name may, and the file or folder
     exists; not under the keys `cache` and `scratch`, and not inside `output`. No target is imported to find out.
-    Content hashes are cached by path, size and modification time in `<output>/inputs.json`.
+    Content hashes are remembered in `<output>/inputs.json`.
     """
 
     def __init__(self, output: Path) -> None:
         self._output = output.resolve()
-        self._cache = output / "inputs.json"
-        self._known: dict[str, list[Any]] = _read_cache(self._cache)
-        self._changed = False
+        self._hashes = FileHashes(output / "inputs.json")
         self._revisions: dict[tuple[str, ...], str] = {}
+
+    def again(self) -> Inputs:
+        """The same inputs, to be looked at once more; a hub id whose revision was not to be had keeps its name."""
+        again = copy.copy(self)
+        again._revisions = {key: found for key, found in self._revisions.items() if found == key[-1]}
+        return again
 
     def pinned(self, value: Any, key: Key = ()) -> Any:
         """The setting with every input replaced."""
@@ -105,19 +115,20 @@ class Inputs:
             return f"sha256:{self.content(Path(value))}"
         return value
 
+    def stamps(self, value: object) -> dict[str, str]:
+        """For each file or folder in a setting a text that differs where a file was replaced, also by an equal one."""
+        texts = {leaf for key, leaf in leaves(value) if isinstance(leaf, str) and self._is_input(leaf, key[-1])}
+        return {text: digest([[name, stamp(file)] for name, file in _files(Path(text))]) for text in sorted(texts)}
+
     def content(self, path: Path) -> str:
         """sha256 of a file, or of all files of a folder with their relative names; hidden ones are left out."""
         if path.is_file():
-            return self._file(path)
-        names = sorted(file.relative_to(path).as_posix() for file in _visible_files(path))
-        return digest([[name, self._file(path / name)] for name in names])
+            return self._hashes.of(path)
+        return digest([[name, self._hashes.of(file)] for name, file in _files(path)])
 
     def save(self) -> None:
-        """Write the cache of content hashes."""
-        if self._changed:
-            with atomic_write(self._cache) as f:
-                json.dump(self._known, f, indent=0, sort_keys=True)
-            self._changed = False
+        """Write the memory of content hashes."""
+        self._hashes.save()
 
     def _is_input(self, text: str, name: str | int | None) -> bool:
         if name in _NO_INPUT or not any(character.isalnum() for character in text):
@@ -125,16 +136,6 @@ class Inputs:
         if not (is_path(text) or name in _HUB_KEYS) or not os.path.exists(text):
             return False
         return not Path(text).resolve().is_relative_to(self._output)
-
-    def _file(self, path: Path) -> str:
-        name, status = str(path.resolve()), path.stat()
-        size, modified, known = self._known.get(name, (None, None, ""))
-        if (size, modified) != (status.st_size, status.st_mtime_ns):
-            with open(path, "rb") as f:
-                known = hashlib.file_digest(f, "sha256").hexdigest()
-            self._known[name] = [status.st_size, status.st_mtime_ns, known]
-            self._changed = True
-        return known
 
     def _hub(self, name: str, kind: str, revision: object) -> str:
         key = (kind, name, str(revision or "main"))
@@ -167,21 +168,7 @@ def _hub_revision(kind: str, name: str, revision: str) -> str:
         return revision
 
 
-def _visible_files(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if path.name.startswith(".") or path.name == "__pycache__":
-            continue
-        if path.is_dir():
-            yield from _visible_files(path)
-        elif path.is_file():
-            yield path
-
-
-def _read_cache(path: Path) -> dict[str, list[Any]]:
-    """The cached hashes; empty where the file is missing or damaged, as they can be computed again."""
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    whole = isinstance(known, dict) and all(isinstance(entry, list) and len(entry) == 3 for entry in known.values())
-    return known if whole else {}
+def _files(path: Path) -> list[tuple[str, Path]]:
+    """A file, or the files of a folder, in the order of their relative names."""
+    files = [path] if path.is_file() else visible_files(path)
+    return sorted((file.relative_to(path).as_posix(), file) for file in files)

@@ -6,26 +6,32 @@ import dataclasses
 import graphlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError
 from pipeline.components import check_stage
-from pipeline.fingerprints import Inputs, fingerprint, stage_names
+from pipeline.fingerprints import Inputs, fingerprint, settings_of, stage_names, with_folders
 from pipeline.loader import Configuration
 from pipeline.origins import Key, Origins, dotted, leaves, suggest
+from pipeline.provenance import source_hash
 from pipeline.schema import Experiment, Stage
 from pipeline.store import Artifact
+from pipeline.verification import verify
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage, the stages it references, and its artifact; `forced`: run it even if the artifact is complete."""
+    """A stage, the stages it references, and its artifact; `forced`: run it even if the artifact is complete.
+
+    `pinned` are its settings with the content of its inputs, as the plan was made from them.
+    """
 
     name: str
     stage: Stage
     needs: tuple[str, ...]
+    pinned: dict[str, Any]
     fingerprint: str
     artifact: Artifact
     forced: bool
@@ -47,6 +53,7 @@ class Plan:
     inputs: Inputs
     stages: dict[str, PlannedStage]
     chosen: tuple[str, ...]
+    _otherwise: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, configuration: Configuration, *, only: Collection[str] = (), force: Collection[str] = ()) -> Plan:
@@ -74,18 +81,28 @@ class Plan:
         stages: dict[str, PlannedStage] = {}
         for name in order:
             stage = experiment.stages[name]
-            hashes[name] = fingerprint(stage, experiment, inputs, hashes)
+            pinned = inputs.pinned(settings_of(stage))
+            hashes[name] = fingerprint(pinned, experiment, hashes)
             artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
-            stages[name] = PlannedStage(name, stage, needs[name], hashes[name], artifact, name in force)
+            stages[name] = PlannedStage(name, stage, needs[name], pinned, hashes[name], artifact, name in force)
         chosen = tuple(name for name in order if name in selected)
         return cls(experiment, origins, configuration.written, configuration.changes, inputs, stages, chosen)
 
-    def checked(self) -> Plan:
+    def checked(self, *, contents: bool = False) -> Plan:
         """Check the components and inputs of every stage that would run, building nothing; returns this plan.
+
+        Of artifacts that exist, chosen or not, the manifests and the sizes of files are checked; of the chosen ones
+        that are finished also the `contents` of all files, if asked for.
 
         Raises:
             ConfigError: a component or an input is wrong; names the key, the file and the line.
+            DataError: an artifact is damaged; names the file, and what to remove.
         """
+        if contents:
+            verify(self.stages[name].artifact for name in self.chosen)
+        for planned in self.stages.values():
+            if not planned.forced:
+                planned.artifact.check()
         for name in self.chosen:
             if not self.stages[name].done:
                 check_stage(self.stages[name].stage, ("stages", name), self.origins)
@@ -100,6 +117,36 @@ class Plan:
     def folder(self) -> Path:
         """The folder of this experiment and seed, for reports and TensorBoard."""
         return Path(self.experiment.output) / self.experiment.experiment / f"seed{self.experiment.seed}"
+
+    def resolved(self, name: str) -> dict[str, Any]:
+        """A stage's settings with the folders of the stages it references."""
+        planned = self.stages[name]
+        folders = {need: self.stages[need].artifact.folder for need in planned.needs}
+        return with_folders(dataclasses.asdict(planned.stage), folders)
+
+    def read(self, name: str) -> dict[str, dict[str, str]]:
+        """The finished artifacts that a stage reads, each with the hash of its manifest."""
+        artifacts = {need: self.stages[need].artifact for need in self.stages[name].needs}
+        return {
+            need: {"artifact": artifact.folder.name, "made": artifact.made}
+            for need, artifact in artifacts.items()
+            if artifact.complete
+        }
+
+    def made_otherwise(self, name: str) -> str:
+        """How a finished artifact was made otherwise than this run would: by other code, from other inputs, or both.
+
+        Raises:
+            DataError: its manifest is damaged.
+        """
+        if name not in self._otherwise:  # all the code is read for it
+            manifest = self.stages[name].artifact.manifest()
+            source, read = source_hash(self.resolved(name)), self.read(name)
+            runs = [manifest, manifest.get("resumed_by") or manifest]
+            code = any(run.get("source") != source for run in runs)
+            inputs = any(run.get("inputs") != read for run in runs) or "rewritten" in manifest
+            self._otherwise[name] = " and ".join(["by other code"] * code + ["from other inputs"] * inputs)
+        return self._otherwise[name]
 
     def artifacts(self) -> dict[str, Path]:
         """The artifact folders of all finished stages, chosen or not."""
@@ -122,13 +169,22 @@ class Plan:
         rows = [("stage", "kind", "state", "artifact", "needs")]
         for name in self.chosen:
             planned = self.stages[name]
-            state = "done" if planned.done else "would run"
+            state = self._state(planned)
             folder = planned.artifact.folder.as_posix()
             rows.append((name, planned.stage.kind, state, folder, ", ".join(planned.needs) or "-"))
         widths = [max(len(row[column]) for row in rows) for column in range(5)]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
+
+    def _state(self, planned: PlannedStage) -> str:
+        if not planned.done:
+            return "would run"
+        otherwise = self.made_otherwise(planned.name)
+        if not otherwise and not all(self.stages[need].done for need in planned.needs):
+            otherwise = "from other inputs"  # they are about to be made again
+        unlisted = "" if "files" in planned.artifact.manifest() else ", unchecked"
+        return f"done{unlisted}, made {otherwise}" if otherwise else f"done{unlisted}"
 
 
 def _tunable(settings: Mapping[str, Any], part: str) -> Iterator[tuple[Key, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import sys
 import time
@@ -10,19 +9,27 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.accounts import split
+from common.errors import DataError
 from common.files import write_json
 from common.manifest_facts import facts_of
 from common.seeds import stable_hash
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
-from pipeline.fingerprints import with_folders
 from pipeline.launcher import Ranks
 from pipeline.plan import Plan, PlannedStage
-from pipeline.provenance import provenance, source_hash
+from pipeline.provenance import provenance
+from pipeline.reading import check_unchanged, look, replaced
 from pipeline.store import finite
+
+
+class _Begun(NamedTuple):
+    """The origin of an artifact, which a killed run may have begun, and what this run has found its inputs to be."""
+
+    origin: dict[str, Any]
+    reads: dict[str, Any]
 
 
 def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
@@ -34,20 +41,18 @@ def run_stage(name: str, plan: Plan, ranks: Ranks) -> None:
     planned = plan.stages[name]
     with planned.artifact.lock() if ranks.rank == 0 else nullcontext():
         try:
-            settings = _settings(planned, plan)
-            origin = ranks.broadcast_from_rank0(lambda: _opened(planned, plan, settings))
-            if origin is None:
+            settings = plan.resolved(name)
+            begun = ranks.broadcast_from_rank0(lambda: _opened(planned, plan, settings))
+            if begun is None:
                 return
-            _finish(planned, plan, ranks, settings, origin)
+            _finish(planned, plan, ranks, settings, begun)
         except Exception as error:
             planned.artifact.fail(error)
             raise
     ranks.broadcast_from_rank0(lambda: None)  # no rank reads the artifact before it is complete
 
 
-def _finish(
-    planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], origin: Mapping[str, Any]
-) -> None:
+def _finish(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], begun: _Begun) -> None:
     start, computed = time.monotonic(), time.process_time()
     run = _make if planned.stage.module is None else _fit
     built: dict[str, Any] = {}
@@ -56,13 +61,27 @@ def _finish(
     built.clear()
     _free_memory()
     accounts["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
-    if ranks.rank == 0:
-        if planned.stage.module is not None:
-            pack_events(planned, plan)
-        seconds = round(time.monotonic() - start, 3)
-        result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
-        planned.artifact.close(_manifest(planned, plan, origin, result))
-        print(f"{planned.name}: finished in {seconds:.1f} s{_headline(result['metrics'])}", flush=True)
+    seconds = round(time.monotonic() - start, 3)
+    result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
+    ranks.broadcast_from_rank0(lambda: _close(planned, plan, begun, result))
+
+
+def _close(planned: PlannedStage, plan: Plan, begun: _Begun, result: Mapping[str, Any]) -> None:
+    """Finish the artifact, if what it was made from is still what the run was planned with.
+
+    Raises:
+        DataError: an input has changed; no run resumes the work.
+    """
+    try:
+        written = check_unchanged(planned.name, plan, begun.reads)
+    except DataError:
+        planned.artifact.give_up()
+        raise
+    _note_written(planned, begun.origin, written)
+    if planned.stage.module is not None:
+        pack_events(planned, plan)
+    planned.artifact.close(_manifest(planned, plan, begun.origin, result))
+    print(f"{planned.name}: finished in {result['seconds']:.1f} s{_headline(result['metrics'])}", flush=True)
 
 
 def _free_memory() -> None:
@@ -73,21 +92,23 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def announce(plan: Plan, question: str) -> None:
+def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None) -> None:
     """Write what is about to run, for those who look at it meanwhile: `experiment.json` in the experiment's folder.
 
-    It holds the question that the experiment asks, what its file sets otherwise than its bases, and the artifact folder
-    of every stage, made or not.
+    It holds the question that the experiment asks, what its file sets otherwise than its bases, the artifact folder of
+    every stage, made or not, and, after the work, how those that were `reused` had been made otherwise.
     """
     plan.inputs.save()
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
-    told = {"question": question, "changes": plan.settings()["changes"], "stages": places}
+    told = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused or {}}
     write_json(plan.folder / "experiment.json", told)
 
 
-def record(plan: Plan) -> None:
+def record(plan: Plan, question: str) -> None:
     """Write which artifacts this experiment is made of, and have TensorBoard show all of them under its name."""
+    done = [name for name, stage in plan.stages.items() if stage.done]
+    announce(plan, question, {name: made for name in done if (made := plan.made_otherwise(name))})
     artifacts = plan.artifacts()
     output = Path(plan.experiment.output)
     places = {name: folder.relative_to(output).as_posix() for name, folder in artifacts.items()}
@@ -96,27 +117,40 @@ def record(plan: Plan) -> None:
         show_events(plan.stages[name], plan)
 
 
-def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Prepare the artifact's folder and print what happens; returns its origin, or None where it is complete."""
-    artifact = planned.artifact
+def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> _Begun | None:
+    """Prepare the artifact's folder and print what happens; None where the artifact is complete."""
+    name, artifact = planned.name, planned.artifact
     if planned.done:
-        print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
-        manifest = artifact.manifest()
-        if (manifest["source"], manifest["inputs"]) != (source_hash(settings), _inputs(planned, plan)):
-            name = planned.name
+        artifact.check()
+        unknown = "" if "files" in artifact.manifest() else " (its files are not checked: an earlier version made it)"
+        print(f"{name}: done, {artifact.folder.as_posix()}{unknown}", flush=True)
+        if plan.made_otherwise(name):
             print(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
         return None
+    reads = look(name, plan)
     if planned.forced:
         artifact.set_aside()
+    if not artifact.begun and artifact.folder.exists():
+        print(f"{name}: starts over, what is in {artifact.folder.as_posix()} is part of a copy or of other inputs")
     prepare_events(planned, plan)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
-    now = {"inputs": _inputs(planned, plan), **provenance(settings)}
+    now = {**reads, **provenance(settings)}
     origin = artifact.open({**settings, **run}, now)
-    print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
-    if any(origin[key] != now[key] for key in ("inputs", "source")):
-        print(f"{planned.name}: resumes what other code or inputs began (--force {planned.name} starts over)")
+    print(f"{name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
+    if any(run[key] != now[key] for run in (origin, origin.get("resumed_by", origin)) for key in ("inputs", "source")):
+        print(f"{name}: resumes what other code or inputs began (--force {name} starts over)")
         origin["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
-    return origin
+    _note_written(planned, origin, replaced(origin.get("stamps", {}), now["stamps"]))
+    artifact.note(origin | {"stamps": now["stamps"]})
+    return _Begun(origin, reads)
+
+
+def _note_written(planned: PlannedStage, origin: dict[str, Any], written: list[str]) -> None:
+    """Print and keep which input files were written since the stage began, though they are now what they were then."""
+    if written:
+        name, files = planned.name, ", ".join(written)
+        print(f"{name}: {files}: written since the stage began, and perhaps not the same in between (--force {name})")
+        origin["rewritten"] = sorted({*origin.get("rewritten", []), *written})
 
 
 def build_data(name: str, plan: Plan, built: dict[str, Any] | None = None) -> Any:
@@ -128,7 +162,7 @@ def build_data(name: str, plan: Plan, built: dict[str, Any] | None = None) -> An
         UserError: a constructor raised it about its arguments.
     """
     return build(
-        _settings(plan.stages[name], plan)["data"],
+        plan.resolved(name)["data"],
         ("stages", name, "data"),
         plan.origins,
         {} if built is None else built,
@@ -172,22 +206,6 @@ def _fit(
     )
 
 
-def _settings(planned: PlannedStage, plan: Plan) -> dict[str, Any]:
-    """The stage's settings with the folders of the stages it references."""
-    folders = {name: plan.stages[name].artifact.folder for name in planned.needs}
-    return with_folders(dataclasses.asdict(planned.stage), folders)
-
-
-def _inputs(planned: PlannedStage, plan: Plan) -> dict[str, dict[str, str]]:
-    """The artifacts that a stage depends on, each with the hash of its manifest."""
-    artifacts = {name: plan.stages[name].artifact for name in planned.needs}
-    return {
-        name: {"artifact": artifact.folder.name, "made": artifact.made}
-        for name, artifact in artifacts.items()
-        if artifact.complete
-    }
-
-
 def _manifest(
     planned: PlannedStage, plan: Plan, origin: Mapping[str, Any], result: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -197,7 +215,7 @@ def _manifest(
         "fingerprint": planned.fingerprint,
         "seed": plan.experiment.seed,
         "world_size": plan.experiment.world_size,
-        **origin,
+        **{key: value for key, value in origin.items() if key != "stamps"},
         "finished": datetime.now(UTC).isoformat(),
         **result,
     }

@@ -1,9 +1,12 @@
-"""The store: a folder for each stage's result, complete once it has a manifest, and not changed after that."""
+"""The store: a folder for each stage's result, complete once it has a manifest, and not changed after that.
+
+While a stage works, `origin.json` says what began the work. A folder with neither is a part of a copy, or was given up:
+what is in it is not resumed.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,6 +20,8 @@ from filelock import FileLock, Timeout
 
 from common.errors import DataError, UserError
 from common.files import atomic_write, sync_folder, write_json
+from common.manifests import MANIFEST, load_manifest, load_record
+from pipeline.contents import damages, listing, remembered
 
 
 @dataclass(frozen=True)
@@ -34,23 +39,55 @@ class Artifact:
         return self._manifest.is_file()
 
     @property
+    def begun(self) -> bool:
+        """Whether a run has begun the work, which another may resume."""
+        return self._origin.is_file()
+
+    @property
     def made(self) -> str:
         """A hash of the manifest: it differs each time that the artifact is made."""
         return hashlib.sha256(self._manifest.read_bytes()).hexdigest()[:12]
 
     def manifest(self) -> dict[str, Any]:
-        """Inputs, versions, time and headline metrics of the artifact.
+        """Inputs, versions, files, time and headline metrics of the artifact.
 
         Raises:
-            DataError: the manifest is damaged.
+            DataError: the manifest is missing or damaged.
         """
-        try:
-            manifest = json.loads(self._manifest.read_text(encoding="utf-8"))
-        except ValueError:
-            manifest = None
-        if not isinstance(manifest, dict):
-            raise DataError(f"{self._manifest} is damaged: remove {self.folder} to make it again")
-        return manifest
+        return load_manifest(self.folder, "source", "inputs", "versions", "metrics")
+
+    def origin(self) -> dict[str, Any]:
+        """The inputs, code and versions that began the work.
+
+        Raises:
+            DataError: the record is missing or damaged.
+        """
+        return load_record(self._origin, self.folder, "source", "inputs", "versions", "commit")
+
+    def check(self) -> None:
+        """Check what takes no time: the manifest or the origin, and the sizes of a finished artifact's files.
+
+        Raises:
+            DataError: a file is missing or damaged, or was added; says which, and what to remove.
+        """
+        if self.complete:
+            for damage in damages(self.folder, self.manifest().get("files")):
+                raise DataError(damage)
+        elif self.begun:
+            self.origin()
+
+    def damages(self, *, anew: bool = False) -> list[str]:
+        """What is wrong with the files, a line each: with their sizes, and with the content of those that have not been
+        read on this machine, or of all of them `anew`.
+
+        Raises:
+            DataError: the manifest is missing or damaged.
+        """
+        hashes = remembered(self.folder.parent)
+        found = list(damages(self.folder, self.manifest().get("files"), hashes, anew=anew))
+        with suppress(OSError):  # a store that is only read
+            hashes.save()
+        return found
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -70,18 +107,31 @@ class Artifact:
     def open(self, settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
         """Prepare the folder: remove temporary files of a killed run, keep its finished ones, write `config.yaml`.
 
-        Returns the origin of the run that started the work: where a killed run is resumed, that of the killed run.
+        Where no run has begun the work, whatever is in the folder is removed. Returns the origin of the run that
+        started the work: where a killed run is resumed, that of the killed run.
+
+        Raises:
+            DataError: the origin is damaged.
         """
-        self.folder.mkdir(exist_ok=True)
+        if not self.begun:
+            for leftover in self.folder.iterdir() if self.folder.exists() else ():
+                _remove(leftover)
+            self.note(origin)
+        begun = self.origin()
         for leftover in list(self.folder.rglob(".*.tmp")):  # some are inside others
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+            _remove(leftover)
         self._failure.unlink(missing_ok=True)
         with atomic_write(self.folder / "config.yaml") as f:
             yaml.safe_dump(dict(settings), f, sort_keys=False, allow_unicode=True)
-        path = self.folder / "origin.json"
-        if not path.exists():
-            write_json(path, origin)
-        return json.loads(path.read_text(encoding="utf-8"))
+        return begun
+
+    def note(self, origin: Mapping[str, Any]) -> None:
+        """Write the origin."""
+        write_json(self._origin, origin)
+
+    def give_up(self) -> None:
+        """Have the next run start over: what is in the folder must not be resumed."""
+        self._origin.unlink(missing_ok=True)
 
     def set_aside(self) -> None:
         """Move the artifact to `<folder>.old`, replacing an earlier one, so that it is made again.
@@ -106,16 +156,30 @@ class Artifact:
     def close(self, manifest: Mapping[str, Any]) -> None:
         """Flush what the stage wrote to the disk, then write the manifest: from now on the artifact is complete."""
         sync_folder(self.folder)
-        write_json(self._manifest, manifest)
-        (self.folder / "origin.json").unlink(missing_ok=True)  # the manifest holds it
+        hashes = remembered(self.folder.parent)
+        files = listing(self.folder, hashes)
+        hashes.save()
+        write_json(self._manifest, {**manifest, "files": files})
+        self._origin.unlink(missing_ok=True)  # the manifest holds it
 
     @property
     def _manifest(self) -> Path:
-        return self.folder / "manifest.json"
+        return self.folder / MANIFEST
+
+    @property
+    def _origin(self) -> Path:
+        return self.folder / "origin.json"
 
     @property
     def _failure(self) -> Path:
         return self.folder / "failed.txt"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float | None]:

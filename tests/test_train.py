@@ -108,7 +108,7 @@ def test_force_remakes_under_the_same_name_and_keeps_the_old_one(tmp_path: Path,
 def test_reuse_across_changed_source_is_said(tmp_path: Path, capsys, monkeypatch) -> None:
     path = chain(tmp_path)
     run(path)
-    monkeypatch.setattr("pipeline.stages.source_hash", lambda settings: "changed")
+    monkeypatch.setattr("pipeline.plan.source_hash", lambda settings: "changed")
     capsys.readouterr()
     run(path)
     reused = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused, though" in line]
@@ -215,7 +215,7 @@ def test_the_page_of_a_run_that_failed_says_why(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys) -> None:
     (tmp_path / "file").touch()
     assert run(chain(tmp_path), f"output={tmp_path / 'file'}") == 1
-    assert capsys.readouterr().err == f"error: {tmp_path / 'file'}/inputs.json: Not a directory\n"
+    assert capsys.readouterr().err == f"error: {tmp_path / 'file'}/toy/seed0: Not a directory\n"
 
 
 def test_on_the_cpu_no_gpu_is_seen(tmp_path: Path, monkeypatch) -> None:

@@ -14,6 +14,10 @@ import torch
 import yaml
 
 import train
+from pipeline.launcher import Ranks
+from pipeline.loader import load
+from pipeline.plan import Plan
+from pipeline.stages import run_stage
 from tests import micro
 
 ROOT = Path(train.__file__).parent
@@ -30,6 +34,22 @@ def config(folder: Path, stages: dict[str, Any], **settings: Any) -> Path:
 def chain(folder: Path, **settings: Any) -> Path:
     more = NUMBERS | {"count": 2, "source": "${stage:first}"}
     return config(folder, {"first": {"data": NUMBERS | {"count": 3}}, "more": {"data": more}}, **settings)
+
+
+def reading(folder: Path, corpus: str = "corpus.txt") -> Path:
+    """Two stages that read the same input file, the second also what the first made."""
+    (folder / "corpus.txt").write_text("first\n")
+    read = {"target": "tests.toys:Reads", "corpus": str(folder / corpus)}
+    one, two = read | {"name": "one"}, read | {"name": "two", "source": "${stage:one}"}
+    return config(folder, {"one": {"data": one}, "two": {"data": two}})
+
+
+def made(path: Path, *overrides: str) -> Plan:
+    """Run all stages in this process, without a report."""
+    plan = Plan.of(load(path, overrides)).checked()
+    for name in plan.chosen:
+        run_stage(name, plan, Ranks())
+    return plan
 
 
 def fitting(folder: Path, epochs: int = 4, **callbacks: Any) -> Path:

@@ -119,6 +119,34 @@ class Numbers:
         return {"numbers": float("".join(lines).count("\n"))}
 
 
+MOMENTS: dict[str, Callable[[], object]] = {}  # what a test does between the units of a `Reads` of that name
+
+
+class Reads:
+    """A maker of two units, each a copy of its inputs when it was made; `merge` joins them."""
+
+    def __init__(self, name: str, corpus: Path, source: Path | None = None) -> None:
+        self.name, self.files = name, [corpus] + ([] if source is None else [source / "data" / "all.txt"])
+
+    def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
+        for unit in range(2):
+            path = folder / "data" / f"unit-{unit}.txt"
+            if rank == 0 and not path.exists():
+                with atomic_write(path) as f:
+                    f.write("".join(part.read_text() for file in self.files for part in _parts(file)))
+                if unit == 0:
+                    MOMENTS.get(self.name, int)()
+
+    def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
+        with atomic_write(folder / "data" / "all.txt") as f:
+            f.write("".join((folder / "data" / f"unit-{unit}.txt").read_text() for unit in range(2)))
+        return {"units": 2.0}
+
+
+def _parts(file: Path) -> list[Path]:
+    return sorted(file.iterdir()) if file.is_dir() else [file]
+
+
 class Noted:
     """A component of which the manifest says something."""
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
 
-from pipeline.fingerprints import Inputs, canonical, fingerprint, stage_names, with_folders
+from pipeline.fingerprints import Inputs, canonical, fingerprint, settings_of, stage_names, with_folders
 from pipeline.schema import Experiment, Stage, TrainerSettings
 
 
 def of(stage: Stage, output: Path = Path("runs"), **experiment: Any) -> str:
     settings = {"experiment": "x", "stages": {}, "output": str(output)} | experiment
-    return fingerprint(stage, Experiment(**settings), Inputs(output), {"world": "f" * 64, "other": "0" * 64})
+    pinned = Inputs(output).pinned(settings_of(stage))
+    return fingerprint(pinned, Experiment(**settings), {"world": "f" * 64, "other": "0" * 64})
 
 
 def data(**arguments: Any) -> Stage:
@@ -51,9 +52,7 @@ def test_settings_seed_and_world_size_count() -> None:
 def test_the_name_of_a_stage_that_is_read_counts() -> None:
     """A fit begins at random numbers that follow from its name, whatever it has in common with another."""
     hashes = {"sft": "f" * 64, "warm_up": "f" * 64}
-    found = {
-        fingerprint(data(x=f"${{stage:{name}}}"), Experiment("x", {}), Inputs(Path("runs")), hashes) for name in hashes
-    }
+    found = {fingerprint(settings_of(data(x=f"${{stage:{name}}}")), Experiment("x", {}), hashes) for name in hashes}
     assert len(found) == 2
 
 
@@ -112,21 +111,46 @@ def test_punctuation_and_nonsense_are_never_read_as_folders(tmp_path: Path, text
     assert Inputs(tmp_path / "runs").pinned({"stop": text}) == {"stop": text}
 
 
-def test_content_hashes_are_remembered_by_size_and_time(tmp_path: Path) -> None:
+def test_content_hashes_are_remembered_from_run_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, output = tmp_path / "corpus.jsonl", tmp_path / "runs"
     file.write_text("first")
     inputs = Inputs(output)
     first = inputs.content(file)
     inputs.save()
-    status = file.stat()
+    with monkeypatch.context() as patch:
+        patch.setattr("hashlib.file_digest", None)
+        assert Inputs(output).content(file) == first
     file.write_text("other")
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert Inputs(output).content(file) == first, "same size and time: the memory is used"
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert Inputs(output).content(file) != first
 
 
-@pytest.mark.parametrize("damaged", [b"{", b"\xff", b"[1]", b'{"FILE": 3}', b'{"FILE": [1, 2]}'])
+def test_looking_again_asks_for_revisions_again_but_for_those_that_nobody_knew(tmp_path: Path, monkeypatch) -> None:
+    revisions = iter(["abc", "main", "def"])
+    monkeypatch.setattr("pipeline.fingerprints._hub_revision", lambda *_: next(revisions))
+    settings = {"model": "org/tiny", "policy": "org/none"}
+    inputs = Inputs(tmp_path / "runs")
+    assert inputs.pinned(settings) == {"model": "org/tiny@abc", "policy": "org/none@main"}
+    assert inputs.pinned(settings) == {"model": "org/tiny@abc", "policy": "org/none@main"}
+    assert inputs.again().pinned(settings) == {"model": "org/tiny@def", "policy": "org/none@main"}
+
+
+def test_stamps_differ_where_a_file_is_replaced_by_an_equal_one(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in (tmp_path / "corpus.jsonl", tmp_path / "folder" / "a.txt"):
+        file.write_text("first")
+    texts = [str(tmp_path / "corpus.jsonl"), str(tmp_path / "folder"), str(tmp_path / "none.jsonl"), "x/y"]
+    inputs = Inputs(tmp_path / "runs")
+    before = inputs.stamps({"paths": texts, "cache": texts[0]})
+    assert list(before) == texts[:2]
+    assert inputs.stamps({"paths": texts}) == before
+    shutil.copy2(tmp_path / "corpus.jsonl", tmp_path / "copy")
+    (tmp_path / "copy").rename(tmp_path / "corpus.jsonl")
+    after = inputs.stamps({"paths": texts})
+    assert after[texts[0]] != before[texts[0]]
+    assert after[texts[1]] == before[texts[1]]
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"\xff", b"[1]", b'{"FILE": 3}', b'{"FILE": [1, 2]}', b"[" * 100_000])
 def test_a_damaged_memory_of_hashes_is_begun_afresh(tmp_path: Path, damaged: bytes) -> None:
     file, output = tmp_path / "corpus.jsonl", tmp_path / "runs"
     file.write_text("first")

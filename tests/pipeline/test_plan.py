@@ -10,6 +10,7 @@ from common.errors import ConfigError
 from pipeline.loader import load
 from pipeline.plan import Plan
 
+MANIFEST = {"source": "abc", "inputs": {}, "versions": {}, "metrics": {}}
 CHAIN = """\
 experiment: chain
 output: {output}
@@ -51,7 +52,7 @@ def test_only_a_manifest_makes_a_stage_done_and_force_undoes_it(tmp_path: Path) 
     world = plan(tmp_path).stages["world"].artifact
     world.folder.mkdir(parents=True)
     assert not plan(tmp_path).stages["world"].done
-    world.close({})
+    world.close(MANIFEST)
     assert plan(tmp_path).stages["world"].done
     assert plan(tmp_path, only=["world"]).done
     assert not plan(tmp_path, only=["world"], force=["world"]).done
@@ -61,9 +62,19 @@ def test_only_a_manifest_makes_a_stage_done_and_force_undoes_it(tmp_path: Path) 
 def test_the_table_shows_order_kind_state_artifact_and_needs(tmp_path: Path) -> None:
     found = plan(tmp_path, only=["fit"])
     found.stages["world"].artifact.folder.mkdir(parents=True)
-    found.stages["world"].artifact.close({})
+    found.stages["world"].artifact.close(MANIFEST)
     rows = [line.split() for line in found.table().splitlines()]
-    assert rows[1] == ["world", "make", "done", str(found.stages["world"].artifact.folder), "-"]
+    assert rows[1] == [
+        "world",
+        "make",
+        "done,",
+        "made",
+        "by",
+        "other",
+        "code",
+        str(found.stages["world"].artifact.folder),
+        "-",
+    ]
     assert rows[2] == ["fit", "make", "would", "run", str(found.stages["fit"].artifact.folder), "world"]
 
 
@@ -98,7 +109,7 @@ def test_stages_that_are_done_are_not_checked_again(tmp_path: Path) -> None:
         plan(tmp_path, *broken).checked()
     artifact = plan(tmp_path, *broken).stages["other"].artifact
     artifact.folder.mkdir(parents=True)
-    artifact.close({})
+    artifact.close(MANIFEST)
     assert plan(tmp_path, *broken).checked().stages["other"].done
 
 

@@ -11,7 +11,9 @@ import pytest
 from common.errors import DataError
 from pipeline.store import Artifact, finite
 
-ORIGIN = {"source": "abc", "inputs": {}}
+ORIGIN = {"source": "abc", "inputs": {}, "versions": {"torch": "2"}, "commit": None}
+CONFIG = "539cf853f38ed5b6a4e36fd74549e045705472e7ac681d32bce89b8c117a8c01"
+MANIFEST = ORIGIN | {"metrics": {"em": 0.5}}
 
 
 def test_an_artifact_is_complete_from_its_manifest_on(tmp_path: Path) -> None:
@@ -19,9 +21,9 @@ def test_an_artifact_is_complete_from_its_manifest_on(tmp_path: Path) -> None:
     with artifact.lock():
         artifact.open({"data": {"target": "a:A"}, "seed": 3}, ORIGIN)
         assert not artifact.complete
-        artifact.close({"metrics": {"em": 0.5}})
+        artifact.close(MANIFEST)
     assert artifact.complete
-    assert artifact.manifest() == {"metrics": {"em": 0.5}}
+    assert artifact.manifest() == MANIFEST | {"files": {"config.yaml": [28, CONFIG]}}
     assert (artifact.folder / "config.yaml").read_text() == "data:\n  target: a:A\nseed: 3\n"
 
 
@@ -76,7 +78,7 @@ def test_a_failure_is_noted_until_the_work_begins_again(tmp_path: Path, error: E
 def test_the_origin_is_that_of_the_run_that_began(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path / "sft-0123")
     assert artifact.open({}, ORIGIN) == ORIGIN
-    assert artifact.open({}, {"source": "later", "inputs": {}}) == ORIGIN
+    assert artifact.open({}, ORIGIN | {"source": "later"}) == ORIGIN
     artifact.close({})
     assert sorted(path.name for path in artifact.folder.iterdir()) == ["config.yaml", "manifest.json"]
 
@@ -88,7 +90,7 @@ def test_setting_aside_keeps_the_last_one_only(tmp_path: Path) -> None:
         artifact.close({"making": making})
         artifact.set_aside()
     assert not artifact.folder.exists()
-    assert json.loads((tmp_path / "sft-0123.old" / "manifest.json").read_text()) == {"making": "second"}
+    assert json.loads((tmp_path / "sft-0123.old" / "manifest.json").read_text())["making"] == "second"
 
 
 def test_one_that_was_killed_while_it_was_made_again_does_not_replace_the_whole_one(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_one_that_was_killed_while_it_was_made_again_does_not_replace_the_whole_
     for _ in range(2):  # forced, killed, and forced again
         artifact.set_aside()
         artifact.open({}, ORIGIN)
-    assert json.loads((tmp_path / "sft-0123.old" / "manifest.json").read_text()) == {"making": "first"}
+    assert json.loads((tmp_path / "sft-0123.old" / "manifest.json").read_text())["making"] == "first"
 
 
 def test_a_second_maker_says_that_it_waits_and_then_goes_on(tmp_path: Path, capsys) -> None:
@@ -120,11 +122,61 @@ def test_a_second_maker_says_that_it_waits_and_then_goes_on(tmp_path: Path, caps
     assert capsys.readouterr().out == f"waiting for another process that makes {artifact.folder}\n"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", "null", '"text"'])
-def test_a_damaged_manifest_names_what_to_remove(tmp_path: Path, text: str) -> None:
-    (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=rf"manifest.json is damaged: remove {tmp_path}"):
-        Artifact(tmp_path).manifest()
+def test_what_no_run_began_is_not_resumed(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path / "sft-0123")
+    (artifact.folder / "data").mkdir(parents=True)
+    (artifact.folder / "data" / "unit-1.jsonl").write_text("half a copy")
+    assert not artifact.begun
+    artifact.open({}, ORIGIN)
+    assert artifact.begun
+    assert sorted(path.name for path in artifact.folder.rglob("*")) == ["config.yaml", "origin.json"]
+
+
+def test_what_was_given_up_is_not_resumed(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path / "sft-0123")
+    artifact.open({}, ORIGIN)
+    (artifact.folder / "unit-1.jsonl").write_text("of another input")
+    artifact.give_up()
+    artifact.fail(DataError("changed"))
+    assert (artifact.folder / "unit-1.jsonl").exists(), "it is kept until the stage begins again"
+    assert artifact.open({}, ORIGIN | {"source": "later"})["source"] == "later"
+    assert sorted(path.name for path in artifact.folder.iterdir()) == ["config.yaml", "origin.json"]
+
+
+def test_a_folder_on_another_disk_is_emptied_and_stays_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "unit-1.jsonl").write_text("half a copy")
+    artifact = Artifact(tmp_path / "sft-0123")
+    artifact.folder.symlink_to(tmp_path / "disk")
+    artifact.open({}, ORIGIN)
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["config.yaml", "origin.json"]
+
+
+DAMAGED = [b"{", b"[]", b"{}", b"3", b"null", b'"text"', b"\xff\xfe\x00", b"", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+@pytest.mark.parametrize("name", ["manifest.json", "origin.json"])
+def test_a_damaged_record_names_what_to_remove(tmp_path: Path, name: str, text: bytes) -> None:
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(DataError, match=rf"^{tmp_path}/{name} is damaged \(.+\): remove {tmp_path} to make it again$"):
+        Artifact(tmp_path).check()
+
+
+@pytest.mark.parametrize("key", ["source", "inputs", "versions", "metrics"])
+def test_a_manifest_without_a_key_names_the_key(tmp_path: Path, key: str) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({name: MANIFEST[name] for name in MANIFEST if name != key}))
+    with pytest.raises(
+        DataError, match=rf"manifest.json is damaged \(no '{key}'\): remove {tmp_path} to make it again"
+    ):
+        Artifact(tmp_path).check()
+
+
+@pytest.mark.parametrize("key", list(ORIGIN))
+def test_an_origin_without_a_key_names_the_key(tmp_path: Path, key: str) -> None:
+    (tmp_path / "origin.json").write_text(json.dumps({name: ORIGIN[name] for name in ORIGIN if name != key}))
+    with pytest.raises(DataError, match=rf"origin.json is damaged \(no '{key}'\): remove {tmp_path} to make it again"):
+        Artifact(tmp_path).check()
 
 
 def test_what_is_no_number_becomes_null() -> None:

@@ -1,0 +1,67 @@
+"""The files of a finished artifact: listed in its manifest with size and hash, compared with the list at each reuse."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from common.manifests import MANIFEST
+from pipeline.hashes import FileHashes, visible_files
+
+Listing = Mapping[str, Sequence[int | str]]
+
+_OWN = (MANIFEST, "origin.json")  # of the store itself; a kill may leave the second
+_LOOSE = ("*.lock", "events.out.tfevents.*")  # of those who read an artifact: they come and go
+
+
+def listing(folder: Path, hashes: FileHashes) -> dict[str, list[int | str]]:
+    """Size and sha256 of each file, by its name relative to the folder."""
+    return {name: [(folder / name).stat().st_size, hashes.of(folder / name)] for name in sorted(_names(folder))}
+
+
+def damages(
+    folder: Path, listed: Listing | None, hashes: FileHashes | None = None, *, anew: bool = False
+) -> Iterator[str]:
+    """What is wrong with the files of an artifact, a line each: which file, what, and what to remove.
+
+    Sizes are compared, and with `hashes` contents too: of files that have not been read on this machine, or of all of
+    them `anew`. Of an artifact whose files are not `listed`, as an earlier version left it, nothing is known.
+    """
+    if listed is None:
+        return
+    again = f"remove {folder} to make it again, or copy it again"
+    present = set(_names(folder))
+    for name, (size, sha256) in listed.items():
+        path = folder / name
+        if name not in present:
+            yield f"{path} is missing: {again}"
+        elif (found := path.stat().st_size) != size:
+            yield f"{path} is damaged ({found:,} bytes, not {size:,}): {again}"
+        elif hashes is not None and hashes.of(path, anew=anew) != sha256:
+            yield f"{path} is damaged (its content has another hash than in {MANIFEST}): {again}"
+    for name in sorted(present - listed.keys()):
+        yield f"{folder / name} was added after the stage was finished: move it elsewhere"
+
+
+def remembered(store: Path) -> FileHashes:
+    """The hashes of artifacts' files that were read on this machine: where others share the store, they read anew."""
+    return FileHashes(store / f".hashes-{_machine()}.json")
+
+
+def _names(folder: Path) -> Iterator[str]:
+    for path in visible_files(folder):
+        name = path.relative_to(folder).as_posix()
+        if name not in _OWN and not any(fnmatch(path.name, pattern) for pattern in _LOOSE):
+            yield name
+
+
+@functools.cache
+def _machine() -> str:
+    """A name for this machine that says nothing of it."""
+    number = Path("/etc/machine-id")
+    text = platform.node() + (number.read_text() if number.is_file() else "")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,78 @@
+"""Hashes of files, remembered for as long as a file's size, times and inode stay as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common.files import atomic_write
+
+_TICK = 20_000_000  # nanoseconds; clocks of file systems go on at least this often
+
+
+class FileHashes:
+    """sha256 of files; `memory` is a JSON file that keeps them from one run to the next."""
+
+    def __init__(self, memory: Path | None = None) -> None:
+        self._memory = memory
+        self._known = _read(memory)
+        self._new: dict[str, list[Any]] = {}
+
+    def of(self, path: Path, *, anew: bool = False) -> str:
+        """sha256 of a file's content; read `anew`, or only if the file is not the one that was read before.
+
+        Two changes within a tick of the clock leave the same times, so a file just written is read a tick later.
+        """
+        name, seen = str(path.resolve()), stamp(path)
+        *before, known = self._known.get(name, [""])
+        if anew or before != seen:
+            age = time.time_ns() - seen[2]
+            if 0 <= age < _TICK:
+                time.sleep((_TICK - age) / 1e9)
+            with open(path, "rb") as f:
+                known = hashlib.file_digest(f, "sha256").hexdigest()
+            self._known[name] = self._new[name] = [*seen, known]
+        return known
+
+    def save(self) -> None:
+        """Write what is new to the memory, beside what other processes have written there."""
+        if self._memory is not None and self._new:
+            with atomic_write(self._memory) as f:
+                json.dump(_read(self._memory) | self._new, f, indent=0, sort_keys=True)
+            self._new = {}
+
+
+def stamp(path: Path) -> list[int]:
+    """Size, time of content, time of status and inode: they do not all stay where a file is changed or replaced."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """All files of a folder and those below, but hidden ones."""
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            yield from visible_files(path)
+        elif path.is_file():
+            yield path
+
+
+def _read(memory: Path | None) -> dict[str, list[Any]]:
+    """The remembered hashes, less damaged ones: they can be computed again."""
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8")) if memory else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {name: entry for name, entry in known.items() if _whole(entry)}
+
+
+def _whole(entry: object) -> bool:
+    return isinstance(entry, list) and list(map(type, entry)) == [int] * 4 + [str] and len(entry[-1]) == 64

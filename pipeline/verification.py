@@ -1,0 +1,36 @@
+"""Verification of finished artifacts: all their files are read anew and compared with their manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from common.errors import DataError
+from pipeline.store import Artifact
+
+
+def verify(artifacts: Iterable[Artifact]) -> None:
+    """Read all files of the finished ones among these artifacts, and print how many there are.
+
+    Raises:
+        DataError: files are missing or damaged, or were added; a line each.
+    """
+    wrong: list[str] = []
+    sizes: list[int] = []
+    verified = 0
+    for artifact in artifacts:
+        if not artifact.complete:
+            continue
+        try:
+            wrong += artifact.damages(anew=True)
+            files = artifact.manifest().get("files")
+        except DataError as error:
+            wrong.append(str(error))
+            continue
+        if files is None:
+            print(f"not verified: {artifact.folder}, whose manifest lists no files: an earlier version made it")
+        else:
+            verified += 1
+            sizes += [size for size, _ in files.values()]
+    if wrong:
+        raise DataError("\n".join(wrong))
+    print(f"verified: {len(sizes)} files of {verified} artifacts, {sum(sizes):,} bytes", flush=True)
