@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_json
+from common.plain_text import one_line
 from evaluation.results import read_json
 
+_LARGEST = 2**53  # up to which TensorBoard's floats hold every whole number
 _MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 _LAYOUT = {
     "held-out questions": {
@@ -55,7 +57,8 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
         for measure in _MEASURES
         if row[measure] is not None
     }
-    told = {"settings": dict(settings), "metrics": metrics}
+    shown = {name: _plain(value) for name, value in settings.items()}
+    told = {"settings": shown, "metrics": metrics}
     place = folder / "summary"
     content = place / "summary.json"
     if content.exists() and read_json(content) == told:
@@ -65,7 +68,7 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
 
     shutil.rmtree(place, ignore_errors=True)
     with SummaryWriter(str(place)) as writer:
-        _, start, end = hparams({name: _plain(value) for name, value in settings.items()}, metrics)
+        _, start, end = hparams(shown, metrics)
         for summary in (start, end):
             writer._get_file_writer().add_summary(summary)
         for name, value in metrics.items():
@@ -76,4 +79,6 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _plain(value: object) -> bool | int | float | str:
-    return value if isinstance(value, bool | int | float) else str(value)
+    """A setting as TensorBoard and JSON can hold it: infinity, and a number too large to be exact there, as text."""
+    exact = isinstance(value, bool | int | float) and abs(value) <= _LARGEST
+    return value if exact else one_line(str(value))

@@ -8,7 +8,6 @@ in its usual form is the exception, for it is the same text.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import typing
 from collections.abc import Iterable, Mapping

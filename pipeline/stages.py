@@ -16,6 +16,7 @@ from common.accounts import split
 from common.files import write_json
 from common.manifest_facts import facts_of
 from common.seeds import stable_hash
+from common.terminal import say
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
 from pipeline.fingerprints import with_folders
@@ -62,7 +63,7 @@ def _finish(
         seconds = round(time.monotonic() - start, 3)
         result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
         planned.artifact.close(_manifest(planned, plan, origin, result))
-        print(f"{planned.name}: finished in {seconds:.1f} s{_headline(result['metrics'])}", flush=True)
+        say(f"{planned.name}: finished in {seconds:.1f} s{_headline(result['metrics'])}")
 
 
 def _free_memory() -> None:
@@ -100,11 +101,11 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
     """Prepare the artifact's folder and print what happens; returns its origin, or None where it is complete."""
     artifact = planned.artifact
     if planned.done:
-        print(f"{planned.name}: done, {artifact.folder.as_posix()}", flush=True)
+        say(f"{planned.name}: done, {artifact.folder.as_posix()}")
         manifest = artifact.manifest()
         if (manifest["source"], manifest["inputs"]) != (source_hash(settings), _inputs(planned, plan)):
             name = planned.name
-            print(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
+            say(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
         return None
     if planned.forced:
         artifact.set_aside()
@@ -112,9 +113,9 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> d
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
     now = {"inputs": _inputs(planned, plan), **provenance(settings)}
     origin = artifact.open({**settings, **run}, now)
-    print(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
+    say(f"{planned.name}: {planned.stage.kind} {artifact.folder.as_posix()}")
     if any(origin[key] != now[key] for key in ("inputs", "source")):
-        print(f"{planned.name}: resumes what other code or inputs began (--force {planned.name} starts over)")
+        say(f"{planned.name}: resumes what other code or inputs began (--force {planned.name} starts over)")
         origin["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
     return origin
 
