@@ -11,6 +11,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
+from common.terminal import prepare_terminal, print_error, say
 from evaluation.failure_page import page_of_launched, page_on_failure
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
@@ -23,6 +24,7 @@ from pipeline.stages import announce, record, run_stage
 def main(arguments: Sequence[str]) -> int:
     """Load, plan, run, report; 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end."""
     options = parse(arguments)
+    prepare_terminal()
     quiet_without_terminal()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, exit_on_signal)
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
-                print(plan.table())
+                say(plan.table())
                 return 0
             if needs_launch(plan.experiment) and not plan.done:
                 return page_of_launched(plan.folder, launch(Path(__file__), arguments, plan.experiment.devices))
@@ -51,13 +53,13 @@ def main(arguments: Sequence[str]) -> int:
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except UserError as error:
         if ranks.reports_error():
-            print(f"error: {error}", file=sys.stderr)
+            print_error(error)
         return code if isinstance(error, ConfigError | DataError) else 1
     except OSError as error:  # a full disk, say, or a folder that cannot be written
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if ranks.reports_error():
-            print(f"error: {error.filename or 'writing'}: {error.strerror}", file=sys.stderr)
+            print_error(f"{error.filename or 'writing'}: {error.strerror}")
         return 1
     except Exception:
         if ranks.reports_error():
@@ -72,7 +74,7 @@ def write_report(plan: Plan, question: str) -> None:
 
     record(plan, question)
     output = Path(plan.experiment.output)
-    print(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts(), question=question))
+    say(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts(), question=question))
     tensorboard_summary.write(plan.folder, plan.settings())
 
 

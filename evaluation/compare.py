@@ -17,6 +17,8 @@ import numpy as np
 
 from common.errors import DataError, UserError
 from common.files import atomic_write
+from common.plain_text import visible
+from common.terminal import error_line, say
 from evaluation.results import Arm, find_arms, predictions, read_evaluation
 from evaluation.statistics import (
     Floats,
@@ -206,10 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = compare(arms, baseline=options.baseline, metric=options.metric)
         if options.out:
             with atomic_write(options.out) as file:
-                file.write(f"# Comparison\n\n{text}\n")
+                file.write(visible(f"# Comparison\n\n{text}\n"))
     except UserError as error:
-        sys.exit(f"error: {error}")
-    print(text)
+        sys.exit(error_line(error))
+    say(text)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 from common.errors import DataError, UserError
 from common.files import atomic_write
 from common.seeds import stable_hash
+from common.terminal import error_line
 from evaluation.comparison_rows import results_of
 from evaluation.evidence import stopping_by_hops
 from evaluation.figures import FIGURES, draw
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         write_frozen(out, freeze_seed(runs, **options, figures=figures))
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(error_line(error))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.plain_text import one_line
 from evaluation.results import by_dataset, read_manifest
 from evaluation.tables import LEGEND, MISSING, figure, metrics_table, table
 
@@ -31,7 +32,11 @@ def details_page(
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
     grouped = by_dataset(groups)
     for name, part in by_dataset(rows).items():
-        parts += [f"## {name}", metrics_table({"stage": "stage"}, part), *_group_tables(grouped.get(name, []))]
+        parts += [
+            f"## {one_line(name)}",
+            metrics_table({"stage": "stage"}, part),
+            *_group_tables(grouped.get(name, [])),
+        ]
     parts += ["## Stages", _stages(artifacts, folder)]
     if made := list(_metrics(artifacts, notes)):
         parts += ["Metrics that each stage reported at its end:", "\n".join(made)]
@@ -98,4 +103,4 @@ def _plain(value: object) -> str:
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(_plain, value)) or "none"
-    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
+    return one_line(value) if isinstance(value, str) else json.dumps(value)

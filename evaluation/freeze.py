@@ -18,6 +18,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.manifests import load_manifest
+from common.terminal import error_line
 from evaluation.compare import compare
 from evaluation.comparison import write_frozen
 from evaluation.evidence import stopping_by_hops
@@ -167,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         write_frozen(options.out, frozen)
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(error_line(error))
 
 
 if __name__ == "__main__":

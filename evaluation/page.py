@@ -17,6 +17,8 @@ from typing import Any
 
 from common.errors import DataError, UserError
 from common.files import atomic_write
+from common.plain_text import visible
+from common.terminal import error_line
 from evaluation import comparison_page
 from evaluation.comparison_rows import comparison_results
 from evaluation.figures import draw, file_name, image
@@ -143,10 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         pages = render(options.folder)
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(error_line(error))
     for path, text in pages.items():
         with atomic_write(path) as file:
-            file.write(text)
+            file.write(visible(text))
 
 
 if __name__ == "__main__":

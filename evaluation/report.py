@@ -10,6 +10,7 @@ from typing import Any
 from filelock import FileLock
 
 from common.files import atomic_write, write_json
+from common.plain_text import one_line, visible
 from evaluation.details import details_page
 from evaluation.evidence import stopping_by_hops
 from evaluation.figures import draw_all
@@ -64,7 +65,7 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     write_json(folder / "results.json", told)
     title = f"{experiment}, seed {seed}"
     with atomic_write(folder / "details.md") as file:
-        file.write(details_page(title, measured, groups, notes, artifacts, folder))
+        file.write(visible(details_page(title, measured, groups, notes, artifacts, folder)))
     ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
     stopping = [
         {"experiment": experiment, "seed": seed, "stage": stage} | row
@@ -75,7 +76,7 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     figures = {name: list(draw_all(names, drawn, folder / "figures")) for name, names in _FIGURES.items()}
     run = read_run(folder)
     with atomic_write(folder / "report.md") as file:
-        file.write(_page(title, question, _reused(run), shown, artifacts, ranked, figures))
+        file.write(visible(_page(title, question, _reused(run), shown, artifacts, ranked, figures)))
     write_page(folder / "report.html", [run], ranked=ranked)
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
@@ -108,7 +109,7 @@ def _page(
 ) -> str:
     parts = [f"# {title}", *filter(None, [question, reused])]
     for name, part in by_dataset(rows).items():
-        parts += [f"## Results: {name}", metrics_table({"stage": "stage"}, part)]
+        parts += [f"## Results: {one_line(name)}", metrics_table({"stage": "stage"}, part)]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
     parts += [
         "Results by group, metrics and settings of every stage, links to stages' own pages: [details](details.md). "
@@ -170,9 +171,9 @@ def _episode(row: Mapping[str, Any]) -> str:
         lines.append(f"{number}. {step['kind']}{verdict}: {_clip(step['text'] or step.get('said', ''))}{hits}")
     scores = f"{row['status']}, EM {figure('em', row['em'])}, F1 {figure('f1', row['f1'])}"
     lines.append(f"Prediction: {_clip(row['prediction']) or '(none)'} ({scores})")
-    return "\n".join(f"    {line}".rstrip() for line in lines)
+    return "\n".join(f"    {one_line(line)}".rstrip() for line in lines)
 
 
 def _clip(text: str) -> str:
-    line = " ".join(text.split())
+    line = one_line(text)
     return line if len(line) <= _MAX_CHARACTERS else line[:_MAX_CHARACTERS] + " …"

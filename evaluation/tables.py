@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.plain_text import one_line
 from evaluation.statistics import across_seeds
 
 METRICS = {
@@ -116,4 +117,4 @@ def _estimate_of(metric: str, row: Mapping[str, Any]) -> str:
 
 def _cell(text: str) -> str:
     """Text on one line, `|` escaped."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return one_line(text).replace("|", "\\|")

@@ -14,8 +14,10 @@ from typing import Any
 
 from common.errors import DataError
 from common.files import write_json
+from common.plain_text import one_line
 from evaluation.results import read_json
 
+_LARGEST = 2**53  # up to which TensorBoard's floats hold every whole number
 _MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 _LAYOUT = {
     "held-out questions": {
@@ -57,7 +59,8 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
         for measure in _MEASURES
         if row[measure] is not None
     }
-    told = {"settings": dict(settings), "metrics": metrics}
+    shown = {name: _plain(value) for name, value in settings.items()}
+    told = {"settings": shown, "metrics": metrics}
     place = folder / "summary"
     content = place / "summary.json"
     with suppress(DataError):  # it is missing or damaged: it is written again
@@ -68,7 +71,7 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
 
     shutil.rmtree(place, ignore_errors=True)
     with SummaryWriter(str(place)) as writer:
-        _, start, end = hparams({name: _plain(value) for name, value in settings.items()}, metrics)
+        _, start, end = hparams(shown, metrics)
         for summary in (start, end):
             writer._get_file_writer().add_summary(summary)
         for name, value in metrics.items():
@@ -79,4 +82,6 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _plain(value: object) -> bool | int | float | str:
-    return value if isinstance(value, bool | int | float) else str(value)
+    """A setting as TensorBoard and JSON can hold it: infinity, and a number too large to be exact there, as text."""
+    exact = isinstance(value, bool | int | float) and abs(value) <= _LARGEST
+    return value if exact else one_line(str(value))

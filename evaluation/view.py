@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.errors import DataError, UserError
+from common.terminal import error_line, say
 from evaluation.results import run_folders
 from evaluation.view_page import write_page
 from evaluation.view_run import Run, read_run
@@ -70,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path = options.out or (runs[0].folder / "report.html" if whole else beside / "comparison.html")
         write_page(path, runs)
     except UserError as error:
-        sys.exit(f"error: {error}")
-    print(path)
+        sys.exit(error_line(error))
+    say(str(path))
     if not options.no_browser:
         webbrowser.open(path.resolve().as_uri())
 

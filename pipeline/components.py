@@ -22,6 +22,7 @@ from common.errors import ConfigError, UserError
 from pipeline.fingerprints import canonical, is_path, stage_names
 from pipeline.loader import convert
 from pipeline.origins import Key, Origins, children, leaves, suggest
+from pipeline.plain_words import check_words
 from pipeline.schema import Stage, TrainerSettings
 
 _PLAIN = (
@@ -176,6 +177,8 @@ class _Call:
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
         annotations = {name: _annotation(parameters[name].annotation, scope) for name in written if name in parameters}
         plain = {name: written[name] for name in annotations if not _holds_component(written[name])}
+        for name, annotation in annotations.items():
+            check_words(written[name], annotation, (*key, name), origins)
         for name in annotations.keys() - plain.keys():
             _check_kind(written[name], annotations[name], (*key, name), origins)
         for name, value in plain.items():

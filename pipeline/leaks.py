@@ -21,6 +21,7 @@ from typing import Any
 
 from common.answers import normalize_answer
 from common.errors import ConfigError
+from common.terminal import say
 from pipeline.components import build, is_component, locate
 from pipeline.fingerprints import canonical, stage_names, with_folders
 from pipeline.origins import Key, Origins, children, suggest
@@ -109,7 +110,7 @@ class Leaks:
         message = f"{what} for {a.role} at {origins.at(a.key)} and for {b.role} at {origins.at(b.key)}"
         if frozenset((a.role, b.role)) in _FORBIDDEN:
             raise ConfigError(f"leak: {message}; choose another split, or a part that does not overlap")
-        print(f"note: {message}", flush=True)
+        say(f"note: {message}")
 
 
 def _uses(plan: Plan) -> Iterator[_Use]:

@@ -22,10 +22,13 @@ from omegaconf.errors import (
 )
 
 from common.errors import ConfigError
-from pipeline.documents import Document, from_overrides, question_of, read_chain
+from pipeline.documents import from_overrides, question_of, read_chain
 from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
+from pipeline.plain_words import check_words
+from pipeline.references import require_small, with_written
 from pipeline.schema import Experiment
+from pipeline.yaml_reader import Document
 
 _NAME = re.compile(r"\w[\w.-]*")
 _LEAST = {"seed": 0, "devices": 1, "num_nodes": 1}
@@ -63,19 +66,30 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     origins = Origins.of(merged.value, merged.marks)
     _check_stages(merged, documents, origins)
     _check_maps(merged.value, origins)
+    require_small(merged.value, origins)
+    values = _resolved(with_written(merged.value, origins), origins)
+    experiment = Experiment(**values, parts=merged.value.get("parts", {}))
+    _check_names(experiment, origins)
+    _check_counts(experiment, origins)
+    _check_parts(merged, documents[-2:], origins)
+    return Configuration(experiment, origins, merged.value, _changes(documents), question_of(Path(path)))
+
+
+def _resolved(written: dict[str, Any], origins: Origins) -> dict[str, Any]:
+    """The fields of an experiment but its parts, with references resolved and in the types of the schema."""
     with _explained(origins):
-        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), merged.value)
+        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), written)
         if settings.data_root is None:
             settings.data_root = os.environ.get("RAG_DATA") or MISSING
         stages: Any = OmegaConf.to_object(settings.stages)
         plain = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
         values = {name: settings[name] for name in plain if name != "data_root"}
         values["data_root"] = None if OmegaConf.is_missing(settings, "data_root") else settings.data_root
-    experiment = Experiment(**values, stages=stages, parts=merged.value.get("parts", {}))
-    _check_names(experiment, origins)
-    _check_counts(experiment, origins)
-    _check_parts(merged, documents[-2:], origins)
-    return Configuration(experiment, origins, merged.value, _changes(documents), question_of(Path(path)))
+        unconverted: Any = OmegaConf.create({"data_root": values["data_root"]} | written)
+        words: dict[str, Any] = {name: unconverted[name] for name in written if name not in ("stages", "parts")}
+        words["stages"] = OmegaConf.to_container(unconverted.stages, resolve=True)
+    check_words(words, Experiment, (), origins)
+    return values | {"stages": stages}
 
 
 def _changes(documents: Sequence[Document]) -> dict[Key, Any]:
@@ -108,6 +122,9 @@ def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: K
 
 
 def _converted(name: str, value: Any, kind: Any) -> Any:
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
+    if isinstance(value, dict) and any(get_origin(each) is dict and get_args(each)[0] is int for each in kinds):
+        value = {int(entry) if re.fullmatch(r"-?\d+", entry) else entry: item for entry, item in value.items()}
     schema = dataclasses.make_dataclass("Argument", [(name, kind, MISSING)])
     # a field's default cannot be mutable, hence the two steps
     checked: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), {name: value}))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.errors import ConfigError
-from pipeline.documents import Document
-from pipeline.origins import Key, dotted, linked, suggest
+from pipeline.origins import Key, Mark, dotted, linked, suggest
+from pipeline.yaml_reader import Document
 
 
 def merge(documents: Sequence[Document]) -> Document:
@@ -40,9 +40,9 @@ def _stages(document: Document) -> dict[str, Any]:
     return stages if isinstance(stages, dict) else {}
 
 
-def _likes(documents: Sequence[Document]) -> dict[str, tuple[object, str]]:
+def _likes(documents: Sequence[Document]) -> dict[str, tuple[object, Mark]]:
     """What each stage with a `like` names there, and the line; the last document decides, `null` takes it back."""
-    likes: dict[str, tuple[object, str]] = {}
+    likes: dict[str, tuple[object, Mark]] = {}
     for document in documents:
         for name, stage in _stages(document).items():
             if isinstance(stage, dict) and "like" in stage:
@@ -66,14 +66,14 @@ def _without_like(stage: dict[str, Any]) -> dict[str, Any]:
     return {name: setting for name, setting in stage.items() if name != "like"}
 
 
-def _stage(name: str, documents: Sequence[Document], likes: Mapping[str, tuple[object, str]], trail: Key) -> Document:
+def _stage(name: str, documents: Sequence[Document], likes: Mapping[str, tuple[object, Mark]], trail: Key) -> Document:
     """A stage with all that its documents say, over the stage that it is like; the marks are those of its keys.
 
     A stage that a document removes can still be what another is like.
     """
     key: Key = ("stages", name)
     value: dict[str, Any] = {}
-    marks: dict[Key, str] = {}
+    marks: dict[Key, Mark] = {}
     if name in likes:
         other, mark = likes[name]
         _check_like(name, other, mark, documents, (*trail, name))
@@ -117,7 +117,7 @@ def _merge(
         if isinstance(value, dict):
             if isinstance(old, list):
                 raise ConfigError(f"{dotted(here)} ({marks[here]}) is a list, which can only be replaced whole")
-            if "target" not in value and (part := linked(old)):
+            if "target" not in value and (part := linked(old, here)):
                 raise ConfigError(f"{dotted(here)} ({marks[here]}) is '{old}': override {dotted(part)} instead")
             merged[name] = _merge(old if isinstance(old, dict) else {}, value, here, marks, earlier)
         elif value is None and _is_named_map(key, merged):

@@ -16,6 +16,7 @@ from common.errors import DataError
 from common.files import write_json
 from common.manifest_facts import facts_of
 from common.seeds import stable_hash
+from common.terminal import say
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
 from pipeline.launcher import Ranks
@@ -81,7 +82,7 @@ def _close(planned: PlannedStage, plan: Plan, begun: _Begun, result: Mapping[str
     if planned.stage.module is not None:
         pack_events(planned, plan)
     planned.artifact.close(_manifest(planned, plan, begun.origin, result))
-    print(f"{planned.name}: finished in {result['seconds']:.1f} s{_headline(result['metrics'])}", flush=True)
+    say(f"{planned.name}: finished in {result['seconds']:.1f} s{_headline(result['metrics'])}")
 
 
 def _free_memory() -> None:
@@ -123,22 +124,22 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> _
     if planned.done:
         artifact.check()
         unknown = "" if "files" in artifact.manifest() else " (its files are not checked: an earlier version made it)"
-        print(f"{name}: done, {artifact.folder.as_posix()}{unknown}", flush=True)
+        say(f"{name}: done, {artifact.folder.as_posix()}{unknown}")
         if plan.made_otherwise(name):
-            print(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
+            say(f"{name}: reused, though made by other code or from an earlier input (--force {name} runs it again)")
         return None
     reads = look(name, plan)
     if planned.forced:
         artifact.set_aside()
     if not artifact.begun and artifact.folder.exists():
-        print(f"{name}: starts over, what is in {artifact.folder.as_posix()} is part of a copy or of other inputs")
+        say(f"{name}: starts over, what is in {artifact.folder.as_posix()} is part of a copy or of other inputs")
     prepare_events(planned, plan)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
     now = {**reads, **provenance(settings)}
     origin = artifact.open({**settings, **run}, now)
-    print(f"{name}: {planned.stage.kind} {artifact.folder.as_posix()}", flush=True)
+    say(f"{name}: {planned.stage.kind} {artifact.folder.as_posix()}")
     if any(run[key] != now[key] for run in (origin, origin.get("resumed_by", origin)) for key in ("inputs", "source")):
-        print(f"{name}: resumes what other code or inputs began (--force {name} starts over)")
+        say(f"{name}: resumes what other code or inputs began (--force {name} starts over)")
         origin["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
     _note_written(planned, origin, replaced(origin.get("stamps", {}), now["stamps"]))
     artifact.note(origin | {"stamps": now["stamps"]})
@@ -149,7 +150,7 @@ def _note_written(planned: PlannedStage, origin: dict[str, Any], written: list[s
     """Print and keep which input files were written since the stage began, though they are now what they were then."""
     if written:
         name, files = planned.name, ", ".join(written)
-        print(f"{name}: {files}: written since the stage began, and perhaps not the same in between (--force {name})")
+        say(f"{name}: {files}: written since the stage began, and perhaps not the same in between (--force {name})")
         origin["rewritten"] = sorted({*origin.get("rewritten", []), *written})
 
 

@@ -21,6 +21,8 @@ from filelock import FileLock, Timeout
 from common.errors import DataError, UserError
 from common.files import atomic_write, sync_folder, write_json
 from common.manifests import MANIFEST, load_manifest, load_record
+from common.plain_text import one_line
+from common.terminal import say
 from pipeline.contents import damages, listing, remembered
 
 
@@ -97,7 +99,7 @@ class Artifact:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            print(f"waiting for another process that makes {self.folder}", flush=True)
+            say(f"waiting for another process that makes {self.folder}")
             lock.acquire()
         try:
             yield
@@ -148,7 +150,7 @@ class Artifact:
     def fail(self, error: Exception) -> None:
         """Note the error that ended the work, in one line, for those who look at the run."""
         if self.folder.exists() and not self.complete:
-            said = " ".join(str(error).split())
+            said = one_line(str(error))
             line = said if isinstance(error, UserError) else f"{type(error).__name__}: {said}"
             with suppress(OSError), atomic_write(self._failure) as f:  # a full disk may be the error
                 f.write(line + "\n")

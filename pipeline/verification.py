@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from common.errors import DataError
+from common.terminal import say
 from pipeline.store import Artifact
 
 
@@ -12,7 +13,7 @@ def verify(artifacts: Iterable[Artifact]) -> None:
     """Read all files of the finished ones among these artifacts, and print how many there are.
 
     Raises:
-        DataError: files are missing or damaged, or were added; a line each.
+        DataError: files are missing or damaged, or were added; each is printed on a line of its own.
     """
     wrong: list[str] = []
     sizes: list[int] = []
@@ -27,10 +28,12 @@ def verify(artifacts: Iterable[Artifact]) -> None:
             wrong.append(str(error))
             continue
         if files is None:
-            print(f"not verified: {artifact.folder}, whose manifest lists no files: an earlier version made it")
+            say(f"not verified: {artifact.folder}, whose manifest lists no files: an earlier version made it")
         else:
             verified += 1
             sizes += [size for size, _ in files.values()]
+    for line in wrong:
+        say(line)
     if wrong:
-        raise DataError("\n".join(wrong))
-    print(f"verified: {len(sizes)} files of {verified} artifacts, {sum(sizes):,} bytes", flush=True)
+        raise DataError(f"{len(wrong)} damages in the store, listed above")
+    say(f"verified: {len(sizes)} files of {verified} artifacts, {sum(sizes):,} bytes")

@@ -239,3 +239,12 @@ def test_a_finished_fit_is_found_without_importing_lightning(tmp_path: Path) -> 
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[0].startswith("fit: done")
     assert found.stdout.splitlines()[-1] == "False"
+
+
+def test_an_infinite_setting_lasts_to_the_end(tmp_path: Path) -> None:
+    path = config(tmp_path, {"words": {"data": {"target": "tests.toys:Words", "scale": float("inf"), "count": 2}}})
+    assert ".inf" in path.read_text()
+    assert run(path) == 0
+    summary = json.loads((tmp_path / "runs" / "toy" / "seed0" / "summary" / "summary.json").read_text())
+    assert summary["settings"]["stages.words.data.scale"] == "inf"
+    assert run(path) == 0

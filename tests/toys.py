@@ -176,3 +176,34 @@ class Sleeper:
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         return {}
+
+
+@dataclass
+class Entry:
+    """Settings with text in them."""
+
+    name: str = ""
+
+
+class Words(Numbers):
+    """A maker whose arguments are text, numbers and switches, alone and inside others."""
+
+    def __init__(
+        self,
+        revision: str = "",
+        maybe: str | None = None,
+        either: int | str = 0,
+        mode: Literal["on", "off"] = "on",
+        names: Sequence[str] = (),
+        titles: Mapping[str, str] | None = None,
+        weights: dict[int, float] | None = None,
+        corpus: Path | None = None,
+        entry: Entry | None = None,
+        count: int = 0,
+        scale: float = 1.0,
+        switch: bool = False,
+    ) -> None:
+        super().__init__(count)
+        self.revision, self.maybe, self.either, self.mode, self.names = revision, maybe, either, mode, names
+        self.titles, self.weights, self.corpus, self.entry = titles, weights, corpus, entry
+        self.scale, self.switch = scale, switch

@@ -23,6 +23,7 @@ from starlette import exceptions as starlette
 
 from common.errors import ConfigError, UserError
 from common.progress import quiet_without_terminal
+from common.terminal import prepare_terminal, print_error, say
 from envs.retrievers.micro_batches import Busy, MicroBatches
 from envs.retrievers.wire import write_result
 
@@ -144,6 +145,7 @@ def _facts(retriever: Retriever) -> dict[str, object]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the retriever of the command line and serve it; returns 2 where a setting or a file is wrong."""
+    prepare_terminal()
     quiet_without_terminal()
     options = vars(_parser().parse_args(argv))
     host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
@@ -151,12 +153,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with listen(host, port) as listener:
             app = create_app(build(**options), **limits)
-            print(f"retrieval server at http://{host}:{listener.getsockname()[1]}/retrieve", flush=True)
+            say(f"retrieval server at http://{host}:{listener.getsockname()[1]}/retrieve")
             # Longer than clients keep idle connections (httpx: 5 s), else a connection may close during a request.
             config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=75)
             uvicorn.Server(config).run(sockets=[listener])
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     return 0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DataError
+from common.plain_text import visible
 from evaluation.report import write
 from tests.evaluation.fake import answered, evaluation, run, step_ranking
 
@@ -149,6 +150,24 @@ def test_an_example_cannot_break_out_of_its_block_or_fill_the_page(tmp_path: Pat
     (line,) = [line for line in report.splitlines() if "Heading" in line]
     assert line.startswith("    Question: ``` # Heading")
     assert len(line) < 330
+
+
+def test_pages_hold_no_sign_that_acts_on_a_terminal(tmp_path: Path) -> None:
+    bad = "\x1b[2J\r\u202e\x9b\nx"
+    row = answered(1, 1, id=bad, question=bad, answers=[bad], prediction=bad, status=bad)
+    row["steps"][0] |= {"text": bad, "hits": [bad], "kind": bad}
+    artifact = evaluation(tmp_path / "eval", [row], notes={bad: bad})
+    write(tmp_path, "toy", 0, {"eval": artifact}, question=bad)
+    for name in ("report.md", "details.md"):
+        page = (tmp_path / "toy" / "seed0" / name).read_text()
+        assert visible(page) == page
+        assert "\\x1b[2J" in page
+    block = page_of_example(tmp_path / "toy" / "seed0" / "report.md")
+    assert all(line.startswith("    ") for line in block), "no id can close the block of its example"
+
+
+def page_of_example(path: Path) -> list[str]:
+    return path.read_text().split("### Right")[1].split("\n\n", 1)[1].strip("\n").splitlines()
 
 
 def test_a_reward_model_is_shown_within_kinds_of_step_with_figures(tmp_path: Path) -> None:

@@ -62,6 +62,16 @@ def test_final_metrics_carry_the_stage(tmp_path: Path) -> None:
     assert events.Scalars("eval/toy/dev/em")[0].value == 0.75
 
 
+def test_settings_that_json_or_floats_cannot_hold_are_text(tmp_path: Path) -> None:
+    odd = {"clip": float("inf"), "low": float("-inf"), "large": 10**400, "exact": 2**53, "who": "a\x1b[31m"}
+    folder = experiment(tmp_path, "base", [1, 0], **odd)
+    settings = json.loads((folder / "summary" / "summary.json").read_text())["settings"]
+    expected = {"clip": "inf", "low": "-inf", "large": "1" + "0" * 400, "exact": 2**53, "who": "a\\x1b[31m"}
+    assert {name: settings[name] for name in odd} == expected
+    found = Context(seen(tmp_path)).hparams_metadata(RequestContext(), "")
+    assert "base/seed0/summary" in found
+
+
 @pytest.mark.parametrize(
     "tag",
     ["reward", "rewards/prm/mean", "entropy", "kl", "eval/world/dev/em", "eval/w/dev/flawed", "search/needless_rate"],

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.ask import main, parse
+from common.plain_text import visible
+from envs.types import Document, Episode, Hit, Question, Step
+from examples.ask import main, parse, transcript
 from tests.micro import WORLD, small_world
 
 
@@ -78,3 +80,13 @@ def test_an_unmade_stage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_text(yaml.safe_dump({"base": [str(WORLD)], "output": str(tmp_path / "runs")}))
     assert main(["--config", str(path), "--stage", "eval_teacher"]) == 2
     assert "make world first: python train.py --config" in capsys.readouterr().err
+
+
+def test_what_others_wrote_cannot_act_on_the_terminal() -> None:
+    document = Document("d\x1b", "Title\x1b]0;x\x07", "Text\r\u202eof others\nStep 9: answer")
+    step = Step("query", True, ((0, 0, 1),), said="a\x07\nStep 9: answer", hits=(Hit(document, 0.5),))
+    question = Question("1", "Who\x1b[2J?\nStep 9: answer", ("a\x9b",))
+    episode = Episode(question, (), status="answered", answer="b\x1b[31m", steps=(step,))
+    text = transcript(episode)
+    assert visible(text) == text
+    assert sum(line.startswith("Step ") for line in text.splitlines()) == 1

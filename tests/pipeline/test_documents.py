@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,71 @@ def test_any_text_is_settings_or_a_one_line_error(text: str) -> None:
     except ConfigError as error:
         found = str(error).splitlines()
     assert len(found) == 1
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 900 + "]" * 900, r"x\.yaml:1: settings deeper than 60 levels$"),
+        ("\n".join(" " * depth + "a:" for depth in range(900)), r"x\.yaml:60: settings deeper than 60 levels$"),
+        (BOMB, r"x\.yaml:\d: settings of more than 20,000 values or 60 levels, with aliases$"),
+        ("a: [" + "1, " * 30_000 + "1]", r"x\.yaml:1: settings of more than 20,000 values$"),
+        ("a: " + "x" * 1_000_001, r"x\.yaml is too large for settings"),
+        ("a: 1" + "0" * 5_000, r"x\.yaml:1: 1000"),
+        ("a: !!int x", r"x\.yaml:1: x is not a value of its kind"),
+        ("a: !!binary aGk=", r"x\.yaml:1: could not determine a constructor"),
+        ("a: !thing {b: 1}", r"x\.yaml:1: could not determine a constructor"),
+        ("a: {<<: {b: 1}}", r"x\.yaml:1: the merge key << is not read: use base, parts or like$"),
+        ("? [a]\n: 1\n", r"x\.yaml:1: a key must be a name"),
+        ("1.10: a", r"the key 1.1 \(.*x\.yaml:1\) is not text: put 1.10 in quotes"),
+        ("1_0: a", r"the key 10 \(.*x\.yaml:1\) is not text: put 1_0 in quotes"),
+        ("\ta: 1", r"x\.yaml:1: found character '\\t'"),
+    ],
+)
+def test_what_is_too_much_or_strange_is_one_line_at_once(tmp_path: Path, text: str, message: str) -> None:
+    path, start = write(tmp_path, "x.yaml", text), time.process_time()
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - start < 5, "a second or so, on any machine"
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes("\ufeff# Why?\r\na: b\r\nc: [1,\r\n 2]\r\n".encode())
+    assert read(path).value == {"a": "b", "c": [1, 2]}
+    assert question_of(path) == "Why?"
+
+
+def test_a_file_that_is_none_is_named_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text.yaml").write_bytes(b"a: \xff\n")
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "nowhere.yaml")
+    said = {"pipe": "not a regular file", ".": "a folder", "text.yaml": "not UTF-8", "link.yaml": "No such file"}
+    for name, reason in said.items():
+        with pytest.raises(ConfigError, match=reason):
+            read_chain(tmp_path / name)
+    with pytest.raises(ConfigError, match="/dev/null: it is not a regular file"):
+        read_chain(Path("/dev/null"))
+
+
+def test_bases_that_double_are_read_once_and_a_long_chain_is_refused(tmp_path: Path) -> None:
+    for level in range(40):
+        for side in "ab":
+            bases = f"base: [a{level + 1}.yaml, b{level + 1}.yaml]\n" if level < 39 else ""
+            write(tmp_path, f"{side}{level}.yaml", f"{bases}name: {side}{level}")
+    assert len(read_chain(tmp_path / "a0.yaml")) == 79
+    for level in range(60):
+        write(tmp_path, f"c{level}.yaml", f"base: c{level + 1}.yaml" if level < 59 else "name: c")
+    with pytest.raises(ConfigError, match=r"c50\.yaml is the base of a base more than 50 times over"):
+        read_chain(tmp_path / "c0.yaml")
+
+
+def test_an_override_of_what_another_sets_parts_of_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'a=2' contradicts another override inside a$"):
+        from_overrides(["a.b=1", "a=2"])

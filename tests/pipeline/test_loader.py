@@ -9,6 +9,7 @@ import pytest
 from common.errors import ConfigError
 from pipeline.loader import load
 
+QUOTED = "'${{parts.a{}}}'"
 BASIC = """\
 experiment: basic
 stages:
@@ -134,3 +135,15 @@ def test_a_part_that_nothing_quotes_is_a_misspelling_unless_a_base_brought_it(tm
 def test_a_circle_of_parts_is_an_error(tmp_path: Path) -> None:
     text = BASIC.replace("path: x", 'path: "${parts.a}"') + 'parts: {a: "${parts.b}", b: "${parts.a}"}\n'
     fails(write(tmp_path, text), r"at stages.make.data.path")
+
+
+def test_references_that_expand_without_end_are_refused(tmp_path: Path) -> None:
+    lists = "".join(f"  a{n}: [{', '.join([QUOTED.format(n + 1)] * 10)}]\n" for n in range(8)) + "  a8: x\n"
+    fails(write(tmp_path, BASIC.replace("path: x", 'path: "${parts.a0}"') + "parts:\n" + lists), "expands to more than")
+    texts = "".join(f'  a{n}: "${{parts.a{n + 1}}}${{parts.a{n + 1}}}"\n' for n in range(40)) + "  a40: x\n"
+    fails(write(tmp_path, BASIC.replace("path: x", 'path: "${parts.a0}"') + "parts:\n" + texts), "expands to more than")
+
+
+def test_a_relative_reference_has_the_line_of_what_it_means(tmp_path: Path) -> None:
+    text = BASIC.replace("path: x}", 'path: "${.other}", other: 5}')
+    assert load(write(tmp_path, text)).origins.written(("stages", "make", "data", "path")) == "5"

@@ -1,0 +1,43 @@
+"""Text that leaves for a terminal: printed lines, the line of an error, log lines."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+
+from common.plain_text import visible
+
+
+class _VisibleRecord(logging.LogRecord):
+    """A log record whose message cannot act on a terminal: models, datasets and servers write parts of it."""
+
+    def getMessage(self) -> str:
+        return visible(super().getMessage())
+
+
+def prepare_terminal() -> None:
+    """Make log lines visible text, and output streams ones that no character and no closed stream breaks."""
+    logging.setLogRecordFactory(_VisibleRecord)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by who started this process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: str) -> None:
+    """Print a text at once."""
+    print(visible(text), flush=True)
+
+
+def error_line(error: object) -> str:
+    """`error: what went wrong`, on one line."""
+    return f"error: {' '.join(line.strip() for line in visible(str(error)).splitlines())}"
+
+
+def print_error(error: object) -> None:
+    """Print the line of an error to stderr."""
+    print(error_line(error), file=sys.stderr, flush=True)
