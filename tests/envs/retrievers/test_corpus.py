@@ -121,6 +121,69 @@ def test_the_cache_is_used_until_the_file_changes(tmp_path, monkeypatch):
     assert changed.identity != fresh.identity
 
 
+def overwrite(path, rows):
+    """In place, as `cp` does: the file keeps its inode."""
+    with open(path, "r+b") as file:
+        file.truncate()
+        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("same_time", [False, True])
+def test_a_corpus_that_is_overwritten_in_place_gives_no_other_passage(tmp_path, cached, same_time):
+    rows = [{"id": name, "title": name, "text": name} for name in "abc"]
+    path = write(tmp_path / "c.jsonl", rows)
+    corpus = DocumentFile(path, cache=tmp_path / "cache" if cached else None)
+    before = path.stat()
+    overwrite(path, rows[::-1])
+    if same_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for read in (lambda: corpus[0], lambda: list(corpus), corpus.check):
+        with pytest.raises(DataError, match=r"corpus .*c\.jsonl was changed while it was in use: put it back") as error:
+            read()
+        assert "\n" not in str(error.value)
+    if cached:  # the cache is that of the other bytes
+        assert DocumentFile(path, cache=tmp_path / "cache")[0].id == "c"
+    overwrite(path, rows)
+    assert [document.id for document in corpus] == ["a", "b", "c"]
+
+
+def test_a_corpus_that_is_touched_or_replaced_gives_the_passages_that_it_had(tmp_path):
+    path = write(tmp_path / "c.jsonl", ROWS)
+    corpus = DocumentFile(path)
+    os.utime(path, ns=(1, 1))
+    assert corpus[1] == DOCUMENTS[1]
+    write(tmp_path / "new.jsonl", ROWS[::-1])
+    os.replace(tmp_path / "new.jsonl", path)
+    assert [corpus[1], list(corpus)] == [DOCUMENTS[1], DOCUMENTS]
+    path.unlink()
+    assert corpus[0] == DOCUMENTS[0]
+
+
+@pytest.mark.parametrize("name", ["offsets.npy", "facts.json", "checksums.json"])
+def test_a_damaged_cache_of_a_corpus_is_built_again(tmp_path, name, caplog):
+    path, cache = write(tmp_path / "c.jsonl", ROWS), tmp_path / "cache"
+    identity = DocumentFile(path, cache=cache).identity
+    [damaged] = cache.glob(f"corpus-*/{name}")
+    content = damaged.read_bytes()
+    for bytes_ in (content[:-3], content[:-3] + bytes([content[-3] ^ 1]) + content[-2:], b""):
+        damaged.write_bytes(bytes_)
+        caplog.clear()
+        again = DocumentFile(path, cache=cache)
+        assert (again.identity, list(again)) == (identity, DOCUMENTS)
+        assert ["is damaged" in message and "it is built again" in message for message in caplog.messages] == [True]
+
+
+def test_a_cache_that_changes_while_it_is_used_is_an_error(tmp_path):
+    corpus = DocumentFile(write(tmp_path / "c.jsonl", ROWS), cache=tmp_path / "cache")
+    [offsets] = (tmp_path / "cache").glob("corpus-*/offsets.npy")
+    with open(offsets, "r+b") as file:
+        file.seek(-16, 2)
+        file.write(bytes(8))
+    with pytest.raises(DataError, match=r"offsets\.npy was changed while it was in use"):
+        corpus[2]
+
+
 def test_an_open_corpus_holds_offsets_and_no_passages(tmp_path):
     path = write(tmp_path / "c.jsonl", [{**ROWS[0], "id": i, "text": "word " * 100} for i in range(20_000)])
     tracemalloc.start()
