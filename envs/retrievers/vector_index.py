@@ -120,9 +120,7 @@ def file_identity(file: WatchedFile, index: Any, cache: Path) -> str:
 def _check_finite(index: Any, path: Path) -> None:
     faiss = import_faiss()
     stored = faiss.downcast_index(getattr(faiss.downcast_index(index), "storage", index))  # that of a graph
-    if not isinstance(
-        stored, faiss.IndexFlatCodes
-    ):  # of others, FAISS aborts where a vector is missing
+    if not isinstance(stored, faiss.IndexFlatCodes):  # of others, FAISS aborts where a vector is missing
         return
     with progress_bar(index.ntotal, f"checking {path.name}", "vector") as bar:
         for start in range(0, index.ntotal, _BLOCK):

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from unicodedata import normalize
 
 import bm25s
 import pytest
@@ -223,6 +224,32 @@ def test_a_build_that_dies_is_not_taken_for_complete(tmp_path, monkeypatch):
             BM25(corpus, cache=cache)
     assert not list(Path(cache).glob("bm25-*"))
     assert ranking(BM25(corpus, cache=cache), "fjord") == ["0"]
+
+
+COMPOSED = [("Zo\u00eb", "na\u00efve caf\u00e9"), ("Zoe", "cafe \u01f0")]
+DECOMPOSED = [("Zoe\u0308", "nai\u0308ve cafe\u0301"), ("Zoe", "cafe J\u030c")]
+
+
+@pytest.mark.parametrize("fields", [COMPOSED, DECOMPOSED])
+def test_words_are_found_in_every_unicode_form(tmp_path, fields):
+    retriever = BM25(write(tmp_path / "c.jsonl", fields))
+    for word, found in {
+        "zo\u00eb": ["0"],
+        "zoe": ["1"],
+        "CAF\u00c9": ["0"],
+        "na\u00efve": ["0"],
+        "J\u030c": ["1"],
+    }.items():
+        assert ranking(retriever, word) == ranking(retriever, normalize("NFD", word)) == found
+    assert [hit.document.title for hit in retriever.search(["zo\u00eb"], 1)[0]] == [fields[0][0]]  # as it was written
+
+
+def test_the_identity_is_as_before_where_the_words_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(bm25s, "__version__", "0.3.16")
+    assert BM25(write(tmp_path / "a.jsonl", [("Oslo", "fjord")])).identity == "bm25-06c42ed98ffaed85a317b8e5"
+    assert BM25(write(tmp_path / "c.jsonl", COMPOSED)).identity == "bm25-99f6fc64e2ea6054edda5075"
+    old = "bm25-f33cfb09a78f48a997a7210e"  # of words that were cut at their accents
+    assert BM25(write(tmp_path / "d.jsonl", DECOMPOSED)).identity != old
 
 
 @pytest.mark.parametrize("change", [{"title_weight": -1.0}, {"k1": -0.1}, {"b": 1.5}, {"stopwords": "klingon"}])

@@ -57,6 +57,52 @@ def test_contents_written_with_a_quoted_title_read_back(title, text):
     assert document_from_row({"id": "1", "contents": f'"{title}"\n{text}'}) == Document("1", title, text)
 
 
+EMMA = Document("1", "Emma", "A novel.\nBy Jane Austen.")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "1", "title": "Emma", "text": EMMA.text},
+        {"id": 1, "title": '"Emma"', "text": EMMA.text},
+        {"id": "1", "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "contents": "Emma\n" + EMMA.text},
+        {"id": "1", "contents": '"Emma"\r\n' + EMMA.text},
+        {"id": "1", "doc_id": "77", "title": "Emma", "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "doc_id": "77", "title": '"Emma"', "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "title": "Emma", "contents": EMMA.text},
+        {"id": "1", "title": "Emma", "text": None, "contents": "Emma\n" + EMMA.text},
+        {"id": "1", "title": None, "text": None, "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "title": "Emma", "text": EMMA.text, "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "title": '"Emma"', "text": EMMA.text, "contents": '"Emma"\n' + EMMA.text},
+        {"_id": "1", "title": "Emma", "text": EMMA.text, "metadata": {}},
+        {"docid": 1, "title": "Emma ", "text": EMMA.text},
+        {"id": None, "doc_id": "1", "title": "Emma", "text": EMMA.text},
+    ],
+)
+def test_one_passage_is_the_same_in_every_published_shape(row):
+    assert document_from_row(row) == EMMA
+
+
+@pytest.mark.parametrize("title", ['"Heroes" (album)', 'Say "Yes"', '"Heroes" and "Low"', 'The 6" gun', "Zoe\u0308"])
+def test_quotes_of_a_title_are_kept_in_every_shape(title):
+    rows = [{"title": title, "text": "x"}, {"contents": f'"{title}"\nx'}, {"title": f'"{title}"', "text": "x"}]
+    rows += [{"title": title, "contents": f'"{title}"\nx'}, {"title": title, "text": "x", "contents": "x"}]
+    assert {document_from_row({"id": "1"} | row) for row in rows} == {Document("1", title, "x")}
+
+
+@pytest.mark.parametrize("contents", ["A text of one line.", 'It says "yes"', ""])
+def test_contents_of_one_line_are_a_text_without_a_title(contents):
+    assert document_from_row({"id": "1", "contents": contents}) == Document("1", "", contents)
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_change_nothing(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(json.dumps(row).encode() for row in ROWS))
+    corpus = DocumentFile(path)
+    assert list(corpus) == DOCUMENTS == [corpus[i] for i in range(4)]
+
+
 def test_title_and_text_win_over_contents_beside_them():
     row = {"id": "1", "title": "T", "text": "x", "contents": '"Other"\ny'}
     assert document_from_row(row) == Document("1", "T", "x")
@@ -74,7 +120,11 @@ def test_title_and_text_win_over_contents_beside_them():
         (b'{"id": "b", "title": "T"}', 'key "text" must be a string (or give "contents" in place of '),
         (b'{"id": "b", "text": "x"}', 'key "title" must be a string (or give "contents" in place of '),
         (b'{"id": "b", "title": null, "text": "x"}', 'key "title" must be a string'),
+        (b'{"id": "b", "title": "T", "text": null}', 'key "text" must be a string'),
+        (b"[" * 100_000, "JSON nested too deeply"),
+        (b'{"id": ' + b"9" * 5000 + b', "title": "T", "text": "x"}', "Exceeds the limit (4300 digits)"),
         (b'{"id": "a", "title": "T", "text": "x"}', "id 'a' is also that of line 1"),
+        (b'{"_id": "a ", "title": "T", "text": "x"}', "id 'a ' is also that of line 1"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, reason):
