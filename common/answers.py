@@ -2,27 +2,32 @@
 
 They follow the official HotpotQA evaluation (Yang et al. 2018, hotpot_evaluate_v1.py, itself after SQuAD's), with one
 difference: an answer that normalises to nothing ("The", "---") is never matched. Officially an empty prediction is
-right there.
+right there. Texts are compared in Unicode NFC, so that an accent of its own and one within its letter are the same;
+of ASCII text, results are the published ones. Other spellings stay different, as published: "ß" and "ss", half-width
+and full-width forms, "10²" and "102".
 """
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_MARKS = r"\u0300-\u036f"  # accents that no letter takes in: part of their word, which \b does not know
+_ARTICLE = re.compile(rf"(?<![\w{_MARKS}])(a|an|the)(?![\w{_MARKS}])")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize_answer(text: str) -> str:
-    """Lowercase, delete ASCII punctuation, delete the words a, an, the, collapse whitespace; in this order.
+    """Lowercase, compose (NFC), delete ASCII punctuation and the words a, an, the, collapse whitespace; in this order.
 
     Source: the official HotpotQA evaluation (Yang et al. 2018), itself after SQuAD's.
     """
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    composed = unicodedata.normalize("NFC", text.lower())
+    return " ".join(_ARTICLE.sub(" ", composed.translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answers: str | Sequence[str]) -> float:

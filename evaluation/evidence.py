@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from common.names import id_key, title_key
 from envs.types import Episode, Gold
 
 Match = Literal["id", "title"]
@@ -23,16 +24,16 @@ def evidence(episode: Episode, gold: Gold, match: Match) -> dict[str, float | No
     Args:
         episode: a finished episode.
         gold: what its dataset knows of the question.
-        match: whether documents are compared by id or by title.
+        match: whether documents are compared by id or by title, as in `common.names`.
     """
-    wanted = {id_.strip() for id_ in gold.documents} if match == "id" else {t.strip().lower() for t in gold.titles}
+    wanted = set(map(id_key, gold.documents) if match == "id" else map(title_key, gold.titles))
     if not wanted:
         return dict.fromkeys(("recall", "premature", "late"))
     missing, late = set(wanted), False
     for turn in episode.turns:
         late |= turn.action.kind == "query" and not missing
         documents = [hit.document for hit in turn.hits]
-        missing -= {d.id.strip() for d in documents} if match == "id" else {d.title.strip().lower() for d in documents}
+        missing -= {id_key(d.id) if match == "id" else title_key(d.title) for d in documents}
     return {
         "recall": (len(wanted) - len(missing)) / len(wanted),
         "premature": float(episode.status == "answered" and bool(missing)),

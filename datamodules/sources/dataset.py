@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,12 +11,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from common.answers import normalize_answer
 from common.errors import ConfigError, DataError
+from common.names import id_key
 from datamodules.records import check_question, explain
 from datamodules.sources import Part, check_choice, choose
 from datamodules.sources.fields import Row
 from datamodules.sources.upstream_files import Rows, read_hub, read_json
 from envs.types import Document, Question
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Row)
 
@@ -57,6 +62,7 @@ class Dataset(ABC, Generic[R]):
         self.path = None if path is None else Path(path)
         self.hub, self.name, self.split, self.revision = hub, name, split, revision
         self.part, self.limit, self.sample, self.seed = part, limit, sample, seed
+        self._told = False
 
     @abstractmethod
     def question(self, row: R, default_id: str) -> Question | str:
@@ -78,11 +84,28 @@ class Dataset(ABC, Generic[R]):
         seen: set[str] = set()
         for _, row in self._rows():
             for document in self.passages(row):
-                if document.id not in seen:
-                    seen.add(document.id)
+                if (key := id_key(document.id)) not in seen:
+                    seen.add(key)
                     yield document
 
     def _questions(self) -> Iterator[Question]:
+        silent: list[Question] = []
+        try:
+            yield from self._checked(silent)
+        finally:  # also where a limit ends the iteration
+            if silent and not self._told:
+                self._told = True
+                log.warning(
+                    "%s: %d questions have no answer but ones that normalise to nothing, such as %r of %s: "
+                    "no prediction is right there",
+                    self.path or self.hub,
+                    len(silent),
+                    silent[0].answers[0],
+                    silent[0].id,
+                )
+
+    def _checked(self, silent: list[Question]) -> Iterator[Question]:
+        """The questions; those whose answers normalise to nothing are added to `silent` too."""
         skipped: Counter[str] = Counter()
         seen: set[str] = set()
         for number, (where, row) in enumerate(self._rows(), 1):
@@ -90,10 +113,12 @@ class Dataset(ABC, Generic[R]):
             if isinstance(question, str):
                 skipped[question] += 1
                 continue
-            if question.id in seen:
+            if id_key(question.id) in seen:
                 raise DataError(f"{where}: duplicate question id {question.id!r}")
             check_question(question, where)
-            seen.add(question.id)
+            seen.add(id_key(question.id))
+            if not any(map(normalize_answer, question.answers)):
+                silent.append(question)
             yield question
         if not seen:
             reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
+from common.names import title_key
 from datamodules.sources import Part
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, accepted
@@ -23,12 +24,16 @@ class PlainStep(Row):
 
 
 class PlainRow(Row):
-    """A row with any of the usual names; `golden_answers` is FlashRAG's. Text is not changed."""
+    """A row with any of the usual names; `golden_answers` is FlashRAG's, `_id` BEIR's. Text is not changed.
+
+    Of several names the first that has a value counts. `text` is the last for the question: beside a `question` it is
+    the text of a passage.
+    """
 
     version: Literal["question/1"] | None = Field(None, validation_alias="schema")
-    id: str = ""
-    text: str = Field("", validation_alias=AliasChoices("text", "question"))
-    answers: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
+    id: str = Field("", validation_alias=AliasChoices("id", "_id"))
+    text: str = Field("", validation_alias=AliasChoices("question", "query", "text"))
+    answers: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else (v,))] = Field(
         (), validation_alias=AliasChoices("answers", "golden_answers", "answer")
     )
     gold: Gold | None = None
@@ -39,15 +44,23 @@ class PlainRow(Row):
     decomposition: tuple[PlainStep, ...] | None = None
     split: str | None = Field(None, validation_alias=AliasChoices("split", "source_split"))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, row: Any) -> Any:
+        """A key that is null, or an empty text or list, is absent: another name may have the value."""
+        if not isinstance(row, dict):
+            return row
+        return {key: value for key, value in row.items() if value not in (None, "", [])}
+
     def reasoning(self) -> Gold | None:
         """The row's `gold`, or one made of the plain fields, or None where there are none."""
         if self.gold is not None:
             return self.gold
-        id_of = dict(zip(self.supporting_titles, self.supporting_ids, strict=False))
+        id_of = dict(zip(map(title_key, self.supporting_titles), self.supporting_ids, strict=False))
         steps = tuple(
             GoldStep(step.question, step.answer, (document,) if document else ())
             for step in self.decomposition or ()
-            for document in [step.passage_id or id_of.get(step.title or "")]
+            for document in [step.passage_id or id_of.get(title_key(step.title or ""))]
         )
         gold = Gold(self.hops, self.type, steps, self.supporting_ids, self.supporting_titles)
         return None if gold == Gold() else gold

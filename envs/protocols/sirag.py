@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.names import title_key
 from envs.pieces import Control, Data, Piece
 from envs.protocols.direct import FROM_PASSAGES
 from envs.protocols.rendering import render_hits
@@ -160,7 +161,8 @@ class SIRAG:
         agent, shown = self.agent(episode), states(episode.turns)[-1].shown
         thought, text = self.codec.neutralise(move.thought), self.codec.neutralise(move.text)
         if agent == KNOWLEDGE_SELECTOR:
-            rests = [{hit.document.id, hit.document.title} & {*move.documents} for hit in shown]
+            names = set(map(title_key, move.documents))
+            rests = [{title_key(hit.document.id), title_key(hit.document.title)} & names for hit in shown]
             return f"{KEEP}{','.join(str(number) for number, on in enumerate(rests, 1) if on)}{END_KEEP}"
         if agent == DECISION_MAKER and move.kind == "search":
             return f"{DECISION}retrieve{END_DECISION} {thought} {QUERY} {text} {END_QUERY}"

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import bm25s
 import numpy as np
@@ -21,9 +22,9 @@ from bm25s.tokenization import Tokenized, Tokenizer
 from scipy.sparse import csc_matrix
 
 from common.errors import ConfigError
-from common.files import build_once
 from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
+from envs.retrievers.index_folder import IndexFolder
 from envs.types import Hit
 
 _WORD = r"\w+"  # single characters count: "Film 7" is not "Film 8"
@@ -33,8 +34,9 @@ class BM25:
     """Lexical retriever: Lucene's BM25, body plus `title_weight` times title.
 
     A passage that shares no word with the query is never a hit, so there may be fewer than `k`. Passages with equal
-    scores are in the order of the corpus. `stopwords` is a language of `bm25s`, or None. With `cache`, a folder,
-    the index is built once for a corpus and settings and then memory-mapped. `identity` hashes corpus and settings.
+    scores are in the order of the corpus. Words are compared in lower case and Unicode NFC, as the eye reads them.
+    `stopwords` is a language of `bm25s`, or None. With `cache`, a folder, the index is built once for a corpus and
+    settings and then memory-mapped. `identity` hashes corpus and settings.
 
     Raises:
         DataError: the corpus cannot be read.
@@ -61,18 +63,29 @@ class BM25:
         self._settings: dict[str, Any] = {"k1": k1, "b": b, "csc_backend": "scipy"}
         self._title_weight = title_weight
         key = [self.documents.identity, title_weight, k1, b, stopwords, _WORD, bm25s.__version__]
+        if not self.documents.composed:
+            key.append("nfc")
         self.identity = f"bm25-{hashlib.blake2b(json.dumps(key).encode(), digest_size=12).hexdigest()}"
+        self._folder = None
         if cache is None:
             self._index = self._build()
         else:
-            folder = build_once(Path(cache) / self.identity, lambda folder: self._build().save(folder))
-            self._index = bm25s.BM25.load(folder, mmap=True)
+            self._folder = IndexFolder(Path(cache) / self.identity, lambda folder: self._build().save(folder))
+            self._index = bm25s.BM25.load(self._folder.path, mmap=True)
         self._tokenizer.word_to_id = self._index.vocab_dict
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """At most `k` hits a query, best first; none for a query without a known word."""
-        tokens = self._tokenizer.streaming_tokenize(list(queries), update_vocab="never", allow_empty=False)
-        return [self._hits(ids, k) for ids in tokens]
+        """At most `k` hits a query, best first; none for a query without a known word.
+
+        Raises:
+            DataError: the corpus or the cached index was changed since it was opened.
+        """
+        texts = [_folded(query) for query in queries]
+        tokens = self._tokenizer.streaming_tokenize(texts, update_vocab="never", allow_empty=False)
+        found = [self._hits(ids, k) for ids in tokens]
+        if self._folder is not None:
+            self._folder.check()
+        return found
 
     def _hits(self, ids: list[int], k: int) -> list[Hit]:
         if not ids:
@@ -101,8 +114,8 @@ class BM25:
 
     def _texts(self) -> Iterator[str]:
         for document in self.documents:
-            yield document.title
-            yield document.text
+            yield _folded(document.title)
+            yield _folded(document.text)
 
     def _field_index(self, field: _Field) -> bm25s.BM25:
         index = bm25s.BM25(**self._settings)
@@ -113,6 +126,10 @@ class BM25:
                 show_progress=sys.stderr.isatty(),
             )
         return index
+
+
+def _folded(text: str) -> str:
+    return normalize("NFC", text.lower())
 
 
 class _Field:

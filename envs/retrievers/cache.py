@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
 from common.sqlite import SharedStore
 from envs.types import Document, Hit
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = """
 create table if not exists answers (
@@ -29,16 +33,24 @@ class QueryCache(SharedStore):
         super().__init__(path, "query cache", _SCHEMA)
 
     def get(self, backend: str, k: int, queries: Iterable[str]) -> dict[str, list[Hit]]:
-        """The cached hits of those `queries` that are cached."""
+        """The cached hits of those `queries` that are cached; a damaged answer is not, and the log says so."""
         with self.opened() as db:
-            select = "select hits from answers where backend = ? and k = ? and query = ?"
+            select = "select cast(hits as blob) from answers where backend = ? and k = ? and query = ?"
             rows = ((query, db.execute(select, (backend, k, query)).fetchone()) for query in queries)
-            return {query: _hits(row[0]) for query, row in rows if row}
+            stored: dict[str, bytes] = {query: row[0] for query, row in rows if row}
+        known = {query: text for query, text in stored.items() if text[:8] == _checksum(backend, k, query, text[8:])}
+        if damaged := len(stored) - len(known):
+            log.warning("query cache %s: %d damaged answers are not used: they are requested again", self.path, damaged)
+        return {query: _hits(text[8:]) for query, text in known.items()}
 
     def put(self, backend: str, k: int, answers: Mapping[str, Sequence[Hit]]) -> None:
         """Store answers of `backend`; all of them or, when interrupted, none."""
         with self.opened() as db:
-            rows = [(backend, k, query, json.dumps([_row(hit) for hit in hits])) for query, hits in answers.items()]
+            texts = {query: json.dumps([_row(hit) for hit in hits]) for query, hits in answers.items()}
+            rows = [
+                (backend, k, query, _checksum(backend, k, query, text.encode()).decode() + text)
+                for query, text in texts.items()
+            ]
             db.executemany("insert or replace into answers values (?, ?, ?, ?)", rows)
 
     def backend(self, url: str) -> str | None:
@@ -57,5 +69,9 @@ def _row(hit: Hit) -> list[str | float | None]:
     return [*astuple(hit.document), hit.score]
 
 
-def _hits(text: str) -> list[Hit]:
+def _checksum(backend: str, k: int, query: str, text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text, zlib.crc32(json.dumps([backend, k, query]).encode()))
+
+
+def _hits(text: bytes) -> list[Hit]:
     return [Hit(Document(id, title, body), score) for id, title, body, score in json.loads(text)]

@@ -4,40 +4,62 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import weakref
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from unicodedata import is_normalized
 
 import numpy as np
 
 from common.errors import DataError
-from common.files import build_once
+from common.names import id_key, unquoted
 from common.progress import progress_bar
 from common.seeds import stable_hash
+from envs.retrievers.index_folder import IndexFolder
+from envs.retrievers.watched_file import WatchedFile
 from envs.types import Document
+
+_IDS = ("id", "_id", "docid", "doc_id")
 
 
 def document_from_row(row: object) -> Document:
-    """Read `{"id", "title", "text"}` or wiki-18's `{"id", "contents"}`, whose first line is the title in quotes.
+    """Read a row of any published shape; a key whose value is null is absent.
+
+    - the id: `id`, `_id` (BEIR), `docid` or `doc_id`, a string or an integer;
+    - `title` and `text`; or `title` and `contents`, which may begin with the title; or `contents` alone, whose first
+      line is the title (wiki-18, FlashRAG), or which is a text without a title where it has a single line.
+
+    A title in double quotes, as in the wiki-18 dump, is read without them (`common.names.unquoted`). Where `contents`
+    stands beside it with one more pair of quotes, as in answers of our server, its own quotes are part of it.
 
     Raises:
         ValueError: what is wrong with the row; the caller adds the place.
     """
     if not isinstance(row, dict):
         raise ValueError("expected a JSON object")
-    identifier = row.get("id")
+    identifier = next((value for key in _IDS if (value := row.get(key)) is not None), None)
     if not isinstance(identifier, str | int) or isinstance(identifier, bool):
         raise ValueError('key "id" must be a string or an integer')
-    if "title" not in row and isinstance(contents := row.get("contents"), str):
-        title, _, text = contents.partition("\n")
-        quoted = len(title) > 1 and title[0] == title[-1] == '"'
-        return _unicode(str(identifier), title[1:-1] if quoted else title, text)
-    for key in ("title", "text"):
-        if not isinstance(row.get(key), str):
+    title, text, contents = row.get("title"), row.get("text"), row.get("contents")
+    if title is None and isinstance(contents, str):
+        title, text = _split(contents)
+        return _unicode(str(identifier), title, text)
+    for key, value in (("title", title), ("text", contents if text is None else text)):
+        if not isinstance(value, str):
             raise ValueError(f'key "{key}" must be a string (or give "contents" in place of "title" and "text")')
-    return _unicode(str(identifier), row["title"], row["text"])
+    if not isinstance(contents, str) or not contents.startswith(f'"{title}"\n'):
+        title = unquoted(title.strip())
+    if text is None:
+        first, text = _split(contents)
+        text = text if first == title else contents
+    return _unicode(str(identifier), title, text)
+
+
+def _split(contents: str) -> tuple[str, str]:
+    """Title and text."""
+    line, end, text = contents.partition("\n")
+    title = unquoted(line.strip())
+    return (title, text) if end or title != line.strip() else ("", contents)
 
 
 def _unicode(*parts: str) -> Document:
@@ -49,31 +71,30 @@ def _unicode(*parts: str) -> Document:
 
 
 class DocumentFile:
-    """Random access to the passages of a JSONL file, both row styles of `document_from_row`; blank lines are skipped.
+    """Random access to the passages of a JSONL file, in the shapes of `document_from_row`; blank lines are skipped.
 
-    The file is read once and every row is checked. `cache` is a folder that stores the result by the file's path, size
-    and modification time, so that a large corpus opens at once the next time. `identity` is the hash of its rows.
-    Reading is safe from several threads and after a fork.
+    The file is read once and every row is checked. `cache` is a folder that stores the result by the file's path and
+    stamp, so that a large corpus opens at once the next time. `identity` is the hash of its rows; `composed` says
+    whether all titles and texts, in lower case, are in Unicode NFC. The file must keep its rows while it is used: each
+    read checks it. Reading is safe from several threads and after a fork.
 
     Raises:
-        DataError: the file is missing or empty, or a line is malformed, lacks a key or repeats an id.
+        DataError: the file is missing, empty or was changed, or a line is malformed, lacks a key or repeats an id.
     """
 
     def __init__(self, path: Path | str, *, cache: Path | str | None = None) -> None:
         self.path = Path(path)
-        try:
-            self._file = open(self.path, "rb")  # noqa: SIM115 (closed with the object)
-        except OSError as error:
-            raise DataError(f"corpus {self.path}: {error.strerror}") from error
-        weakref.finalize(self, self._file.close)
+        self._file = WatchedFile(self.path, "corpus")
+        self._folder = None
         if cache is None:
-            self._offsets, self.identity = self._scan()
+            self._offsets, self.identity, self.composed = self._scan()
         else:
-            stat = os.fstat(self._file.fileno())
-            key = stable_hash(str(self.path.resolve()), stat.st_size, stat.st_mtime_ns)
-            folder = build_once(Path(cache) / f"corpus-{key:016x}", self._store)
-            self._offsets = np.load(folder / "offsets.npy", mmap_mode="r")
-            self.identity = (folder / "identity").read_text()
+            key = stable_hash(str(self.path.resolve()), *self._file.stamp)
+            self._folder = IndexFolder(Path(cache) / f"corpus-{key:016x}", self._store)
+            self._offsets = np.load(self._folder.path / "offsets.npy", mmap_mode="r")
+            facts = json.loads((self._folder.path / "facts.json").read_text())
+            self.identity, self.composed = facts["identity"], facts["composed"]
+        self.check()
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -82,30 +103,53 @@ class DocumentFile:
         if not 0 <= index < len(self):
             raise IndexError(index)
         start, end = int(self._offsets[index]), int(self._offsets[index + 1])
-        return _document(os.pread(self._file.fileno(), end - start, start))
+        if self._folder is not None:
+            self._folder.check()
+        line = self._file.read(start, end)
+        self._file.check(self.identity, self._digest)
+        return _document(line)
 
     def __iter__(self) -> Iterator[Document]:
-        return (_document(line) for _, _, line in self._lines())
+        for _, _, line in self._lines():
+            yield _document(line)
+        self.check()
+
+    def check(self) -> None:
+        """Check that the file still has the rows that it had when it was opened, and the cache its offsets.
+
+        Raises:
+            DataError: one was changed.
+        """
+        self._file.check(self.identity, self._digest)
+        if self._folder is not None:
+            self._folder.check()
+
+    def _digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for _, _, line in self._lines():
+            digest.update(line)
+        return digest.hexdigest()
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Number, offset and bytes of every line that is not blank."""
         offset = 0
-        with open(self.path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield number, offset, line
-                offset += len(line)
+        for number, line in enumerate(self._file.lines(), 1):
+            if line.strip():
+                yield number, offset, line
+            offset += len(line)
 
-    def _scan(self) -> tuple[np.ndarray, str]:
-        """Check every row; returns the offsets of the rows, with the file's size as last, and the hash of the rows."""
-        offsets, id_hashes, digest = array("q"), array("q"), hashlib.blake2b(digest_size=16)
-        size = os.fstat(self._file.fileno()).st_size
+    def _scan(self) -> tuple[np.ndarray, str, bool]:
+        """Check every row; returns their offsets, with the file's size as last, and `identity` and `composed`."""
+        offsets, id_hashes, digest, composed = array("q"), array("q"), hashlib.blake2b(digest_size=16), True
+        size = self._file.stamp[0]
         with progress_bar(size, f"reading {self.path.name}", "B") as bar:
             for number, offset, line in self._lines():
                 try:
-                    id_hashes.append(hash(_document(line).id))
+                    document = _document(line)
                 except ValueError as error:
                     raise DataError(f"{self.path}:{number}: {error}") from error
+                id_hashes.append(hash(id_key(document.id)))
+                composed = composed and is_normalized("NFC", f"{document.title}\n{document.text}".lower())
                 offsets.append(offset)
                 digest.update(line)
                 bar.update(len(line))
@@ -113,7 +157,7 @@ class DocumentFile:
             raise DataError(f"corpus {self.path}: no passages")
         self._check_ids_unique(np.frombuffer(id_hashes, dtype=np.int64))
         offsets.append(size)
-        return np.frombuffer(offsets, dtype=np.int64), digest.hexdigest()
+        return np.frombuffer(offsets, dtype=np.int64), digest.hexdigest(), composed
 
     def _check_ids_unique(self, id_hashes: np.ndarray) -> None:
         values, counts = np.unique(id_hashes, return_counts=True)
@@ -123,13 +167,14 @@ class DocumentFile:
         first: dict[str, int] = {}
         for number, _, line in self._lines():
             identifier = _document(line).id
-            if hash(identifier) in suspects and first.setdefault(identifier, number) != number:
-                raise DataError(f"{self.path}:{number}: id {identifier!r} is also that of line {first[identifier]}")
+            key = id_key(identifier)
+            if hash(key) in suspects and first.setdefault(key, number) != number:
+                raise DataError(f"{self.path}:{number}: id {identifier!r} is also that of line {first[key]}")
 
     def _store(self, folder: Path) -> None:
-        offsets, identity = self._scan()
+        offsets, identity, composed = self._scan()
         np.save(folder / "offsets.npy", offsets)
-        (folder / "identity").write_text(identity)
+        (folder / "facts.json").write_text(json.dumps({"identity": identity, "composed": composed}))
 
 
 def _document(line: bytes) -> Document:
@@ -139,3 +184,5 @@ def _document(line: bytes) -> Document:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8") from error
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error

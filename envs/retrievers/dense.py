@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import ConfigError
-from common.files import build_once
+from common.errors import ConfigError, DataError, RetrievalError
 from common.progress import progress_bar
 from common.seeds import stable_hash
 from envs.retrievers import vector_index
 from envs.retrievers.corpus import DocumentFile
 from envs.retrievers.encoder import Encoder
+from envs.retrievers.index_folder import IndexFolder
 from envs.retrievers.vector_index import IndexDevice
+from envs.retrievers.watched_file import WatchedFile
 from envs.types import Document, Hit
 
 _BLOCK = 4096  # passages encoded and added at once
@@ -77,9 +78,22 @@ class Dense:
         self.identity = f"dense-{_digest(name, encoder.identity, nprobe, ef_search, *(['half'] if rounded else []))}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """At most `k` hits a query, best first; equal scores in the order of the corpus."""
-        vectors = self._encoder.encode_queries(queries)
+        """At most `k` hits a query, best first; equal scores in the order of the corpus.
+
+        Raises:
+            DataError: the corpus or the index was changed since it was opened, or its hits cannot be true.
+            RetrievalError: the encoder gives numbers that are not finite, for instance where float16 overflows.
+        """
+        vectors = _finite(self._encoder.encode_queries(queries), queries)
         scores_NK, ids_NK = self._index.search(vectors, min(k, len(self.documents)))
+        self._check_index()
+        if (largest := ids_NK.max(initial=-1)) >= len(self.documents):
+            raise DataError(
+                f"dense index of {self.documents.path}: passage {largest} of {len(self.documents)}: ids must be places "
+                "in the corpus, from 0"
+            )
+        if not np.isfinite(scores_NK[ids_NK >= 0]).all():
+            raise DataError(f"dense index of {self.documents.path}: a score that is not finite: build or get it anew")
         ranks_NK = np.lexsort((ids_NK, -scores_NK))
         return [
             [Hit(self.documents[ids[i]], float(scores[i])) for i in ranks if ids[i] >= 0]  # -1 where FAISS found fewer
@@ -94,17 +108,21 @@ class Dense:
         if vector_index.clusters(untrained) > len(self.documents):
             raise ConfigError(f"index {self._factory} has more clusters than {self.documents.path} has passages")
         name = f"dense-{_digest(self.documents.identity, self._encoder.passage_identity, self._factory)}"
-        folder = build_once(cache / name, self._build)
-        index = vector_index.open_index(folder / _FILE, self.documents, self._encoder.dimension, "remove the folder")
+        folder = IndexFolder(cache / name, self._build, costly=True)
+        self._check_index = folder.check
+        advice = "remove the folder"
+        index = vector_index.open_index(folder.path / _FILE, self.documents, self._encoder.dimension, advice)
         self._tune(index, self._factory)
         return index, name
 
     def _published(self, corpus: Path, file: Path, cache: Path) -> tuple[Any, str]:
         """The index of a file, and its name: a hash of its bytes and the corpus."""
-        identity = vector_index.file_identity(file, cache)
+        watched = WatchedFile(file, "index")
         self.documents = DocumentFile(corpus, cache=cache)
         advice = "give the file that belongs to this corpus and encoder"
         index = vector_index.open_index(file, self.documents, self._encoder.dimension, advice)
+        identity = vector_index.file_identity(watched, index, cache)
+        self._check_index = lambda: watched.check(identity, watched.digest)
         self._tune(index, file.name)
         vector_index.check_rows(index, file, self.documents, self._encode)
         return index, _digest(self.documents.identity, identity)
@@ -129,7 +147,8 @@ class Dense:
 
     def _encode(self, documents: Sequence[Document]) -> np.ndarray:
         """Vectors [N, D] of passages."""
-        return self._encoder.encode_passages([passage_text(document) for document in documents])
+        texts = [passage_text(document) for document in documents]
+        return _finite(self._encoder.encode_passages(texts), texts)
 
     def _sample(self, index: Any) -> Iterator[Document]:
         """Passages to train on, chosen by hash."""
@@ -142,6 +161,14 @@ class Dense:
 def passage_text(document: Document) -> str:
     """The text of a passage for an encoder, which adds its prefix."""
     return f"{document.title}\n{document.text}"
+
+
+def _finite(vectors_ND: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    wrong = ~np.isfinite(vectors_ND).all(1)
+    if wrong.any():
+        text = " ".join(texts[int(wrong.argmax())].split())
+        raise RetrievalError(f"the encoder's vector of {text[:60]!r} is not finite: use dtype float32 or another model")
+    return vectors_ND
 
 
 def _digest(*parts: str | int | None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.names import id_key, title_key
 from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
 from envs.types import Document
@@ -15,7 +16,7 @@ from envs.types import Document
 class Lookup:
     """Finds single passages of a corpus file, with 32 bytes a passage in memory.
 
-    Titles are compared without case and outer blanks; of several passages with one title the first is returned.
+    Ids and titles are compared as in `common.names`; of several passages with one title the first is returned.
 
     Raises:
         DataError: the corpus cannot be read.
@@ -26,18 +27,18 @@ class Lookup:
         ids, titles = array("q"), array("q")
         with progress_bar(len(self._documents), "indexing names", "passages") as bar:
             for document in self._documents:
-                ids.append(hash(document.id))
-                titles.append(hash(_folded(document.title)))
+                ids.append(hash(id_key(document.id)))
+                titles.append(hash(title_key(document.title)))
                 bar.update()
         self._ids, self._titles = _sorted(ids), _sorted(titles)
 
     def find(self, name: str) -> Document | None:
         """The passage with this id, else the first with this title, else None."""
-        for document in self._candidates(self._ids, hash(name)):
-            if document.id == name:
+        for document in self._candidates(self._ids, hash(id_key(name))):
+            if id_key(document.id) == id_key(name):
                 return document
-        for document in self._candidates(self._titles, hash(_folded(name))):
-            if _folded(document.title) == _folded(name):
+        for document in self._candidates(self._titles, hash(title_key(name))):
+            if title_key(document.title) == title_key(name):
                 return document
         return None
 
@@ -45,10 +46,6 @@ class Lookup:
         hashes, places = index
         start, end = np.searchsorted(hashes, value, "left"), np.searchsorted(hashes, value, "right")
         return [self._documents[int(place)] for place in places[start:end]]
-
-
-def _folded(title: str) -> str:
-    return title.strip().casefold()
 
 
 def _sorted(hashes: array[int]) -> tuple[np.ndarray, np.ndarray]:

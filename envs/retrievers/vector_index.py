@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from collections.abc import Callable
@@ -12,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from common.errors import ConfigError, DataError
-from common.files import build_once
 from common.progress import progress_bar
 from common.seeds import stable_hash
+from envs.retrievers.index_folder import IndexFolder
 
 if TYPE_CHECKING:
     from envs.retrievers.corpus import DocumentFile
+    from envs.retrievers.watched_file import WatchedFile
     from envs.types import Document
 
 log = logging.getLogger(__name__)
 
 IndexDevice = Literal["auto", "cpu", "cuda"]
-_BLOCK = 2**24  # bytes hashed at once
+_BLOCK = 4096  # vectors checked at once
 _PROBES = 16  # passages encoded again to check a file
 
 
@@ -67,7 +67,7 @@ def open_index(path: Path, documents: DocumentFile, dimension: int, advice: str)
     faiss = import_faiss()
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise DataError(f"{path} holds no index that can be read: {advice}; {reason_of(error)}") from error
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise DataError(f"{path} compares vectors by a distance, not by their inner product: {advice}")
@@ -102,27 +102,33 @@ def tune(index: Any, name: str, *, nprobe: int | None, ef_search: int | None) ->
                 raise ConfigError(f"index {name} takes no {setting}: leave it out") from error
 
 
-def file_identity(path: Path, cache: Path) -> str:
-    """Hash of a file's bytes, kept in `cache` by the file's path, size and modification time.
+def file_identity(file: WatchedFile, index: Any, cache: Path) -> str:
+    """Hash of an index file's bytes, kept in `cache` by the file's path and stamp once its vectors are checked.
 
     Raises:
-        DataError: there is no such file.
+        DataError: a vector holds a number that is not finite; only whole lists of vectors and graphs are checked.
     """
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"index {path}: {error.strerror}") from error
 
     def store(folder: Path) -> None:
-        digest = hashlib.blake2b(digest_size=16)
-        with open(path, "rb") as file, progress_bar(stat.st_size, f"reading {path.name}", "B") as bar:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-                bar.update(len(block))
-        (folder / "identity").write_text(digest.hexdigest())
+        _check_finite(index, file.path)
+        (folder / "identity").write_text(file.digest())
 
-    key = stable_hash(str(path.resolve()), stat.st_size, stat.st_mtime_ns)
-    return (build_once(cache / f"index-{key:016x}", store) / "identity").read_text()
+    key = stable_hash(str(file.path.resolve()), *file.stamp)
+    return (IndexFolder(cache / f"index-{key:016x}", store).path / "identity").read_text()
+
+
+def _check_finite(index: Any, path: Path) -> None:
+    faiss = import_faiss()
+    stored = faiss.downcast_index(getattr(faiss.downcast_index(index), "storage", index))  # that of a graph
+    if not isinstance(stored, faiss.IndexFlatCodes):  # of others, FAISS aborts where a vector is missing
+        return
+    with progress_bar(index.ntotal, f"checking {path.name}", "vector") as bar:
+        for start in range(0, index.ntotal, _BLOCK):
+            count = min(_BLOCK, index.ntotal - start)
+            wrong = ~np.isfinite(stored.reconstruct_n(start, count)).all(1)
+            if wrong.any():
+                raise DataError(f"{path}: vector {start + int(wrong.argmax())} is not finite: get the file again")
+            bar.update(count)
 
 
 def check_rows(index: Any, path: Path, documents: DocumentFile, encode: Callable[[list[Document]], np.ndarray]) -> None:
@@ -180,6 +186,6 @@ def on_device(index: Any, device: IndexDevice, *, half: bool) -> Any:
         return index
 
 
-def reason_of(error: RuntimeError) -> str:
+def reason_of(error: Exception) -> str:
     """The message of a FAISS error without the place in FAISS's source."""
     return str(error).strip().rsplit(": ", 1)[-1]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from common.accounts import JUDGE_CALLS
 from common.answers import exact_match, f1_score, normalize_answer
 from common.errors import ConfigError
+from common.names import title_key
 from envs.siblings import Candidate, Verdict
 from envs.types import Gold, Hit, Step
 from modules.judges.pairing import ranked_pairs
@@ -151,13 +152,9 @@ class _Trail:
     def _documents(self, hop: int) -> set[str]:
         """Ids and, where they are known, titles of a hop's gold passages."""
         ids = self._steps[hop].documents
-        return {_plain(name) for id_ in ids for name in (id_, self._titles.get(id_, id_))}
+        return {title_key(name) for id_ in ids for name in (id_, self._titles.get(id_, id_))}
 
 
 def _names(hits: Iterable[Hit]) -> set[str]:
     """Ids and titles of passages."""
-    return {_plain(name) for hit in hits for name in (hit.document.id, hit.document.title)}
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower()
+    return {title_key(name) for hit in hits for name in (hit.document.id, hit.document.title)}

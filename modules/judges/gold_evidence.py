@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.errors import DataError
+from common.names import id_key
 from envs.protocols.sirag import KNOWLEDGE_SELECTOR
 from envs.protocols.sirag_state import Choice
 from envs.types import Hit
@@ -26,7 +27,7 @@ class GoldEvidence:
         return [self._score(choice) for choice in choices]
 
     def _score(self, choice: Choice) -> float:
-        gold = set(choice.question.gold.documents) if choice.question.gold else set[str]()
+        gold = set(map(id_key, choice.question.gold.documents)) if choice.question.gold else set[str]()
         if not gold:
             raise DataError(f"question {choice.question.id} has no gold passages to judge by: use another judge")
         missing = gold - _ids(choice.evidence)
@@ -39,4 +40,4 @@ class GoldEvidence:
 
 
 def _ids(hits: Sequence[Hit]) -> set[str]:
-    return {hit.document.id for hit in hits}
+    return {id_key(hit.document.id) for hit in hits}

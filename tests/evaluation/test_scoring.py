@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -94,6 +94,29 @@ def test_evidence_is_compared_as_recall_is_and_unknown_without_gold_or_retriever
     assert score(searching("x", title=" b "), valid=True, match="title")["premature"] == 1
     for row in (score(searching("a"), valid=True, retrieves=False), score(episode(gold=None), valid=True)):
         assert [row[name] for name in ("recall", "premature", "late")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("gold", "found"),
+    [
+        ("Zo\u00eb", "Zoe\u0308"),
+        ('"Heroes"', "Heroes"),
+        ("Emma", '"Emma"'),
+        ("New York", "new  york"),
+        ("Stra\u00dfe", "STRASSE"),
+    ],
+)
+def test_titles_are_compared_in_every_unicode_form_and_without_outer_quotes(gold: str, found: str) -> None:
+    for wanted, hit in ((gold, found), (found, gold)):
+        made = replace(searching("x", title=hit), question=replace(episode().question, gold=Gold(titles=(wanted,))))
+        assert score(made, valid=True, match="title")["recall"] == 1
+    other = replace(searching("x", title=found), question=replace(episode().question, gold=Gold(titles=(gold[:-1],))))
+    assert score(other, valid=True, match="title")["recall"] == 0
+
+
+def test_ids_are_compared_in_every_unicode_form() -> None:
+    made = replace(searching(("Zoe\u0308",)), question=replace(episode().question, gold=Gold(documents=("Zo\u00eb",))))
+    assert score(made, valid=True)["recall"] == 1
 
 
 def test_searches_do_not_apply_without_a_retriever() -> None:

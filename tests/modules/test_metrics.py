@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import string
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,12 @@ ANSWERS = st.lists(st.one_of(TEXT, WORDS), min_size=1, max_size=4)
         ("“curly” – dash", "“curly” – dash"),  # only ASCII punctuation is deleted
         ("new\u00a0york\u3000city", "new york city"),
         ("東京 the 大阪", "東京 大阪"),
+        ("Zoe\u0308", "zo\u00eb"),
+        ("J\u030c", "\u01f0"),  # no capital letter takes the accent in
+        ("\u2260 =\u0338", "\u2260 \u2260"),  # not an equals sign, which is punctuation
+        ("a\u0331 b", "a\u0331 b"),  # an accent that no letter takes in leaves no article
+        ("\u0130stanbul", "i\u0307stanbul"),
+        ("\uff21\uff22 10\u00b2", "\uff41\uff42 10\u00b2"),  # other spellings stay other
     ],
 )
 def test_normalisation(text: str, expected: str) -> None:
@@ -57,6 +64,7 @@ def test_normalisation(text: str, expected: str) -> None:
         ("Paris", ["The", "?!"], 0, 0, 0),  # an alias that says nothing covers nothing
         ("Paris", [], 0, 0, 0),
         ("Zoë", ["zoë"], 1, 1, 1),
+        ("Zoe\u0308 \u00c9", ["zo\u00eb E\u0301"], 1, 1, 1),
         ("Paris", "Paris", 1, 1, 1),  # one answer alone is not a list of letters
         ("p", "Paris", 0, 0, 0),
     ],
@@ -73,6 +81,13 @@ def test_normalising_leaves_nothing_to_normalise_but_new_articles(text: str) -> 
     assert not set(once) & set(string.punctuation)
     assert not set(once.split()) & {"a", "an", "the"}
     assert once == " ".join(once.split())
+
+
+@given(TEXT, TEXT)
+def test_scores_do_not_depend_on_the_unicode_form(prediction: str, answer: str) -> None:
+    for score in (exact_match, f1_score, cover_match):
+        values = [score(normalize(a, prediction), normalize(b, answer)) for a in ("NFC", "NFD") for b in ("NFC", "NFD")]
+        assert values == [score(prediction, answer)] * 4
 
 
 @given(st.one_of(TEXT, WORDS), ANSWERS)

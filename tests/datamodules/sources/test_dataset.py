@@ -45,6 +45,29 @@ def test_sample_is_taken_from_the_limit(tmp_path: Path) -> None:
     assert sorted(texts(NQ(nq_file(tmp_path, 30), limit=3, sample=3))) == ["q1", "q2", "q3"]
 
 
+def test_questions_that_no_prediction_can_answer_are_kept_and_named_once(tmp_path: Path, caplog) -> None:
+    path = tmp_path / "nq.jsonl"
+    answers = [["The"], ["Paris"], ["...", ""], ["a", "A Band"], ["An"]]
+    path.write_text("".join(json.dumps({"question": f"q{n}", "answer": a}) + "\n" for n, a in enumerate(answers)))
+    source = NQ(path)
+    assert texts(source) == texts(source) == ["q0", "q1", "q2", "q3", "q4"]
+    assert caplog.messages == [
+        f"{path}: 3 questions have no answer but ones that normalise to nothing, such as 'The' of nq-1: "
+        "no prediction is right there"
+    ]
+    caplog.clear()
+    assert texts(NQ(path, limit=2)) == ["q0", "q1"]
+    assert ["1 questions have no answer" in message for message in caplog.messages] == [True]
+
+
+def test_ids_of_one_name_are_one_id(tmp_path: Path) -> None:
+    path = tmp_path / "twice.jsonl"
+    rows = [{"id": name, "question": "q", "answer": "x"} for name in ("\u00e9", "e\u0301")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"twice\.jsonl:2: duplicate question id"):
+        list(JSONLQuestions(path))
+
+
 def test_parts_are_disjoint_cuts_that_together_are_everything(tmp_path: Path) -> None:
     path = nq_file(tmp_path, 200)
     cuts = [texts(NQ(path, part=part)) for part in ((0.0, 0.3), (0.3, 0.6), (0.6, 1.0))]

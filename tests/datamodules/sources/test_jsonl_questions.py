@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,43 @@ def test_reads_every_usual_spelling() -> None:
         Question("q4", "A row of FlashRAG's", ("one", "two"), None),
         Question("jsonl-5", "A row without an id", ("fine",), None),
     ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "1", "question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"]},
+        {"id": 1, "question": "Who wrote Emma?", "golden_answers": ["Jane Austen", "Austen"], "metadata": {}},
+        {"_id": "1", "query": "Who wrote Emma?", "answer": ["Jane Austen", "Austen"]},
+        {"id": "1", "text": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"]},
+        {"id": "1", "text": "Emma is a novel.", "question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"]},
+        {"id": "1", "text": "Emma is a novel.", "query": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"]},
+        {"id": "1", "text": "Who wrote Emma?", "question": None, "answers": ["Jane Austen", "Austen"]},
+        {"id": "1", "question": "Who wrote Emma?", "answers": [], "answer": ["Jane Austen", "Austen"]},
+        {"id": "1", "question": "Who wrote Emma?", "answers": None, "golden_answers": ["Jane Austen", "Austen"]},
+        {"id": "1", "question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"], "supporting_ids": None},
+    ],
+)
+def test_one_question_is_the_same_in_every_published_shape(tmp_path: Path, row: dict[str, object]) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row).encode() + b"\r\n\r\n")
+    assert list(JSONLQuestions(path)) == [Question("1", "Who wrote Emma?", ("Jane Austen", "Austen"))]
+
+
+def test_one_answer_may_stand_without_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"question": "a", "answer": "x"}\n{"question": "b", "answer": 1702}\n')
+    assert [question.answers for question in JSONLQuestions(path)] == [("x",), ("1702",)]
+
+
+def test_a_hop_finds_its_passage_by_title_in_every_unicode_form(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    hop = {"question": "a", "answer": "x", "title": '"Zoe\u0308"'}
+    row = {"question": "q", "answer": "x", "supporting_titles": ["Zo\u00eb"], "supporting_ids": ["z"]}
+    path.write_text(json.dumps(row | {"decomposition": [hop]}) + "\n")
+    [question] = JSONLQuestions(path)
+    assert question.gold is not None
+    assert question.gold.steps == (GoldStep("a", "x", ("z",)),)
 
 
 def test_split_keeps_its_rows() -> None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from unicodedata import normalize
 
 import bm25s
 import pytest
@@ -170,6 +171,45 @@ def test_the_index_is_built_again_only_when_corpus_or_settings_change(tmp_path, 
     assert ranking(changed, "bern") == ["1"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "vocab.index.json", "checksums.json"],
+)
+def test_a_damaged_index_is_built_again_and_the_log_says_so(tmp_path, name, caplog):
+    corpus = write(tmp_path / "c.jsonl", [("Oslo", "fjord"), ("Bern", "Oslo")])
+    cache = tmp_path / "cache"
+    retriever = BM25(corpus, cache=str(cache))
+    expected = retriever.search(["oslo", "fjord"], 2)
+    [path] = cache.glob(f"bm25-*/{name}")
+    content = path.read_bytes()
+    for bytes_ in (content[:-4], content[:-2] + bytes([content[-2] ^ 64]) + content[-1:], b"", None):
+        path.unlink() if bytes_ is None else path.write_bytes(bytes_)
+        caplog.clear()
+        again = BM25(corpus, cache=str(cache))
+        assert (again.identity, again.search(["oslo", "fjord"], 2)) == (retriever.identity, expected)
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert ["is damaged" in warning and "it is built again" in warning for warning in warnings] == [True]
+
+
+def test_an_index_that_changes_while_it_is_used_is_an_error(tmp_path):
+    retriever = BM25(write(tmp_path / "c.jsonl", [("Oslo", "fjord"), ("Bern", "Oslo")]), cache=str(tmp_path / "cache"))
+    [path] = (tmp_path / "cache").glob("bm25-*/data.csc.index.npy")
+    with open(path, "r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\x00\x00\x80\x7f")  # infinity
+    with pytest.raises(DataError, match=r"data.csc.index.npy was changed while it was in use"):
+        retriever.search(["oslo"], 2)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_corpus_that_is_overwritten_is_an_error_and_no_other_passage(tmp_path, cached):
+    corpus = write(tmp_path / "c.jsonl", [("Oslo", "fjord"), ("Bern", "trams")])
+    retriever = BM25(corpus, cache=str(tmp_path / "cache") if cached else None)
+    write(corpus, [("Bern", "trams"), ("Oslo", "fjord")])
+    with pytest.raises(DataError, match=r"c\.jsonl was changed while it was in use: put it back as it was, or start"):
+        retriever.search(["fjord"], 1)
+
+
 def test_a_build_that_dies_is_not_taken_for_complete(tmp_path, monkeypatch):
     corpus, cache = write(tmp_path / "c.jsonl", [("Oslo", "fjord"), ("Bern", "Oslo")]), str(tmp_path / "cache")
     save = bm25s.BM25.save
@@ -184,6 +224,32 @@ def test_a_build_that_dies_is_not_taken_for_complete(tmp_path, monkeypatch):
             BM25(corpus, cache=cache)
     assert not list(Path(cache).glob("bm25-*"))
     assert ranking(BM25(corpus, cache=cache), "fjord") == ["0"]
+
+
+COMPOSED = [("Zo\u00eb", "na\u00efve caf\u00e9"), ("Zoe", "cafe \u01f0")]
+DECOMPOSED = [("Zoe\u0308", "nai\u0308ve cafe\u0301"), ("Zoe", "cafe J\u030c")]
+
+
+@pytest.mark.parametrize("fields", [COMPOSED, DECOMPOSED])
+def test_words_are_found_in_every_unicode_form(tmp_path, fields):
+    retriever = BM25(write(tmp_path / "c.jsonl", fields))
+    for word, found in {
+        "zo\u00eb": ["0"],
+        "zoe": ["1"],
+        "CAF\u00c9": ["0"],
+        "na\u00efve": ["0"],
+        "J\u030c": ["1"],
+    }.items():
+        assert ranking(retriever, word) == ranking(retriever, normalize("NFD", word)) == found
+    assert [hit.document.title for hit in retriever.search(["zo\u00eb"], 1)[0]] == [fields[0][0]]  # as it was written
+
+
+def test_the_identity_is_as_before_where_the_words_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(bm25s, "__version__", "0.3.16")
+    assert BM25(write(tmp_path / "a.jsonl", [("Oslo", "fjord")])).identity == "bm25-06c42ed98ffaed85a317b8e5"
+    assert BM25(write(tmp_path / "c.jsonl", COMPOSED)).identity == "bm25-99f6fc64e2ea6054edda5075"
+    old = "bm25-f33cfb09a78f48a997a7210e"  # of words that were cut at their accents
+    assert BM25(write(tmp_path / "d.jsonl", DECOMPOSED)).identity != old
 
 
 @pytest.mark.parametrize("change", [{"title_weight": -1.0}, {"k1": -0.1}, {"b": 1.5}, {"stopwords": "klingon"}])

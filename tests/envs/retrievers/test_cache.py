@@ -52,6 +52,25 @@ def test_the_backend_last_seen_behind_a_url_is_remembered(path: Path) -> None:
     assert QueryCache(path).backend("http://a") == "bm25-2"
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "hits = replace(hits, 'Paris is', 'Paris was')",
+        "hits = substr(hits, 1, length(hits) - 5)",
+        "hits = cast(x'ff00' as text)",
+        "hits = ''",
+        "query = 'river'",
+    ],
+)
+def test_a_damaged_answer_is_not_used(path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    cache = QueryCache(path)
+    cache.put("b", 3, {"capital": [PARIS], "fjord": [OSLO]})
+    with cache.opened() as db:
+        db.execute(f"update answers set {damage} where query = 'capital'")
+    assert cache.get("b", 3, ["capital", "fjord", "river"]) == {"fjord": [OSLO]}
+    assert caplog.messages == [f"query cache {path}: 1 damaged answers are not used: they are requested again"]
+
+
 @settings(max_examples=25)
 @given(st.text(), st.builds(Document, st.text(), st.text(), st.text()), st.none() | st.floats(allow_nan=False))
 def test_what_comes_out_is_what_went_in(tmp_path_factory, query: str, document: Document, score: float | None) -> None:

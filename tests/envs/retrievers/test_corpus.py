@@ -57,6 +57,52 @@ def test_contents_written_with_a_quoted_title_read_back(title, text):
     assert document_from_row({"id": "1", "contents": f'"{title}"\n{text}'}) == Document("1", title, text)
 
 
+EMMA = Document("1", "Emma", "A novel.\nBy Jane Austen.")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "1", "title": "Emma", "text": EMMA.text},
+        {"id": 1, "title": '"Emma"', "text": EMMA.text},
+        {"id": "1", "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "contents": "Emma\n" + EMMA.text},
+        {"id": "1", "contents": '"Emma"\r\n' + EMMA.text},
+        {"id": "1", "doc_id": "77", "title": "Emma", "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "doc_id": "77", "title": '"Emma"', "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "title": "Emma", "contents": EMMA.text},
+        {"id": "1", "title": "Emma", "text": None, "contents": "Emma\n" + EMMA.text},
+        {"id": "1", "title": None, "text": None, "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "title": "Emma", "text": EMMA.text, "contents": '"Emma"\n' + EMMA.text},
+        {"id": "1", "title": '"Emma"', "text": EMMA.text, "contents": '"Emma"\n' + EMMA.text},
+        {"_id": "1", "title": "Emma", "text": EMMA.text, "metadata": {}},
+        {"docid": 1, "title": "Emma ", "text": EMMA.text},
+        {"id": None, "doc_id": "1", "title": "Emma", "text": EMMA.text},
+    ],
+)
+def test_one_passage_is_the_same_in_every_published_shape(row):
+    assert document_from_row(row) == EMMA
+
+
+@pytest.mark.parametrize("title", ['"Heroes" (album)', 'Say "Yes"', '"Heroes" and "Low"', 'The 6" gun', "Zoe\u0308"])
+def test_quotes_of_a_title_are_kept_in_every_shape(title):
+    rows = [{"title": title, "text": "x"}, {"contents": f'"{title}"\nx'}, {"title": f'"{title}"', "text": "x"}]
+    rows += [{"title": title, "contents": f'"{title}"\nx'}, {"title": title, "text": "x", "contents": "x"}]
+    assert {document_from_row({"id": "1"} | row) for row in rows} == {Document("1", title, "x")}
+
+
+@pytest.mark.parametrize("contents", ["A text of one line.", 'It says "yes"', ""])
+def test_contents_of_one_line_are_a_text_without_a_title(contents):
+    assert document_from_row({"id": "1", "contents": contents}) == Document("1", "", contents)
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_change_nothing(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(json.dumps(row).encode() for row in ROWS))
+    corpus = DocumentFile(path)
+    assert list(corpus) == DOCUMENTS == [corpus[i] for i in range(4)]
+
+
 def test_title_and_text_win_over_contents_beside_them():
     row = {"id": "1", "title": "T", "text": "x", "contents": '"Other"\ny'}
     assert document_from_row(row) == Document("1", "T", "x")
@@ -74,7 +120,11 @@ def test_title_and_text_win_over_contents_beside_them():
         (b'{"id": "b", "title": "T"}', 'key "text" must be a string (or give "contents" in place of '),
         (b'{"id": "b", "text": "x"}', 'key "title" must be a string (or give "contents" in place of '),
         (b'{"id": "b", "title": null, "text": "x"}', 'key "title" must be a string'),
+        (b'{"id": "b", "title": "T", "text": null}', 'key "text" must be a string'),
+        (b"[" * 100_000, "JSON nested too deeply"),
+        (b'{"id": ' + b"9" * 5000 + b', "title": "T", "text": "x"}', "Exceeds the limit (4300 digits)"),
         (b'{"id": "a", "title": "T", "text": "x"}', "id 'a' is also that of line 1"),
+        (b'{"_id": "a ", "title": "T", "text": "x"}', "id 'a ' is also that of line 1"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, reason):
@@ -119,6 +169,69 @@ def test_the_cache_is_used_until_the_file_changes(tmp_path, monkeypatch):
     changed = DocumentFile(path, cache=cache)
     assert changed[0] == DOCUMENTS[3]
     assert changed.identity != fresh.identity
+
+
+def overwrite(path, rows):
+    """In place, as `cp` does: the file keeps its inode."""
+    with open(path, "r+b") as file:
+        file.truncate()
+        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("same_time", [False, True])
+def test_a_corpus_that_is_overwritten_in_place_gives_no_other_passage(tmp_path, cached, same_time):
+    rows = [{"id": name, "title": name, "text": name} for name in "abc"]
+    path = write(tmp_path / "c.jsonl", rows)
+    corpus = DocumentFile(path, cache=tmp_path / "cache" if cached else None)
+    before = path.stat()
+    overwrite(path, rows[::-1])
+    if same_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for read in (lambda: corpus[0], lambda: list(corpus), corpus.check):
+        with pytest.raises(DataError, match=r"corpus .*c\.jsonl was changed while it was in use: put it back") as error:
+            read()
+        assert "\n" not in str(error.value)
+    if cached:  # the cache is that of the other bytes
+        assert DocumentFile(path, cache=tmp_path / "cache")[0].id == "c"
+    overwrite(path, rows)
+    assert [document.id for document in corpus] == ["a", "b", "c"]
+
+
+def test_a_corpus_that_is_touched_or_replaced_gives_the_passages_that_it_had(tmp_path):
+    path = write(tmp_path / "c.jsonl", ROWS)
+    corpus = DocumentFile(path)
+    os.utime(path, ns=(1, 1))
+    assert corpus[1] == DOCUMENTS[1]
+    write(tmp_path / "new.jsonl", ROWS[::-1])
+    os.replace(tmp_path / "new.jsonl", path)
+    assert [corpus[1], list(corpus)] == [DOCUMENTS[1], DOCUMENTS]
+    path.unlink()
+    assert corpus[0] == DOCUMENTS[0]
+
+
+@pytest.mark.parametrize("name", ["offsets.npy", "facts.json", "checksums.json"])
+def test_a_damaged_cache_of_a_corpus_is_built_again(tmp_path, name, caplog):
+    path, cache = write(tmp_path / "c.jsonl", ROWS), tmp_path / "cache"
+    identity = DocumentFile(path, cache=cache).identity
+    [damaged] = cache.glob(f"corpus-*/{name}")
+    content = damaged.read_bytes()
+    for bytes_ in (content[:-3], content[:-3] + bytes([content[-3] ^ 1]) + content[-2:], b""):
+        damaged.write_bytes(bytes_)
+        caplog.clear()
+        again = DocumentFile(path, cache=cache)
+        assert (again.identity, list(again)) == (identity, DOCUMENTS)
+        assert ["is damaged" in message and "it is built again" in message for message in caplog.messages] == [True]
+
+
+def test_a_cache_that_changes_while_it_is_used_is_an_error(tmp_path):
+    corpus = DocumentFile(write(tmp_path / "c.jsonl", ROWS), cache=tmp_path / "cache")
+    [offsets] = (tmp_path / "cache").glob("corpus-*/offsets.npy")
+    with open(offsets, "r+b") as file:
+        file.seek(-16, 2)
+        file.write(bytes(8))
+    with pytest.raises(DataError, match=r"offsets\.npy was changed while it was in use"):
+        corpus[2]
 
 
 def test_an_open_corpus_holds_offsets_and_no_passages(tmp_path):

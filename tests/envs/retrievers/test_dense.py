@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, RetrievalError
 from envs.retrievers import dense
 from envs.retrievers.dense import Dense, passage_text
 from envs.types import Document
@@ -170,10 +170,50 @@ def test_an_index_that_is_not_of_the_corpus_is_refused(corpus, folder):
     short.add(np.zeros((399, 32), dtype=np.float32))
     faiss.write_index(short, str(path))
     with pytest.raises(DataError, match=r"399 vectors of 32 numbers, but .* has 400 passages"):
-        Dense(corpus, WordEncoder(), cache=folder)
+        Dense(corpus, WordEncoder(), index_file=path, cache=folder)
     path.write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="holds no index that can be read: remove the folder"):
+    with pytest.raises(DataError, match="holds no index that can be read: give the file that belongs to"):
+        Dense(corpus, WordEncoder(), index_file=path, cache=folder)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    middle = len(content) // 2
+    if how == "half":
+        path.write_bytes(content[:middle])
+    elif how == "flipped":
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["half", "flipped", "empty", "absent"])
+@pytest.mark.parametrize("name", ["index.faiss", "checksums.json"])
+def test_a_damaged_index_is_an_error_that_names_the_folder_to_remove(corpus, folder, name, how):
+    Dense(corpus, WordEncoder(), cache=folder)
+    [path] = Path(folder).glob("dense-*")
+    damage(path / name, how)
+    with pytest.raises(
+        DataError, match=r"dense-\w+ is damaged: .*; remove this folder, and it is built again"
+    ) as error:
         Dense(corpus, WordEncoder(), cache=folder)
+    assert "\n" not in str(error.value)
+
+
+def test_vectors_that_are_not_finite_are_never_searched(corpus, folder):
+    class Overflowing(WordEncoder):
+        def encode_queries(self, texts):
+            return super().encode_queries(texts) + np.array([[np.inf if "w1" in text else 0] for text in texts], "f4")
+
+    with pytest.raises(RetrievalError, match=r"the encoder's vector of 'T\d+ .*' is not finite: use dtype float32"):
+        Dense(corpus, Overflowing(), cache=folder)
+    Dense(corpus, WordEncoder(), cache=folder)
+    retriever = Dense(corpus, Overflowing(), cache=folder)
+    assert len(retriever.search(["w2"], 3)[0]) == 3
+    with pytest.raises(RetrievalError, match="the encoder's vector of 'w1 w2' is not finite"):
+        retriever.search(["w2", "w1\nw2"], 3)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from common.errors import ConfigError, DataError
 from envs.retrievers.dense import Dense
 from envs.retrievers.server import main
 from envs.retrievers.vector_index import import_faiss
+from envs.retrievers.watched_file import WatchedFile
 from tests.word_encoder import WordEncoder
 
 PASSAGES = 200
@@ -89,17 +90,55 @@ def test_a_published_cluster_index_is_read_too(corpus, vectors, tmp_path) -> Non
     assert ids(opened(corpus, file, nprobe=4).search(QUERIES, 3)) == ids(exact)
 
 
-def test_the_identity_follows_the_bytes_of_the_file_and_they_are_read_once(corpus, vectors, tmp_path) -> None:
+def test_the_identity_follows_the_bytes_of_the_file_and_they_are_read_once(
+    corpus, vectors, tmp_path, monkeypatch
+) -> None:
     file = publish(tmp_path / "a.index", vectors)
     identity = opened(corpus, file).identity
     assert opened(corpus, publish(tmp_path / "b.index", vectors)).identity == identity
     assert opened(corpus, publish(tmp_path / "c.index", vectors, "SQfp16")).identity != identity
     assert opened(corpus, file, WordEncoder("other")).identity != identity
-    kept = list((tmp_path / "cache").glob("index-*/identity"))
-    assert len(kept) == 3
-    for path in kept:
-        path.write_text("remembered")
-    assert opened(corpus, file).identity != identity
+    assert len(list((tmp_path / "cache").glob("index-*/identity"))) == 3
+    monkeypatch.setattr(WatchedFile, "digest", lambda self: pytest.fail("read through again"))
+    assert opened(corpus, file).identity == identity
+
+
+def test_an_index_file_that_is_overwritten_is_an_error_until_it_is_as_it_was(corpus, vectors, tmp_path) -> None:
+    file = publish(tmp_path / "a.index", vectors)
+    retriever, bytes_before = opened(corpus, file), file.read_bytes()
+    hits = retriever.search(QUERIES, 3)
+    with open(file, "r+b") as open_file:
+        open_file.write(publish(tmp_path / "b.index", vectors[::-1].copy()).read_bytes())
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"index .*a\.index was changed while it was in use: put it back as it was"):
+            retriever.search(QUERIES, 3)
+    with open(file, "r+b") as open_file:
+        open_file.write(bytes_before)
+    assert retriever.search(QUERIES, 3) == hits
+
+
+@pytest.mark.parametrize("factory", ["Flat", "SQfp16", "HNSW16"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_refused(corpus, vectors, tmp_path, factory: str, number: float) -> None:
+    vectors[150, 3] = number
+    with pytest.raises(DataError, match=r"x\.index: vector 150 is not finite: get the file again"):
+        opened(corpus, publish(tmp_path / "x.index", vectors, factory))
+
+
+def test_ids_that_are_no_places_of_passages_are_refused(corpus, vectors, tmp_path) -> None:
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(32))
+    index.add_with_ids(vectors, np.arange(PASSAGES) + 1)
+    faiss.write_index(index, str(tmp_path / "x.index"))
+    retriever = opened(corpus, tmp_path / "x.index")
+    with pytest.raises(DataError, match=r"wiki-18\.jsonl: passage 200 of 200: ids must be places in the corpus"):
+        retriever.search(QUERIES[:1], 200)
+
+
+def test_a_score_that_is_not_finite_is_refused(corpus, vectors, tmp_path) -> None:
+    vectors[150] = np.sign(WordEncoder().encode_queries(QUERIES[:1])) * 3e38
+    retriever = opened(corpus, publish(tmp_path / "x.index", vectors))
+    with pytest.raises(DataError, match="a score that is not finite"):
+        retriever.search(QUERIES[:1], 3)
 
 
 def test_vectors_of_other_passages_are_refused(corpus, vectors, tmp_path) -> None:

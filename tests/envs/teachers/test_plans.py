@@ -239,7 +239,7 @@ def test_a_missed_gold_passage_takes_the_place_of_the_last_hit(tmp_path: Path) -
     documents = [Document(f"d{n}", f"Title {n}", "text") for n in range(5)]
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(f'{{"id": "{d.id}", "title": "{d.title}", "text": "text"}}\n' for d in documents))
-    teacher = Knows(missed=("d4",), found=("d1",), named=("title 3 ",), either=("d4", "d0"), foreign=("nowhere",))
+    teacher = Knows(missed=("d4",), found=("d1",), named=('"title 3" ',), either=("d4", "d0"), foreign=("nowhere",))
     retriever = GoldAmong(FixedRetriever(documents), teacher, corpus)
 
     def ids(query: str, k: int = 3) -> list[str]:
