@@ -232,7 +232,7 @@ def test_settings_out_of_range_are_refused(tmp_path: Path, setting: dict) -> Non
 def test_a_reply_that_cannot_be_kept_ends_the_work_and_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
     with chat_server(echo) as server:
