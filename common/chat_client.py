@@ -149,7 +149,7 @@ class ChatClient:
                 try:
                     result = read(json_object(reply.text, cut=reply.cut))
                 except (ValueError, KeyError, TypeError) as error:
-                    reason = f"{_reason(error)} in the reply {reply.text!r}"
+                    reason = f"{_reason(error)} in the reply {reply.text[:2000]!r}"
                 else:
                     if fresh:
                         self._failures = 0
@@ -243,10 +243,11 @@ class ChatClient:
         with self._lock:
             self._failures += 1
             if self._failures >= self.max_failures:
-                raise ChatError(
+                self._end = self._end or ChatError(
                     f"{self.where}: {self._failures} calls failed in a row, the last: {reason}; "
                     f"{advice and advice + '; '}replies so far are cached, run again to resume"
                 )
+                raise self._end
 
     def _count(self, name: str) -> None:
         with self._lock:

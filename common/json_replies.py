@@ -42,11 +42,10 @@ def _value(text: str, cut: bool) -> Any:
 
 
 def _after_reasoning(text: str) -> str:
-    """Text after a leading block of reasoning; a chat template may have written its opening tag."""
+    """Text after a block of reasoning before any object; a chat template may have written its opening tag."""
     reasoning, closed, rest = text.partition(_CLOSING)
-    if closed and (text.startswith(_OPENING) or _OPENING not in reasoning):
-        return rest
-    return text
+    prose, opened, _ = reasoning.partition(_OPENING)
+    return rest if closed and not (opened and "{" in prose) else text
 
 
 def _among_prose(text: str) -> Any:

@@ -43,10 +43,10 @@ class SharedStore:
                 yield db
         except sqlite3.OperationalError as error:  # locked, read-only, on a full disk: what it holds is whole
             raise DataError(
-                f"{self._what} {self.path}: {error}; what it holds is kept: mend that and run again"
+                f"{self._what} {self.path}: {error}; what it holds is kept, mend that and run again"
             ) from error
         except sqlite3.Error as error:
             raise DataError(
-                f"{self._what} {self.path}: {error}; name another file, or move this one and its -wal file "
-                f"aside and save what can be read: sqlite3 MOVED .recover | sqlite3 {self.path}"
+                f"{self._what} {self.path}: {error}; name another file, or move this one and its -wal file aside: "
+                "`sqlite3 MOVED .recover` (or .dump) prints what can be saved"
             ) from error
