@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
+import logging
 import re
 import socket
 import zlib
@@ -27,6 +28,8 @@ from common.open_call import OpenCall
 LONGEST_WAIT = 60.0  # seconds between two tries, also where `Retry-After` is longer
 MOST_BYTES = 64 * 2**20
 _CONNECT = 10.0  # seconds
+for _name in ("httpx", "httpcore"):  # each logs a line a call, with words of the server's
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 class HTTPFailure(Exception):

@@ -131,7 +131,7 @@ class HTTPRetriever:
         return self.backoff * 2 ** (tries - 1) * (0.5 + jitter)
 
     def _error(self, path: str, problem: str) -> RetrievalError:
-        return RetrievalError(f"retrieval server {self.url}{path}: {problem}")
+        return RetrievalError(f"retrieval server {self.url}{path}: {self._http.secrets.shown(problem)}")
 
 
 def _named_backend(response: httpx.Response) -> str | None:
