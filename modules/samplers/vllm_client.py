@@ -137,6 +137,8 @@ class VLLMClient:
                 left = max(deadline - time.monotonic(), 0.1)
                 response = self._http.send(method, path, body, timeout=left, call=call)
             except HTTPFailure as error:
+                if error.lasts:
+                    raise EngineError(f"vLLM at {self.url}{path}: {error}") from error
                 raise NoAnswer(f"{path}: {error}") from error
             if response.is_success:
                 return response

@@ -116,7 +116,7 @@ def test_retry_after_is_waited_for_where_it_is_longer_than_the_own_pause(
 
 def test_an_answer_without_end_is_a_clear_error_and_not_asked_for_again(serve) -> None:
     server = serve(says(200, gzip.compress(b" " * 65 * 2**20), Content_Encoding="gzip"))
-    with pytest.raises(RetrievalError, match="/retrieve: an answer of more than 64 MiB$"):
+    with pytest.raises(RetrievalError, match=r"/retrieve: an answer of more than 64 MiB$"):
         client(server, timeout=30.0).search(["a"], 1)
     assert len(server.requests) == 1
 
