@@ -1,15 +1,50 @@
-"""Replies of a paid model and their cost in tokens, cached on disk."""
+"""Replies of a paid model, cached on disk with their cost, and the calls in flight: each is paid once, within the caps.
+
+Several threads and processes share the file. A call is claimed before it is made, and claims count against the caps. A
+claim holds as long as its owner holds a lock on a file of its own, which the system frees when a process is killed.
+"""
 
 from __future__ import annotations
 
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+from common.errors import DataError
 from common.sqlite import SharedStore
 
 _SCHEMA = """
     create table if not exists replies (key text primary key, reply text, tokens integer) without rowid;
     create index if not exists costs on replies (tokens);
+    create table if not exists cut (key text primary key) without rowid;
+    create table if not exists claims (key text primary key, owner text, tokens integer) without rowid;
 """
+
+
+class CapReached(Exception):
+    """A cap on what may be paid for is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply's text, and whether it was cut at its maximum length."""
+
+    text: str
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Replies and tokens that may be paid for; None is no cap."""
+
+    calls: int | None
+    tokens: int | None
 
 
 class Replies(SharedStore):
@@ -22,18 +57,104 @@ class Replies(SharedStore):
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, "replies", _SCHEMA)
 
-    def get(self, key: str) -> str | None:
+    def get(self, key: str) -> Reply | None:
         """The reply of a key; None if it is not cached."""
         with self.opened() as db:
-            row = db.execute("select reply from replies where key = ?", (key,)).fetchone()
-        return row[0] if row else None
+            return _reply(db, key)
 
-    def put(self, key: str, reply: str, tokens: int) -> None:
-        """Store a reply and its cost in tokens."""
+    def put(self, key: str, text: str, tokens: int, *, cut: bool = False) -> None:
+        """Store a reply and its cost in tokens, and drop the claim on it."""
         with self.opened() as db:
-            db.execute("insert or replace into replies values (?, ?, ?)", (key, reply, tokens))
+            db.execute("insert or replace into replies values (?, ?, ?)", (key, text, tokens))
+            if cut:
+                db.execute("insert or replace into cut values (?)", (key,))
+            db.execute("delete from claims where key = ?", (key,))
 
-    def spent(self) -> tuple[int, int]:
-        """Replies and tokens paid for so far, by all processes that share the file."""
+    def release(self, key: str) -> None:
+        """Drop the claim on a call that got no reply."""
         with self.opened() as db:
-            return db.execute("select count(*), coalesce(sum(tokens), 0) from replies").fetchone()
+            db.execute("delete from claims where key = ?", (key,))
+
+    @contextmanager
+    def owner(self) -> Iterator[str]:
+        """Someone who claims calls; the claims left at the end are dropped, also where the process is killed."""
+        name = f"{os.getpid()}-{uuid.uuid4().hex}"
+        own = FileLock(self._lock_of(name))
+        try:
+            with FileLock(f"{self.path}.lock"):  # a new file that is not locked yet looks abandoned
+                for path in self.path.parent.glob(self._lock_of("*").name):
+                    _abandoned(path)
+                own.acquire()
+        except OSError as error:
+            raise DataError(f"replies {self.path}: {error}; what it holds is kept, mend that and run again") from error
+        try:
+            yield name
+        finally:
+            with self.opened() as db:
+                _forget(db, name)
+            self._lock_of(name).unlink(missing_ok=True)
+            own.release()
+
+    def claim(self, key: str, owner: str, tokens: int, caps: Caps) -> bool:
+        """Whether the call may be made now; if not, another owner makes it, or calls in flight may use up a cap.
+
+        Args:
+            tokens: that the call may cost at most.
+
+        Raises:
+            CapReached: says which, and what is spent.
+        """
+        with self.opened() as db:
+            db.execute("begin immediate")
+            self._forget_the_dead(db, owner)
+            if _reply(db, key) or db.execute("select 1 from claims where key = ?", (key,)).fetchone():
+                return False
+            calls, spent = _totals(db, "replies")
+            open_calls, reserved = _totals(db, "claims")
+            paid = f"{calls} replies of {spent} tokens are paid for and cached in {self.path.parent}"
+            if caps.calls is not None and calls >= caps.calls:
+                raise CapReached(f"max_calls {caps.calls} reached: {paid}")
+            if caps.tokens is not None and spent >= caps.tokens:
+                raise CapReached(f"max_tokens {caps.tokens} reached: {paid}")
+            if open_calls and (
+                (caps.calls is not None and calls + open_calls >= caps.calls)
+                or (caps.tokens is not None and spent + reserved + tokens > caps.tokens)
+            ):
+                return False
+            db.execute("insert into claims values (?, ?, ?)", (key, owner, tokens))
+            return True
+
+    def _forget_the_dead(self, db: sqlite3.Connection, owner: str) -> None:
+        """Drop the claims of owners that were killed: nobody holds their locks."""
+        for (other,) in db.execute("select distinct owner from claims where owner <> ?", (owner,)).fetchall():
+            if _abandoned(self._lock_of(other)):
+                _forget(db, other)
+
+    def _lock_of(self, owner: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{owner}.lock")
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether nobody holds the lock of this file; it is removed then."""
+    try:
+        if path.exists():
+            with FileLock(path, timeout=0):
+                path.unlink(missing_ok=True)
+    except Timeout:
+        return False
+    return True
+
+
+def _reply(db: sqlite3.Connection, key: str) -> Reply | None:
+    row = db.execute(
+        "select reply, exists (select 1 from cut where cut.key = replies.key) from replies where key = ?", (key,)
+    ).fetchone()
+    return Reply(row[0], bool(row[1])) if row else None
+
+
+def _totals(db: sqlite3.Connection, table: str) -> tuple[int, int]:
+    return db.execute(f"select count(*), coalesce(sum(tokens), 0) from {table}").fetchone()
+
+
+def _forget(db: sqlite3.Connection, owner: str) -> None:
+    db.execute("delete from claims where owner = ?", (owner,))

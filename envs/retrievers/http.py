@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
-import time
 from collections.abc import Sequence
 
 import httpx
 
+from common.bounded_http import BoundedHTTP, HTTPFailure
 from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
 from envs.retrievers.cache import QueryCache
 from envs.retrievers.wire import read_result
 from envs.types import Hit
-
-_LONGEST_WAIT = 60.0  # seconds between two tries, also where `Retry-After` is longer
 
 
 class HTTPRetriever:
@@ -28,7 +25,8 @@ class HTTPRetriever:
     and servers reject long ones. `cache` is a file with the answers by backend, k and query (`QueryCache`).
 
     Raises:
-        ConfigError: `url` is not an http or https address, or a number is out of range.
+        ConfigError: `url` is not an http or https address, a number is out of range, or a proxy of the environment is
+            unusable.
     """
 
     def __init__(
@@ -42,17 +40,15 @@ class HTTPRetriever:
         max_query_chars: int = 4096,
         cache: str | None = None,
     ) -> None:
-        if not _is_address(url):
-            raise ConfigError(f"retrieval server {url!r}: give an address like http://127.0.0.1:8000")
         if timeout <= 0 or retries < 0 or backoff < 0 or batch_size < 1 or max_query_chars < 1:
             raise ConfigError(
                 "retrieval server: timeout, batch_size and max_query_chars must be positive, "
                 "retries and backoff not negative"
             )
-        self.url = url.rstrip("/").removesuffix("/retrieve")
+        self._http = BoundedHTTP(url.rstrip("/").removesuffix("/retrieve"), what="retrieval server")
+        self.url = self._http.address
         self.timeout, self.retries, self.backoff = timeout, retries, backoff
         self.batch_size, self.max_query_chars = batch_size, max_query_chars
-        self._client = httpx.Client(timeout=timeout)
         self._cache = QueryCache(cache) if cache else None
         self._backend: str | None = None
         self._checked = False
@@ -108,7 +104,7 @@ class HTTPRetriever:
             self.check()  # store no answer under a backend read from the cache alone
         response = self._request("POST", "/retrieve", {"queries": queries, "topk": k, "return_scores": True})
         if not response.is_success:
-            raise RejectedError(str(self._error("/retrieve", f"answered {_summary(response)}")))
+            raise RejectedError(str(self._error("/retrieve", f"answered {self._http.summary(response)}")))
         try:
             answers = dict(zip(queries, read_result(response.json(), len(queries), k), strict=True))
         except (ValueError, RecursionError) as error:
@@ -119,34 +115,14 @@ class HTTPRetriever:
 
     def _request(self, method: str, path: str, body: object = None) -> httpx.Response:
         """Send until there is an answer that a retry would not change."""
-        failure = ""
-        for tries in range(1, self.retries + 2):
-            retry_after = 0.0
-            try:
-                response = self._send(method, self.url + path, body)
-                if not _should_retry(response.status_code):
-                    return response
-                failure, retry_after = _summary(response), _retry_after(response)
-            except httpx.TransportError as error:
-                failure = str(error) or type(error).__name__
-            except httpx.HTTPError as error:
-                raise self._error(path, str(error)) from error
-            if tries <= self.retries:
-                time.sleep(min(max(self._pause(tries), retry_after), _LONGEST_WAIT))
-        raise self._error(path, f"gave up after try {self.retries + 1}: {failure}")
 
-    def _send(self, method: str, url: str, body: object) -> httpx.Response:
-        """One try, limited as a whole: httpx limits each read alone, so a slow stream would never time out."""
-        deadline = time.monotonic() + self.timeout
-        content = bytearray()
-        with self._client.stream(method, url, json=body) as response:
-            for part in response.iter_raw():
-                content += part
-                if time.monotonic() > deadline:
-                    raise httpx.ReadTimeout(f"no complete answer in {self.timeout:g} s")
-        return httpx.Response(
-            response.status_code, headers=response.headers, content=bytes(content), extensions=response.extensions
-        )
+        def send() -> httpx.Response:
+            return self._http.send(method, path, body, timeout=self.timeout)
+
+        try:
+            return self._http.settled(send, self.retries, self._pause)
+        except HTTPFailure as error:
+            raise self._error(path, str(error)) from error
 
     def _pause(self, tries: int) -> float:
         """Seconds to wait, with a jitter of each process so that they do not retry at the same moment."""
@@ -155,15 +131,7 @@ class HTTPRetriever:
         return self.backoff * 2 ** (tries - 1) * (0.5 + jitter)
 
     def _error(self, path: str, problem: str) -> RetrievalError:
-        return RetrievalError(f"retrieval server {self.url}{path}: {problem}")
-
-
-def _is_address(url: str) -> bool:
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL:
-        return False
-    return address.scheme in ("http", "https") and bool(address.host)
+        return RetrievalError(f"retrieval server {self.url}{path}: {self._http.secrets.shown(problem)}")
 
 
 def _named_backend(response: httpx.Response) -> str | None:
@@ -173,17 +141,3 @@ def _named_backend(response: httpx.Response) -> str | None:
         return None
     backend = payload.get("backend") if response.is_success and isinstance(payload, dict) else None
     return backend if isinstance(backend, str) else None
-
-
-def _should_retry(status: int) -> bool:
-    return status == 429 or (status >= 500 and status != 501)  # 501: the server has no such method
-
-
-def _retry_after(response: httpx.Response) -> float:
-    """Seconds; 0 where the header is absent or a date."""
-    text = response.headers.get("retry-after", "")
-    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else 0.0
-
-
-def _summary(response: httpx.Response) -> str:
-    return f"{response.status_code} {response.reason_phrase}: {' '.join(response.text.split())[:200]}"

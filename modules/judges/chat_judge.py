@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, StrictInt, model_validator
 
 from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
@@ -42,8 +42,8 @@ Reply with a JSON object and nothing else:
 
 class _Reply(BaseModel):
     has_valid_pair: bool
-    positive_id: int | None = None
-    negative_id: int | None = None
+    positive_id: StrictInt | None = None
+    negative_id: StrictInt | None = None
     reason: str = ""
 
     @model_validator(mode="after")

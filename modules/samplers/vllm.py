@@ -13,11 +13,11 @@ from typing import Any
 
 from common.accounts import tokens_of
 from common.errors import ConfigError, EngineError
+from common.open_call import OpenCall
 from envs.interfaces import Protocol
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
-from modules.samplers.open_call import OpenCall
 from modules.samplers.vllm_client import Generated, NoAnswer
 from modules.samplers.vllm_engine import VLLMEngine
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx
 
+from common.bounded_http import BoundedHTTP, HTTPFailure
 from common.errors import EngineError
-from modules.samplers.open_call import OpenCall
+from common.open_call import OpenCall
 
 _BUSY = (429, 503)
 
@@ -39,16 +40,15 @@ class VLLMClient:
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
-        self.url, self.timeout = url.rstrip("/"), timeout
-        # A connection a call: one that is given up ends its own, and vLLM drops connections on which a route failed.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._http = httpx.Client(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=False)
+        # A connection a call also suits vLLM, which drops connections on which a route failed.
+        self._http = BoundedHTTP(url, what="vLLM", proxies=False)
+        self.url, self.timeout = self._http.address, timeout
 
     def healthy(self) -> bool:
         """Whether the server answers and is well."""
         try:
-            return self._http.get(f"{self.url}/health", timeout=5.0).is_success
-        except httpx.HTTPError:
+            return self._http.send("GET", "/health", timeout=5.0).is_success
+        except HTTPFailure:
             return False
 
     def version(self) -> str:
@@ -66,7 +66,8 @@ class VLLMClient:
         try:
             return int(answer["data"][0]["max_model_len"])
         except (LookupError, TypeError, ValueError) as error:
-            raise EngineError(f"vLLM at {self.url} does not say how long a sequence may be: {answer}") from error
+            shown = self._http.secrets.shown(answer)
+            raise EngineError(f"vLLM at {self.url} does not say how long a sequence may be: {shown}") from error
 
     def generate(
         self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str, call: OpenCall | None = None
@@ -122,7 +123,7 @@ class VLLMClient:
         response = self._request(method, path, body, call)
         try:
             answer = response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NoAnswer(f"{path} answered {response.status_code} without JSON") from error
         if not isinstance(answer, dict):
             raise NoAnswer(f"{path} answered {response.status_code} with {type(answer).__name__}, not an object")
@@ -130,16 +131,18 @@ class VLLMClient:
 
     def _request(self, method: str, path: str, body: object, call: OpenCall | None) -> httpx.Response:
         """One answer. A busy server is asked again until the time is up, or the call given up."""
-        watched = None if call is None else {"trace": call.trace}
         deadline, pause = time.monotonic() + self.timeout, 0.1
         while True:
             try:
-                response = self._http.request(method, self.url + path, json=body, extensions=watched)
-            except httpx.HTTPError as error:
-                raise NoAnswer(f"{path}: {str(error) or type(error).__name__}") from error
+                left = max(deadline - time.monotonic(), 0.1)
+                response = self._http.send(method, path, body, timeout=left, call=call)
+            except HTTPFailure as error:
+                if error.lasts:
+                    raise EngineError(f"vLLM at {self.url}{path}: {error}") from error
+                raise NoAnswer(f"{path}: {error}") from error
             if response.is_success:
                 return response
-            said = f"{path} answered {response.status_code}: {' '.join(response.text.split())[:200]}"
+            said = f"{path} answered {self._http.summary(response)}"
             waited_for = call is None or not call.given_up
             if response.status_code in _BUSY and waited_for and time.monotonic() + pause < deadline:
                 time.sleep(pause)

@@ -23,8 +23,8 @@ from uuid import uuid4
 import torch
 
 from common.errors import ConfigError, EngineError
+from common.open_call import OpenCall
 from modules.policy import Dtype, Policy
-from modules.samplers.open_call import OpenCall
 from modules.samplers.served_weights import WeightProof, write_weights
 from modules.samplers.vllm_client import Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm_command import environment, free_port, installed_version, server_command

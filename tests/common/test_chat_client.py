@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def test_a_reply_may_stand_in_a_fence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reply", ["[1]", "no JSON", {"other": 1}, ""])
-def test_a_reply_that_stays_useless_is_a_counted_failure_and_never_paid_for_again(
+def test_a_reply_that_stays_useless_is_a_counted_failure_and_asked_for_again_by_a_later_run(
     tmp_path: Path, reply: object
 ) -> None:
     with chat_server(lambda user: reply if user == "bad" else echo(user)) as server:
@@ -93,16 +94,79 @@ def test_a_reply_that_stays_useless_is_a_counted_failure_and_never_paid_for_agai
         assert one.ask(calls("a", "bad", "b"), said) == ["a", None, "b"]
         assert one.counts["failed: invalid reply"] == 1
         assert len(server.calls) == 5
-        assert client(server.url, tmp_path).ask(calls("a", "bad", "b"), said) == ["a", None, "b"]
-        assert len(server.calls) == 5
+        assert one.ask(calls("a", "bad", "b"), said) == ["a", None, "b"]
+        assert len(server.calls) == 5, "not by the same client"
+        with pytest.raises(ChatError, match="max_calls 6 reached"):
+            client(server.url, tmp_path, max_calls=6).ask(calls("bad"), said)
+        assert len(server.calls) == 6, "within the caps"
+    with chat_server(echo) as mended:
+        later = client(mended.url, tmp_path)
+        assert later.ask(calls("a", "bad", "b"), said) == ["a", "bad", "b"]
+        assert later.counts == {"cached": 6, "paid": 1}
+        assert client(mended.url, tmp_path).ask(calls("bad"), said) == ["bad"]
+        assert len(mended.calls) == 1
+
+
+def test_useless_replies_without_end_stop_the_work_and_show_one(tmp_path: Path) -> None:
+    steps = calls(*(f"step {number}" for number in range(200)))
+    with chat_server(lambda user: "I would say:\x1b[2J 80 of 100 \u202e" + "!" * 400) as server:
+        one = client(server.url, tmp_path, retries=4, concurrency=1)
+        for step in steps[:9]:  # an `ask` a step, as an agent is judged
+            assert one.ask([step], said) == [None]
+        with pytest.raises(ChatError) as caught:
+            one.ask([steps[9]], said)
+        assert len(server.calls) == 10 * 5
+        with pytest.raises(ChatError, match="10 calls failed in a row"):
+            client(server.url, tmp_path / "other", retries=4, concurrency=8).ask(steps, said)
+        assert len(server.calls) <= 50 + 10 * 5 + 7 * 5
+    line = str(caught.value)
+    assert re.search(
+        r"^m at http\S+: 10 calls failed in a row, the last: invalid replies, such as: no JSON object", line
+    )
+    assert r"I would say:\x1b[2J 80 of 100 \u202e!!" in line
+    assert "check json_mode, reply_tokens 1024 and whether the model follows the format" in line
+    assert line.endswith("replies so far are cached, run again to resume")
+    assert len(line) < 700
+    assert line.isprintable()
+
+
+def test_failures_count_in_a_row_and_a_success_starts_the_count_anew(tmp_path: Path) -> None:
+    with chat_server(echo, *[500, 500, None] * 2, 500, 400, 500) as server:
+        one = client(server.url, tmp_path, retries=0, concurrency=1, max_failures=3)
+        with pytest.raises(ChatError, match="3 calls failed in a row"):
+            one.ask(calls(*"abcdefghijk"), said)
+        assert len(server.calls) == 9
+
+
+def test_failures_count_over_several_rounds(tmp_path: Path) -> None:
+    with chat_server(echo, 500, None, 500, None, 500, 500) as server:
+        one = client(server.url, tmp_path, retries=0, concurrency=1, max_failures=2)
+        assert [one.ask(calls(*pair), said) for pair in ("ab", "cd")] == [[None, "b"], [None, "d"]]
+        with pytest.raises(ChatError, match="no call was answered"):
+            one.ask(calls("e"), said)
+        with pytest.raises(ChatError, match="2 calls failed in a row"):
+            one.ask(calls("f"), said)
+
+
+@pytest.mark.parametrize("between", ["known", "useless"])
+def test_neither_a_cached_nor_a_useless_reply_is_a_success(tmp_path: Path, between: str) -> None:
+    with chat_server(lambda user: "no JSON" if user == "useless" else echo(user)) as server:
+        client(server.url, tmp_path).ask(calls("known"), said)
+        server.faults += [500, 500] if between == "known" else [500, None, 500]
+        one = client(server.url, tmp_path, retries=0, concurrency=1, max_failures=2 if between == "known" else 3)
+        with pytest.raises(ChatError, match=r"calls failed in a row, the last: .*fault 500"):
+            one.ask(calls("a", between, "c", "d"), said)
 
 
 def test_a_page_in_place_of_a_completion_is_never_kept_as_a_reply(tmp_path: Path) -> None:
     with chat_server(echo, "nonsense") as server:
         one = client(server.url, tmp_path, retries=0)
-        with pytest.raises(ChatError, match="no call was answered, the last: the server answered 200 with something"):
+        with pytest.raises(
+            ChatError,
+            match=r"no call was answered, .*: the server answered 200 with something",
+        ):
             one.ask(calls("a"), said)
-        assert one.counts == {"failed: NoCompletionError": 1}
+        assert one.counts == {"failed: no completion": 1}
         assert client(server.url, tmp_path).ask(calls("a"), said) == ["a"]
 
 
@@ -110,7 +174,7 @@ def test_an_item_without_an_answer_is_none_and_asked_for_again_next_time(tmp_pat
     with chat_server(echo, 500, 500) as server:
         one = client(server.url, tmp_path, retries=1, concurrency=1)
         assert one.ask(calls("a", "b"), said) == [None, "b"]
-        assert one.counts == {"failed: InternalServerError": 1, "paid": 1}
+        assert one.counts == {"failed: status 500": 1, "paid": 1}
         assert client(server.url, tmp_path).ask(calls("a", "b"), said) == ["a", "b"]
 
 
@@ -219,7 +283,7 @@ def test_a_killed_run_keeps_every_reply_that_arrived(tmp_path: Path) -> None:
 def test_a_file_that_is_no_store_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "replies.sqlite").write_bytes(b"something else entirely" * 100)
-    with pytest.raises(DataError, match=r"replies .*replies.sqlite: .*; delete the file or name another"):
+    with pytest.raises(DataError, match=r"replies .*replies.sqlite: .*; name another file, or move this one"):
         client("http://127.0.0.1:9/v1", tmp_path)
 
 
@@ -232,7 +296,7 @@ def test_settings_out_of_range_are_refused(tmp_path: Path, setting: dict) -> Non
 def test_a_reply_that_cannot_be_kept_ends_the_work_and_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
     with chat_server(echo) as server:

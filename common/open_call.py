@@ -18,8 +18,8 @@ class OpenCall:
         self._lock = Lock()
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Take the socket once it is connected; encryption replaces it by another."""
-        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+        """Take the socket once it is connected, to a proxy too; encryption replaces it by another."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
             if self.given_up:

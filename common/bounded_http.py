@@ -1,0 +1,252 @@
+"""An HTTP client that bounds each call as a whole: seconds, from the look-up of the name on, and bytes, unpacked.
+
+httpx limits each read alone, so a server that sends a byte now and then, or never ends, would hold a run for ever.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import logging
+import re
+import socket
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import sleep
+
+import httpx
+
+from common.errors import ConfigError
+from common.masking import Secrets
+from common.open_call import OpenCall
+
+LONGEST_WAIT = 60.0  # seconds between two tries, also where `Retry-After` is longer
+MOST_BYTES = 64 * 2**20
+_CONNECT = 10.0  # seconds
+for _name in ("httpx", "httpcore"):  # each logs a line a call, with words of the server's
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+class HTTPFailure(Exception):
+    """No usable answer came; `kind` is a word or two for counting, and another try may help unless it `lasts`."""
+
+    def __init__(self, kind: str, reason: str, *, lasts: bool = False) -> None:
+        super().__init__(reason)
+        self.kind, self.lasts = kind, lasts
+
+
+class BoundedHTTP:
+    """Calls of one server, which may be made by several threads. Redirects are answers and are not followed.
+
+    Loopback addresses are called directly; others through the proxies of the environment (`HTTPS_PROXY`, `NO_PROXY`).
+
+    Args:
+        address: root of the server; a `user:password@` in it is sent and never shown.
+        what: name of the server in messages.
+        key: sent as `Authorization: Bearer`, where the address has no password.
+        most_bytes: of an answer, unpacked.
+        proxies: whether to use those of the environment.
+
+    Raises:
+        ConfigError: the address is no http or https address, or a proxy or certificate of the environment is unusable.
+    """
+
+    def __init__(
+        self, address: str, *, what: str, key: str = "", most_bytes: int = MOST_BYTES, proxies: bool = True
+    ) -> None:
+        url = _parsed(address, what)
+        login = f"{url.username}:{url.password}" if url.userinfo else ""
+        self.secrets = Secrets(key, login, url.password or url.username)
+        self.address = str(url.copy_with(username=None, password=None) if login else url).rstrip("/")
+        self._headers = {"Accept-Encoding": "gzip", "Content-Type": "application/json"}
+        if login or key:
+            basic = base64.b64encode(login.encode()).decode()
+            self._headers["Authorization"] = f"Basic {basic}" if login else f"Bearer {key}"
+        self._most = most_bytes
+        try:
+            # A connection a call, so that a call that takes too long can end its own.
+            self._http = httpx.Client(
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+                trust_env=proxies and not _is_loopback(url.host),
+            )
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socksio is missing, no such scheme, …
+            raise ConfigError(
+                f"{what} {self.address}: the environment's proxy or certificates cannot be used: "
+                f"{self.secrets.shown(error)}; mend or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY or SSL_CERT_FILE, "
+                "or add the host to NO_PROXY and unset ALL_PROXY"
+            ) from error
+
+    def send(
+        self, method: str, path: str, body: object = None, *, timeout: float, call: OpenCall | None = None
+    ) -> httpx.Response:
+        """One whole answer, of any status.
+
+        Args:
+            path: after the root of the server.
+            body: sent as JSON.
+            timeout: seconds until the call is abandoned.
+            call: by which another thread may give it up.
+
+        Raises:
+            HTTPFailure: no whole answer came in time, or it is too long.
+        """
+        own, outcome = OpenCall(), SimpleQueue[httpx.Response | Exception]()
+
+        def trace(event: str, info: Mapping[str, object]) -> None:
+            own.trace(event, info)
+            if call is not None:
+                call.trace(event, info)
+
+        def work() -> None:
+            try:
+                limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
+                outcome.put(self._exchange(method, path, body, limits, trace))
+            except Exception as error:  # raised below
+                outcome.put(error)
+
+        # A thread of its own, since nothing can interrupt the look-up of a name.
+        Thread(target=work, daemon=True, name=f"call of {self.address}").start()
+        try:
+            answer = outcome.get(timeout=timeout)
+        except Empty:
+            raise HTTPFailure("timeout", f"no complete answer in {timeout:g} s") from None
+        finally:
+            own.give_up()
+        if isinstance(answer, httpx.ConnectTimeout):
+            raise HTTPFailure("timeout", f"no connection in {min(timeout, _CONNECT):g} s") from answer
+        if isinstance(answer, httpx.TimeoutException):
+            raise HTTPFailure("timeout", f"no complete answer in {timeout:g} s") from answer
+        if isinstance(answer, (httpx.HTTPError, httpx.InvalidURL, zlib.error)):
+            reason = self.secrets.shown(answer) or type(answer).__name__
+            raise HTTPFailure("connection lost", reason) from answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _exchange(
+        self, method: str, path: str, body: object, timeout: httpx.Timeout, trace: Callable[..., None]
+    ) -> httpx.Response:
+        content, sent = bytearray(), None if body is None else json.dumps(body, allow_nan=False)
+        with self._http.stream(
+            method,
+            self.address + path,
+            content=sent,
+            headers=self._headers,
+            timeout=timeout,
+            extensions={"trace": trace},
+        ) as response:
+            packing = response.headers.get("content-encoding", "identity").strip().lower()
+            unpack = _Unpacked(packing)
+            for part in response.iter_raw():
+                content += unpack(part, self._most + 1 - len(content))
+                if len(content) > self._most:
+                    reason = f"an answer of more than {self._most / 2**20:g} MiB"
+                    raise HTTPFailure("answer too long", reason, lasts=True)
+            if content and unpack.unfinished:
+                raise HTTPFailure("connection lost", "a packed answer breaks off")
+        headers = {name: response.headers[name] for name in ("location", "retry-after") if name in response.headers}
+        return httpx.Response(
+            response.status_code, headers=headers, content=bytes(content), extensions=response.extensions
+        )
+
+    def summary(self, response: httpx.Response) -> str:
+        """An answer in one line, without secrets."""
+        where = f" to {response.headers['location']}" if "location" in response.headers else ""
+        hint = ": redirects are not followed, give the final address" if response.is_redirect else ""
+        said = _message(response)
+        return self.secrets.shown(f"{response.status_code} {response.reason_phrase}{where}{hint}: {said}".rstrip(": "))
+
+    def settled(
+        self, send: Callable[[], httpx.Response], retries: int, pause: Callable[[int], float]
+    ) -> httpx.Response:
+        """The first answer that a retry would not change, of at most `retries` + 1 tries.
+
+        Args:
+            send: one try.
+            pause: seconds to wait after the given try, counted from 1; `Retry-After` may make it longer.
+
+        Raises:
+            HTTPFailure: there was none.
+        """
+        failure = HTTPFailure("", "")
+        for tries in range(1, retries + 2):
+            wait = 0.0
+            try:
+                response = send()
+                if not may_pass(response.status_code):
+                    return response
+                failure = HTTPFailure(f"status {response.status_code}", self.summary(response))
+                wait = retry_after(response)
+            except HTTPFailure as error:
+                if error.lasts:
+                    raise
+                failure = error
+            if tries <= retries:
+                sleep(min(max(pause(tries), wait), LONGEST_WAIT))
+        raise HTTPFailure(failure.kind, f"gave up after try {retries + 1}: {failure}")
+
+
+class _Unpacked:
+    """A body as it was before it was packed, bounded a part."""
+
+    def __init__(self, packing: str) -> None:
+        if packing not in ("identity", "gzip", "x-gzip", "deflate"):
+            reason = f"an answer packed as {packing[:40]!r}, which was not asked for"
+            raise HTTPFailure("answer unreadable", reason, lasts=True)
+        self._stream = None if packing == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def __call__(self, part: bytes, most: int) -> bytes:
+        return part if self._stream is None else self._stream.decompress(part, most)
+
+    @property
+    def unfinished(self) -> bool:
+        return self._stream is not None and not self._stream.eof
+
+
+def may_pass(status: int) -> bool:
+    """Whether a retry may change an answer of this status."""
+    return status in (408, 409, 429) or (status >= 500 and status != 501)  # 501: the server has no such method
+
+
+def retry_after(response: httpx.Response) -> float:
+    """Seconds that the server asks to wait; 0 where it does not say."""
+    text = response.headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):  # a date without a zone cannot be subtracted
+        return 0.0
+
+
+def _message(response: httpx.Response) -> str:
+    """The error message of an OpenAI-compatible server, else the whole body."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return response.text[:10_000]
+
+
+def _parsed(address: str, what: str) -> httpx.URL:
+    wrong = f"{what}: give an address like http://127.0.0.1:8000, with neither `?` nor `#`"
+    try:
+        url = httpx.URL(address)
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise ConfigError(wrong) from error
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        raise ConfigError(wrong)
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(socket.inet_ntoa(socket.inet_aton(host)) if ":" not in host else host)
+    except (ValueError, OSError):
+        return host == "localhost" or host.endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified

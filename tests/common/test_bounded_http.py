@@ -1,0 +1,316 @@
+"""Calls that end in time and within their size, whatever the server does, and that go where they should."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import cycle
+
+import httpx
+import pytest
+
+import common.bounded_http as bounded_http
+from common.bounded_http import BoundedHTTP, HTTPFailure, may_pass, retry_after
+from common.errors import ConfigError
+from tests.raw_server import HEAD, raw_server
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def drip(parts: bytes, *, start: bytes = b"", pause: float = 0.02) -> Callable[[socket.socket], None]:
+    """Sends bytes one after the other for ever, each before a timeout of a single read would end."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(start)
+        for byte in cycle(parts):
+            connection.sendall(bytes([byte]))
+            time.sleep(pause)
+
+    return answer
+
+
+def flood(part: bytes, *, start: bytes = b"") -> Callable[[socket.socket], None]:
+    """Sends the same as fast as it can, for ever."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(start)
+        while True:
+            connection.sendall(part)
+
+    return answer
+
+
+def silent(connection: socket.socket) -> None:
+    while connection.recv(65536):
+        pass
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        silent,
+        drip(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 10_000),
+        drip(b"X: y\r\n", start=HEAD),
+        drip(b" ", start=HEAD + b"Content-Length: 100000\r\n\r\n"),
+        drip(b" ", start=HEAD + b"\r\n"),
+        drip(b"1\r\n \r\n", start=CHUNKED),
+        drip(b"x", start=CHUNKED + b"1;"),
+        drip(b"HTTP/1.1 100 Continue\r\n\r\n", pause=0.005),
+        flood(b"HTTP/1.1 102 Processing\r\n\r\n" * 100),
+    ],
+    ids=["silent", "status", "head", "body", "body without length", "chunks", "extension", "slow 1xx", "1xx"],
+)
+def test_a_call_ends_in_time_as_a_whole(answer: Callable[[socket.socket], None]) -> None:
+    with raw_server(answer) as url:
+        client = BoundedHTTP(url, what="server")
+        start = time.monotonic()
+        with pytest.raises(HTTPFailure, match=r"^no complete answer in 0\.4 s$") as caught:
+            client.send("POST", "/x", {}, timeout=0.4)
+        assert 0.4 <= time.monotonic() - start < 1.5
+    assert (caught.value.kind, caught.value.lasts) == ("timeout", False)
+
+
+def test_an_abandoned_call_ends_its_connection() -> None:
+    gone = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        silent(connection)
+        gone.set()
+
+    with raw_server(answer) as url:
+        with pytest.raises(HTTPFailure, match="no complete answer"):
+            BoundedHTTP(url, what="server").send("GET", "/", timeout=0.1)
+        assert gone.wait(5.0)
+
+
+def test_a_name_that_is_looked_up_for_ever_is_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: never.wait(20))
+    start = time.monotonic()
+    with pytest.raises(HTTPFailure, match=r"in 0\.2 s"):
+        BoundedHTTP("http://search.example:1", what="server").send("GET", "/", timeout=0.2)
+    assert time.monotonic() - start < 2
+    never.set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        flood(b" " * 65536, start=HEAD + b"\r\n"),
+        flood(b"4000\r\n" + b" " * 0x4000 + b"\r\n", start=CHUNKED),
+        flood(b" " * 65536, start=HEAD + b"Content-Length: 1500000000\r\n\r\n"),
+        lambda connection: connection.sendall(packed(gzip.compress(b" " * 100 * 2**20), "gzip")),
+        lambda connection: connection.sendall(packed(zlib.compress(b" " * 100 * 2**20), "deflate")),
+    ],
+    ids=["endless", "endless chunks", "1.5 GB", "gzip", "deflate"],
+)
+def test_an_answer_is_bounded_in_size_as_it_is_unpacked(answer: Callable[[socket.socket], None]) -> None:
+    with raw_server(answer) as url:
+        client = BoundedHTTP(url, what="server", most_bytes=2**20)
+        with pytest.raises(HTTPFailure, match=r"^an answer of more than 1 MiB$") as caught:
+            client.send("GET", "/", timeout=20)
+    assert caught.value.lasts, "another try would be as long"
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"), [(2**20 - 1, True), (2**20, True), (2**20 + 1, False)], ids=["less", "all", "more"]
+)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+def test_the_bound_is_the_last_size_that_fits(size: int, fits: bool, pack: Callable[[bytes], bytes]) -> None:
+    sent = packed(pack(b"x" * size), "identity" if pack is bytes else "gzip")
+    with raw_server(lambda connection: connection.sendall(sent)) as url:
+        client = BoundedHTTP(url, what="server", most_bytes=2**20)
+        if fits:
+            assert client.send("GET", "/", timeout=20).content == b"x" * size
+        else:
+            with pytest.raises(HTTPFailure, match="more than 1 MiB"):
+                client.send("GET", "/", timeout=20)
+
+
+def packed(body: bytes, encoding: str) -> bytes:
+    return HEAD + f"Content-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        (packed(b"x", "br"), "packed as 'br', which was not asked for"),
+        (packed(b"x", "zstd"), "packed as 'zstd'"),
+        (packed(gzip.compress(gzip.compress(b"x")), "gzip, gzip"), "packed as 'gzip, gzip'"),
+        (packed(b"no gzip at all", "gzip"), "incorrect header check"),
+        (packed(gzip.compress(b"x" * 999)[:-9], "gzip"), "a packed answer breaks off"),
+        (HEAD + b"X: " + b"x" * 200_000, "."),
+        (b"\x00\xff nonsense\r\n\r\n", "."),
+        (b"", "."),
+    ],
+    ids=["br", "zstd", "twice", "no gzip", "half", "long head", "nonsense", "nothing"],
+)
+def test_an_answer_that_cannot_be_read_is_a_failure_with_a_reason(sent: bytes, complaint: str) -> None:
+    with raw_server(lambda connection: connection.sendall(sent)) as url, pytest.raises(HTTPFailure, match=complaint):
+        BoundedHTTP(url, what="server").send("GET", "/", timeout=5)
+
+
+def test_a_packed_answer_is_read_and_so_is_an_empty_one() -> None:
+    with raw_server(lambda connection: connection.sendall(packed(gzip.compress(b'{"a": 1}'), "gzip"))) as url:
+        assert BoundedHTTP(url, what="server").send("GET", "/", timeout=5).json() == {"a": 1}
+    with raw_server(lambda connection: connection.sendall(packed(b"", "gzip"))) as url:
+        assert BoundedHTTP(url, what="server").send("GET", "/", timeout=5).content == b""
+
+
+def test_a_charset_that_is_no_text_is_not_used() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=zlib\r\nContent-Length: 4\r\n\r\n"
+    with raw_server(lambda connection: connection.sendall(head + b"text")) as url:
+        client = BoundedHTTP(url, what="server")
+        assert client.summary(client.send("GET", "/", timeout=5)) == "200 OK: text"
+
+
+def test_half_a_character_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    monkeypatch.setattr(httpx.Client, "stream", lambda *_, content, **__: seen.append(content) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        BoundedHTTP("http://127.0.0.1:9", what="server").send("POST", "/", {"text": "\ud83d"}, timeout=5)
+    assert json.loads(seen[0] or b"") == {"text": "\ud83d"}
+
+
+def test_a_redirect_is_an_answer() -> None:
+    asked: list[int] = []
+
+    def away(connection: socket.socket) -> None:
+        asked.append(1)
+        connection.sendall(b"HTTP/1.1 307 X\r\nLocation: http://me:hidden@other/\r\nContent-Length: 0\r\n\r\n")
+
+    with raw_server(away) as url:
+        client = BoundedHTTP(url, what="server")
+        said = client.summary(client.send("POST", "/", {}, timeout=5))
+    assert said == "307 X to http://***@other/: redirects are not followed, give the final address"
+    assert len(asked) == 1
+
+
+def test_a_password_in_the_address_is_not_shown() -> None:
+    def echo(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 401 No\r\nContent-Length: 21\r\n\r\nBasic bWU6cGFzc3dvcmQ")
+
+    with raw_server(echo) as url:
+        client = BoundedHTTP(url.replace("//", "//me:password@"), what="server", key="sk-0123456789")
+        assert client.address == url
+        assert client.summary(client.send("GET", "/", timeout=5)) == "401 No: Basic ***"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "127.0.0.1:8000",
+        "ftp://host",
+        "http://",
+        "http://[::1",
+        "http://host:x",
+        "http://host/?key=1",
+        "http://h/#a",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_and_not_shown(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^server: give an address like http://127\.0\.0\.1:8000"):
+        BoundedHTTP(address, what="server")
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "socks4://127.0.0.1:1080", "http://[::1"])
+def test_a_proxy_that_cannot_be_used_is_one_line(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(ConfigError, match=r"^server http://search\.example: the environment's proxy.*unset ALL_PROXY"):
+        BoundedHTTP("http://search.example", what="server")
+
+
+def test_certificates_that_are_not_there_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/at/all.pem")
+    with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
+        BoundedHTTP("https://search.example", what="server")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::1]", "[::ffff:127.0.0.1]", "a.localhost"])
+def test_loopback_is_called_directly_whatever_proxies_there_are(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    BoundedHTTP(f"http://{host}:9", what="server")
+    with raw_server(lambda connection: connection.sendall(HEAD + b"Content-Length: 2\r\n\r\nok")) as url:
+        assert BoundedHTTP(url, what="server").send("GET", "/", timeout=5).text == "ok"
+
+
+def test_other_addresses_are_called_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with raw_server(lambda connection: connection.sendall(HEAD + b"Content-Length: 2\r\n\r\nok")) as url:
+        monkeypatch.setenv("HTTP_PROXY", url)
+        assert BoundedHTTP("http://search.example", what="server").send("GET", "/", timeout=5).text == "ok"
+
+
+def answers(*statuses: int, headers: dict[str, str] | None = None) -> Callable[[], httpx.Response]:
+    script = iter(statuses)
+    return lambda: httpx.Response(next(script), headers=headers)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that were waited between tries, which take none here."""
+    noted: list[float] = []
+    monkeypatch.setattr(bounded_http, "sleep", noted.append)
+    return noted
+
+
+CLIENT = BoundedHTTP("http://127.0.0.1:9", what="server")
+
+
+def test_tries_end_with_the_first_answer_that_lasts(waits: list[float]) -> None:
+    assert CLIENT.settled(answers(500, 429, 200, 200), 3, lambda tries: tries * 2.0).status_code == 200
+    assert waits == [2.0, 4.0]
+    assert CLIENT.settled(answers(400, 200), 3, float).status_code == 400
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_there_are_as_many_retries_as_asked_for_and_no_wait_after_the_last(waits: list[float], retries: int) -> None:
+    with pytest.raises(HTTPFailure, match=rf"^gave up after try {retries + 1}: 503 Service Unavailable$") as caught:
+        CLIENT.settled(answers(*[500] * retries, 503), retries, float)
+    assert caught.value.kind == "status 503"
+    assert waits == [1.0, 2.0, 3.0][:retries]
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"), [("3", 3.0), ("0", 1.0), ("0.5", 1.0), ("60", 60.0), ("61", 60.0), ("9" * 400, 60.0)]
+)
+def test_retry_after_is_waited_for_up_to_a_minute(waits: list[float], asked: str, waited: float) -> None:
+    CLIENT.settled(answers(429, 200, headers={"Retry-After": asked}), 1, float)
+    assert waits == [waited]
+
+
+def test_retry_after_may_be_a_date() -> None:
+    def asked(text: str) -> float:
+        return retry_after(httpx.Response(429, headers={"Retry-After": text}))
+
+    now = datetime.now(UTC)
+    assert 28 < asked(format_datetime(now + timedelta(seconds=30), usegmt=True)) <= 30
+    assert asked(format_datetime(now - timedelta(days=1), usegmt=True)) == 0
+    assert [asked(text) for text in ("", "soon", "-5", "nan", "inf", "1e9", "Thu, 99 Foo")] == [0.0] * 7
+
+
+def test_what_would_be_as_wrong_again_is_not_tried_again(waits: list[float]) -> None:
+    def too_long() -> httpx.Response:
+        raise HTTPFailure("answer too long", "too long", lasts=True)
+
+    with pytest.raises(HTTPFailure, match=r"^too long$"):
+        CLIENT.settled(too_long, 3, float)
+    assert waits == []
+
+
+def test_which_answers_may_pass() -> None:
+    assert [status for status in range(200, 600) if may_pass(status)] == [
+        *(408, 409, 429, 500),
+        *range(502, 600),
+    ]
