@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import torch
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from common.errors import ConfigError
 from modules.functional.linear_logprobs import linear_logprobs
-from modules.functional.logprobs import token_entropy, token_logprobs
+from modules.functional.logprobs import changed_logits, token_entropy, token_logprobs
+from modules.positions import require_readable
 
 Answer = TypeVar("Answer", bound=Tensor | tuple[Tensor, ...])
 
@@ -21,34 +23,42 @@ def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor],
 
     Padding is on the right, where a causal model never reads it, so no mask is needed and attention may use its causal
     kernel. The whole model is called, not its backbone: a sharded model gathers its parameters, those of the output
-    layer among them, when it is called.
+    layer among them, when it is called. The answer is put into its output, which a sharded model prepares gradients of.
 
     Args:
         ids_BT: `[B, T]`.
         read: from hidden states `[B, T, D]` to what is wanted of them.
 
     Raises:
-        ConfigError: the model changes its logits after the output layer, or has none.
+        ConfigError: the model has no output layer, changes its logits in a way that `logit_change` does not know, or
+            has no positions for T tokens.
     """
     head = model.get_output_embeddings()
     if head is None:
         raise ConfigError(f"{type(model).__name__} has no output layer: give a causal language model")
+    require_readable(model.config, ids_BT.shape[1])
     answers: list[Answer] = []
+    logits_11N = torch.tensor([[[-30.0, -1.0, 0.5, 40.0]]], device=ids_BT.device)
 
-    def in_its_place(hidden_BTD: Tensor) -> Answer:
+    def in_its_place(hidden_BTD: Tensor) -> Tensor:
         answers.append(read(hidden_BTD))
-        return answers[0]
+        return logits_11N
+
+    def put_in(_: nn.Module, __: Any, output: Any) -> None:
+        if len(answers) != 1 or not _same(output.logits, changed_logits(logits_11N, *logit_change(model))):
+            raise ConfigError(
+                f"{type(model).__name__} ({model.config.model_type}) changes its logits after the output layer in a way "
+                "that is not known: give a model of docs/models.md"
+            )
+        output.logits = answers[0]
 
     head.forward = in_its_place
+    hook = model.register_forward_hook(put_in, prepend=True)
     try:
-        output = model(input_ids=ids_BT, use_cache=False)
+        model(input_ids=ids_BT, use_cache=False)
     finally:
+        hook.remove()
         del head.forward
-    if output.logits is not answers[0]:
-        raise ConfigError(
-            f"{type(model).__name__} changes its logits after the output layer (a soft cap or a scale), which is not "
-            "supported: give a model of the Llama, Mistral, Qwen2 or Qwen3 family"
-        )
     return answers[0]
 
 
@@ -61,8 +71,22 @@ def logprobs_of_states(
     as it is, on all N states at once.
     """
     head = cast(Any, model.get_output_embeddings())
+    scale, cap = logit_change(model)
     if isinstance(head, (nn.Linear, TrainableTokensWrapper)) and getattr(head, "bias", None) is None:
-        return linear_logprobs(hidden_ND, cast(Any, head).weight, ids_N, temperature)
-    logits_1NV = cast(Any, type(head)).forward(head, hidden_ND)[None]
+        return linear_logprobs(hidden_ND, cast(Any, head).weight, ids_N, temperature, scale=scale, cap=cap)
+    logits_1NV = changed_logits(cast(Any, type(head)).forward(head, hidden_ND)[None], scale, cap)
     logps_1N = token_logprobs(logits_1NV, ids_N[None], temperature)
     return logps_1N[0], token_entropy(logits_1NV, temperature)[0]
+
+
+def logit_change(model: PreTrainedModel) -> tuple[float, float | None]:
+    """What a model makes of its output layer's logits: a factor, and a soft cap after it; 1 and None for most."""
+    config = model.config.get_text_config()
+    factor, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)  # Cohere, Granite
+    scale = float(factor) if isinstance(factor, int | float) else 1 / (divisor or 1)
+    return scale, getattr(config, "final_logit_softcapping", None)  # Gemma
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    """Whether they are equal but for rounding; one tensor is, without a look at a GPU's numbers."""
+    return found is expected or (found.shape == expected.shape and torch.allclose(found.float(), expected))

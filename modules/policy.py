@@ -19,6 +19,8 @@ from common.errors import ConfigError
 from envs.interfaces import Protocol
 from envs.text import load_tokenizer, require_present
 from envs.types import Limits
+from modules.model_checks import require_independent_rows
+from modules.positions import longest_row
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -58,8 +60,8 @@ def load_policy(
     to tell them apart.) `device` "auto" is CUDA where there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such model or adapter, `tokenizer` numbers the model's tokens otherwise, or `begin_as`
-            names a token that is not new.
+        ConfigError: there is no such model or adapter, it reads rows otherwise in a batch than alone, `tokenizer`
+            numbers the model's tokens otherwise, or `begin_as` names a token that is not new.
     """
     require_present(model, "policy")
     try:
@@ -70,15 +72,17 @@ def load_policy(
             if len(own) > loaded.config.get_text_config().vocab_size:
                 loaded.resize_token_embeddings(len(own))
             PeftModel.from_pretrained(loaded, str(adapter))  # changes the model itself; float32 on whatever it is
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever the library raises for a folder or a model that it cannot load
         what = model if adapter is None else f"{model} with the adapter {adapter}"
-        reason = str(error).splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"no causal language model at {what}: {reason}") from error
     if tokenizer is not None:
         own = _extend(loaded, own, load_tokenizer(tokenizer), begin_as or {})
     elif begin_as:
         raise ConfigError("load_policy: begin_as is for the new tokens of `tokenizer`, which is not given")
-    return Policy(_placed(loaded, device), own)
+    policy = Policy(_placed(loaded, device), own)
+    require_independent_rows(policy.model)
+    return policy
 
 
 def _extend(
@@ -182,7 +186,13 @@ def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
     if own.get_vocab() != other.get_vocab():
         names = f"{own.name_or_path} and {other.name_or_path}"
         raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
-    longest = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    config = policy.model.config
+    if (limit := longest_row(config)) and limits.total_tokens > limit[0]:
+        raise ConfigError(
+            f"limits.total_tokens is {limits.total_tokens}, but {config.model_type} has {limit[1]}, beyond {limit[0]} "
+            f"tokens: set it to {limit[0]} at most"
+        )
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and limits.total_tokens > longest:
         raise ConfigError(f"limits.total_tokens is {limits.total_tokens}, but the model reads only {longest} tokens")
 

@@ -19,7 +19,13 @@ _CHUNKS = 16  # between the two, this share of the tokens: two float32 buffers a
 
 
 def linear_logprobs(
-    hidden_ND: Tensor, weight_VD: Tensor, ids_N: Tensor, temperature: float = 1.0
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    ids_N: Tensor,
+    temperature: float = 1.0,
+    *,
+    scale: float = 1.0,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What `token_logprobs` and `token_entropy` say of the logits `hidden_ND @ weight_VD.T`.
 
@@ -30,6 +36,7 @@ def linear_logprobs(
         weight_VD: `[V, D]`, the weight of the output layer, which has no bias.
         ids_N: `[N]` integer.
         temperature: > 0; the logits are divided by it.
+        scale, cap: what is made of the logits before that, as in `changed_logits`.
 
     Returns:
         Log-probability of each id and entropy in nats of the distribution that it comes from, `[N]` float32 each;
@@ -42,26 +49,33 @@ def linear_logprobs(
         dtype = torch.get_autocast_dtype(kind)
         hidden_ND, weight_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
     with torch.autocast(kind, enabled=False):
-        return _LinearLogprobs.apply(hidden_ND, weight_VD, ids_N, temperature)  # pyright: ignore
+        return _LinearLogprobs.apply(hidden_ND, weight_VD, ids_N, temperature, scale, cap)  # pyright: ignore
 
 
 class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, ids_N: Tensor, temperature: float
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        ids_N: Tensor,
+        temperature: float,
+        scale: float,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         logps_N, entropy_N, total_N = (hidden_ND.new_empty(len(ids_N), dtype=torch.float32) for _ in range(3))
         for part in _chunks(len(ids_N), len(weight_VD)):
-            numbers = _reduced(_logits(hidden_ND[part], weight_VD, temperature), ids_N[part])
+            numbers = _reduced(_logits(hidden_ND[part], weight_VD, temperature, scale, cap), ids_N[part])
             logps_N[part], entropy_N[part], total_N[part] = numbers
         ctx.save_for_backward(hidden_ND, weight_VD, ids_N, total_N, entropy_N)
-        ctx.temperature = temperature
+        ctx.settings = temperature, scale, cap
         ctx.set_materialize_grads(False)
         return logps_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         hidden_ND, weight_VD, ids_N, total_N, entropy_N = ctx.saved_tensors
+        temperature, scale, cap = ctx.settings
         of_logps_N, of_entropy_N = gradients
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         hidden_grad_ND = torch.zeros_like(hidden_ND) if needs_hidden else None
@@ -70,11 +84,16 @@ class _LinearLogprobs(torch.autograd.Function):
         if of_logps_N is None:
             of_logps_N = torch.zeros_like(total_N)
         for part in _chunks(len(ids_N), len(weight_VD)):
-            logps_CV = _logits(hidden_ND[part], weight_VD, ctx.temperature).sub_(total_N[part, None])
+            logits_CV = _logits(hidden_ND[part], weight_VD, temperature, scale, cap)
+            slope_CV = None if cap is None else 1 - (logits_CV * (temperature / cap)).square_()  # of the cap
+            logps_CV = logits_CV.sub_(total_N[part, None])
             of_entropy_C = None if of_entropy_N is None else of_entropy_N[part]
             grad_CV = _gradient(logps_CV, ids_N[part], of_logps_N[part], of_entropy_C, entropy_N[part])
-            del logps_CV
-            grad_CV = grad_CV.div_(ctx.temperature).to(weight_VD.dtype)
+            del logits_CV, logps_CV
+            if slope_CV is not None:
+                grad_CV.mul_(slope_CV)
+                del slope_CV
+            grad_CV = grad_CV.div_(temperature / scale).to(weight_VD.dtype)
             if hidden_grad_ND is not None:
                 torch.mm(grad_CV, weight_VD, out=hidden_grad_ND[part])
             if weight_grad_VD is not None:
@@ -83,7 +102,8 @@ class _LinearLogprobs(torch.autograd.Function):
                 else:
                     weight_grad_VD += grad_CV.T @ hidden_ND[part]
             del grad_CV  # before the next logits are computed
-        return hidden_grad_ND, None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype), None, None
+        weight_grad = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
+        return hidden_grad_ND, weight_grad, None, None, None, None
 
 
 def _reduced(logits_CV: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,9 +133,12 @@ def _gradient(
     return grad_CV.scatter_add_(-1, ids_C[:, None], of_logps_C[:, None])
 
 
-def _logits(hidden_CD: Tensor, weight_VD: Tensor, temperature: float) -> Tensor:
+def _logits(hidden_CD: Tensor, weight_VD: Tensor, temperature: float, scale: float, cap: float | None) -> Tensor:
     """`[C, V]` float32, of its own."""
-    return (hidden_CD @ weight_VD.T).float().div_(temperature)
+    logits_CV = (hidden_CD @ weight_VD.T).float()
+    if cap is None:
+        return logits_CV.div_(temperature / scale)
+    return logits_CV.mul_(scale / cap).tanh_().mul_(cap / temperature)
 
 
 def _chunks(tokens: int, entries: int) -> Iterator[slice]:

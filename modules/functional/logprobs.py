@@ -36,3 +36,10 @@ def token_entropy(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
         logps_TV = torch.log_softmax(logits_TV.float() / temperature, dim=-1)
         rows.append(-(logps_TV.exp() * logps_TV).nansum(dim=-1))
     return torch.stack(rows) if rows else logits_BTV.new_zeros(logits_BTV.shape[:2], dtype=torch.float32)
+
+
+def changed_logits(logits: Tensor, scale: float, cap: float | None) -> Tensor:
+    """Logits after a factor and, where there is one, a soft cap: `cap * tanh(scale * logits / cap)`, of any shape."""
+    if scale != 1:
+        logits = logits * scale
+    return logits if cap is None else cap * torch.tanh(logits / cap)

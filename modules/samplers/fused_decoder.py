@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
+from modules.samplers.attention_masks import FULL, layer_kinds
 from modules.samplers.cpu_attention import cpu_stepping, fits
 from modules.samplers.elementwise import gated, normed, share_threads
-from modules.samplers.kv_cache import Rows, kv_shape, limited_attention
+from modules.samplers.kv_cache import Rows, kv_shape
 from modules.samplers.products import Precision, Product, can_multiply
 from modules.samplers.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
 from modules.samplers.step_graphs import CudaRecorder, StepGraphs, padded_rows, padded_width
@@ -77,7 +78,8 @@ class FusedDecoder:
 
     def rows(self) -> Rows:
         """Empty rows for this decoder."""
-        return Rows(self.config, torch.empty(0, dtype=self.precision.stored, device=self.device))
+        like = torch.empty(0, dtype=self.precision.stored, device=self.device)
+        return Rows(len(self.layers), (self.kv_heads, self.head_dim), like)
 
     def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:
         """Slots and columns that the steps of so many rows need: recorded steps need more, and must not move rows."""
@@ -192,7 +194,7 @@ def can_fuse(model: PreTrainedModel) -> bool:
     if not any(type(model).forward is kind.forward for kind in _FAMILY) or model.config.hidden_act != "silu":
         return False
     inner: Any = cast(Any, model).model
-    if limited_attention(model.config.get_text_config()):
+    if layer_kinds(model.config.get_text_config()) != [FULL]:
         return False
     if inner.rotary_emb.rope_type in ("dynamic", "longrope"):  # they follow the longest row of a batch
         return False

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from transformers import PretrainedConfig
 
 from common.accounts import tokens_of
 from common.errors import ConfigError
@@ -21,7 +20,8 @@ from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
-from modules.samplers.kv_cache import limited_attention
+from modules.samplers.fused_decoder import can_fuse
+from modules.samplers.library_decoder import require_decodable
 from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.stop_tags import Decode, StopTags
@@ -57,7 +57,7 @@ class InProcessSampler:
         kept_gb: gigabytes of keys and values that are kept for turns to come, beside those of the rows under way.
 
     Raises:
-        ConfigError: a setting is out of range, or the model's layers do not all attend to the whole context.
+        ConfigError: a setting is out of range, or it is no model whose rows can be continued here; see `require_decodable`.
     """
 
     def __init__(
@@ -93,14 +93,15 @@ class InProcessSampler:
         """Sample from this policy from now on; what was read with the weights before is dropped.
 
         Raises:
-            ConfigError: the model's layers do not all attend to the whole context.
+            ConfigError: it is no model whose rows can be continued here; see `require_decodable`.
         """
         self._store.clear()
         if self._decoding is not None:
             self._waiting = self._decoding.stop() + self._waiting
         if policy is self._policy:
             return
-        require_full_attention(policy.model.config.get_text_config())
+        if not can_fuse(policy.model):
+            require_decodable(policy.model)
         self._policy, tokenizer = policy, policy.tokenizer
         self._decoding = Decoding(policy.model, self._store, end_of_message(policy))
         self._texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
@@ -198,14 +199,3 @@ class InProcessSampler:
         if turn.request.forced_ids is None:
             self.counts[tokens_of(turn.request.agent)] += len(turn.ids) - len(turn.request.first_ids)
         return turn.request.turn(turn.ids, turn.logps, turn.finish, self._decode(turn.ids))
-
-
-def require_full_attention(config: PretrainedConfig) -> None:
-    """A kept cache is right only where every layer attends to the whole context.
-
-    Raises:
-        ConfigError: a layer does not.
-    """
-    limited = limited_attention(config)
-    if limited:
-        raise ConfigError(f"{config.model_type} has {', '.join(limited)}; use a model with full attention")

@@ -16,18 +16,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
-    """Heads of keys, and of values, and their size."""
+    """Heads of keys, and of values, and their size, of a Llama-like model."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-
-
-def limited_attention(config: PretrainedConfig) -> list[str]:
-    """What layers there are that do not attend to the whole context, as it is said to users."""
-    kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    if not kinds and window and window < config.max_position_embeddings:
-        return [f"sliding windows of {window}"]
-    return sorted(set(kinds or ()) - {"full_attention"})
 
 
 class RowLayer(DynamicLayer):
@@ -58,16 +49,17 @@ class Rows:
     """Keys and values `[2 * layers, slots, heads, columns, head_dim]`; a row is in one slot.
 
     Args:
-        config: of the text model.
+        layers: how many.
+        kv_shape: heads of keys, and of values, and their size.
         like: a tensor of the device and type to use.
 
     Attributes:
         limit: columns beyond which no room is made in advance, those of the longest sequence that there can be.
     """
 
-    def __init__(self, config: PretrainedConfig, like: Tensor) -> None:
-        heads, head_dim = kv_shape(config)
-        self.buffer = like.new_zeros((2 * config.num_hidden_layers, 0, heads, 0, head_dim))
+    def __init__(self, layers: int, kv_shape: tuple[int, int], like: Tensor) -> None:
+        heads, head_dim = kv_shape
+        self.buffer = like.new_zeros((2 * layers, 0, heads, 0, head_dim))
         self.first = self.width = 0
         self.limit = sys.maxsize
 
@@ -123,7 +115,9 @@ class Rows:
             states[slots_T, :, columns_T] = new
 
     def aim(self, first: int, starts_B: Tensor, counts: Sequence[int], width: int) -> Tensor:
-        """Prepare a forward pass of the rows from slot `first` on; returns the mask `[B, 1, N, width]` of what is read.
+        """Prepare a forward pass of the rows from slot `first` on; returns the column `[B, N]` of each token.
+
+        A token of the input that no row is fed has column 0, or one that its row holds already, and is not written.
 
         Args:
             first: the slot of the first row.
@@ -136,12 +130,12 @@ class Rows:
         if N == 1:
             self.rows_K, self.columns_K = torch.arange(len(counts), device=device), starts_B
             self.tokens_K = torch.zeros_like(starts_B)
-            ends_BN = starts_B[:, None]
+            columns_BN = starts_B[:, None]
         else:
             rows = [row for row, count in enumerate(counts) for _ in range(count)]
             tokens = [token for count in counts for token in range(N - count, N)]
             self.rows_K, self.tokens_K = torch.tensor(rows, device=device), torch.tensor(tokens, device=device)
             offsets_B = starts_B - N + torch.tensor(counts, device=device)
             self.columns_K = offsets_B[self.rows_K] + self.tokens_K
-            ends_BN = (offsets_B[:, None] + torch.arange(N, device=device)).clamp(min=0)
-        return (torch.arange(width, device=device) <= ends_BN[:, :, None])[:, None]
+            columns_BN = (offsets_B[:, None] + torch.arange(N, device=device)).clamp(min=0)
+        return columns_BN

@@ -12,7 +12,6 @@ import numba
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen3Config
 
 from modules.samplers.cpu_attention import cpu_stepping, fits
 from modules.samplers.elementwise import placed, share_threads
@@ -29,8 +28,7 @@ def threads() -> None:
 
 def filled(kv_heads: int, head_dim: int, dtype: torch.dtype, slots: int = len(LENGTHS)) -> Rows:
     """Slots of 100 columns, full of random numbers, in a cache of two layers."""
-    config = Qwen3Config(num_hidden_layers=2, num_key_value_heads=kv_heads, head_dim=head_dim)
-    rows = Rows(config, torch.empty(0, dtype=dtype))
+    rows = Rows(2, (kv_heads, head_dim), torch.empty(0, dtype=dtype))
     rows.reserve(slots, 100, ())
     rows.buffer.copy_(torch.randn(rows.buffer.shape, generator=torch.Generator().manual_seed(0)))
     return rows

@@ -18,7 +18,7 @@ from tests.toy_rl import environment, small_policy
 
 
 def rows(limit: int) -> Rows:
-    made = Rows(POLICY.model.config, torch.empty(0))
+    made = Rows(2, (2, 8), torch.empty(0))
     made.limit = limit
     return made
 

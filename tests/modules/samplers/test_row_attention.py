@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen3Config
 
 from modules.samplers.kv_cache import Rows
 from modules.samplers.row_attention import reading, stepping, up_to, whole
@@ -15,10 +14,7 @@ HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 
 def filled() -> Rows:
     """Five slots of twelve columns, full of random numbers, in a cache of two layers."""
-    config = Qwen3Config(
-        num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM
-    )
-    rows = Rows(config, torch.empty(0))
+    rows = Rows(2, (KV_HEADS, HEAD_DIM), torch.empty(0))
     rows.reserve(5, 12, ())
     rows.buffer.normal_(generator=torch.Generator().manual_seed(0))
     return rows
@@ -83,8 +79,7 @@ def test_whole_sequences_read_what_a_piece_from_the_beginning_reads() -> None:
 @pytest.mark.parametrize("columns", [33, 65, 97, 128])
 def test_pieces_of_a_bfloat16_row_are_read_as_in_float64(device: str, head_dim: int, columns: int) -> None:
     """Lengths and layouts at which kernels of a GPU have been wrong: keys that a group shares, and a mask."""
-    config = Qwen3Config(num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=head_dim)
-    rows = Rows(config, torch.empty(0, dtype=torch.bfloat16, device=device))
+    rows = Rows(1, (2, head_dim), torch.empty(0, dtype=torch.bfloat16, device=device))
     rows.reserve(1, columns, ())
     rows.buffer.normal_()
     first, count = columns - 9, 9
