@@ -141,7 +141,8 @@ class RewardModel:
         model = self.policy.model
         device, training = model.device, model.training
         for episode in episodes:
-            require_ids_of(self.policy.tokenizer, episode.tokenizer, f"reward model, question {episode.question.id}")
+            where = f"reward model, question {episode.question.id}"
+            require_ids_of(self.policy.tokenizer, episode.tokenizer, where)
         scores = [torch.full((len(episode.steps),), float("nan")) for episode in episodes]
         sequences = [(number, s) for number, e in enumerate(episodes) for s in scored_sequences(e) if s.positions]
         model.eval()

@@ -84,7 +84,7 @@ def test_an_adapter_has_its_own_tokenizer(tmp_path: Path) -> None:
     policy.model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
     policy.save(tmp_path / "adapter")
     byte_tokenizer(tags=("<a>",)).save_pretrained(str(tmp_path / "tagged"))
-    with pytest.raises(ConfigError, match="the tokenizer is that of the adapter .*, so `tokenizer` must be left out"):
+    with pytest.raises(ConfigError, match=r"the tokenizer is that of the adapter .*, so `tokenizer` must be left out"):
         load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", tokenizer=tmp_path / "tagged", device="cpu")
 
 
