@@ -14,6 +14,6 @@ def require_model_reads(trainer: Any, episode: Episode, where: str) -> None:
     Raises:
         DataError: it does not; `where` names the episode's row.
     """
-    policy = getattr(getattr(trainer, "lightning_module", None), "policy", None)
+    policy: Any = getattr(getattr(trainer, "lightning_module", None), "policy", None)
     if hasattr(policy, "tokenizer"):
         require_readable(policy.tokenizer, policy.model.config.get_text_config().vocab_size, episode, where)
