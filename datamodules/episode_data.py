@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate, check_micro, passes_needed
+from datamodules.model_ids import require_model_reads
 from datamodules.records import EPISODE, episode_from_row, numbered_rows
 from envs.packing import PackedSequence, SequenceBatch, collate, pack
 
@@ -36,7 +37,8 @@ class EpisodeData(LightningDataModule):
 
     Raises:
         ConfigError: a setting is out of range.
-        DataError: on setting up, a row is malformed, or no sequence is left to train on.
+        DataError: on setting up, a row is malformed, the model does not read its ids, or no sequence is left to train
+            on.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class EpisodeData(LightningDataModule):
         too_long = 0
         for where, row in (pair for path in self.paths for pair in numbered_rows(path)):
             episode = episode_from_row(row, where)
+            require_model_reads(self.trainer, episode, where)
             if self.agents is not None:
                 for turn in episode.turns:
                     turn.trainable = turn.agent in self.agents

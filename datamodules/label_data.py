@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from lightning.pytorch import LightningDataModule
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate
+from datamodules.model_ids import require_model_reads
 from datamodules.records import labelled_from_row, numbered_rows
 from envs.labelled_steps import LabelBatch, LabelledEpisode, LabelledSequence, collate_labelled, labelled_positions
 from envs.score_positions import ScoredSequence, kinds_of
@@ -123,8 +124,7 @@ class LabelData(LightningDataModule):
             return
         items = Items(self.max_tokens)
         for path in self.paths:
-            rows = (labelled_from_row(row, where) for where, row in numbered_rows(path))
-            for question, labelled in groupby(rows, key=lambda one: one.episode.question.id):
+            for question, labelled in groupby(self._rows(path), key=lambda one: one.episode.question.id):
                 place = stable_hash(self.seed, "validation", question) / 2**63
                 (self.held_out if place < self.validation else self.train).extend(items.of_question(labelled))
         where = ", ".join(map(str, self.paths))
@@ -134,6 +134,12 @@ class LabelData(LightningDataModule):
             raise DataError(
                 f"{where}: no labelled step to train on is left; search more questions, or look at the judge"
             )
+
+    def _rows(self, path: Path) -> Iterator[LabelledEpisode]:
+        for where, row in numbered_rows(path):
+            labelled = labelled_from_row(row, where)
+            require_model_reads(self.trainer, labelled.episode, where)
+            yield labelled
 
     def kinds(self) -> list[str]:
         """The kinds of the steps to train on."""

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningDataModule
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
 from datamodules.batches import Batches, accumulate
+from datamodules.model_ids import require_model_reads
 from datamodules.records import numbered_rows, pair_from_row
 from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, kinds_of, scored_sequences
 from envs.siblings import Pair
@@ -78,6 +79,8 @@ class Pairs(LightningDataModule, Generic[Side, Batch]):
         left_out: dict[str, int] = {}
         for number, (where, row) in enumerate(numbered_rows(self.path)):
             pair = pair_from_row(row, where)
+            for side in (pair.chosen, pair.rejected):
+                require_model_reads(self.trainer, side, where)
             sides = self.sides(pair, where)
             if not isinstance(sides, str) and max(map(len, sides)) > self.max_tokens:
                 sides = f"of more than {self.max_tokens} tokens"

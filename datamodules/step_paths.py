@@ -16,6 +16,7 @@ from datamodules.tree.pairs import can_be_judged
 from datamodules.tree_search import read_trees
 from envs.interfaces import Protocol
 from envs.siblings import Candidate
+from envs.token_ids import require_ids_of
 from envs.types import Episode
 
 Use = Literal["tree", "rollouts", "both"]
@@ -28,16 +29,16 @@ def question_paths(folder: Path, protocol: Protocol, use: Use) -> Iterator[list[
     `data/episodes.jsonl`: a search that keeps what it played out, or sampling. `both` takes the two of one search.
 
     Raises:
-        DataError: a file is missing, or a row is malformed.
+        DataError: a file is missing, a row is malformed, or its ids are not those of the protocol's tokenizer.
     """
-    episodes = (episode_from_row(row, where) for where, row in numbered_rows(folder / "data" / "episodes.jsonl"))
+    episodes = _episodes(folder / "data" / "episodes.jsonl", protocol)
     begun = (episode for episode in episodes if episode.turns)  # of a prompt that leaves no room there is no step
     played = ((id_, list(group)) for id_, group in groupby(begun, key=lambda episode: episode.question.id))
     if use == "rollouts":
         yield from (group for _, group in played)
         return
     upcoming = next(played, None) if use == "both" else None
-    for tree in read_trees(folder):
+    for tree in read_trees(folder, protocol):
         paths = _leaves(tree, protocol)
         if upcoming is not None and upcoming[0] == tree.question.id:
             paths += upcoming[1]
@@ -86,6 +87,13 @@ def chosen_steps(questions: Iterable[Sequence[Episode]], *, most: int, seed: int
             offers.append((number, stable_hash(seed, "question", path.question.id), new))
     names = [name for _, _, new in sorted(offers) for name in new]
     return frozenset(names[:most])
+
+
+def _episodes(path: Path, protocol: Protocol) -> Iterator[Episode]:
+    for where, row in numbered_rows(path):
+        episode = episode_from_row(row, where)
+        require_ids_of(protocol.codec.tokenizer, episode.tokenizer, where)
+        yield episode
 
 
 def _leaves(tree: Tree, protocol: Protocol) -> list[Episode]:

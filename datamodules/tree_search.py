@@ -29,8 +29,9 @@ from datamodules.tree.search import SearchSettings, TreeSearcher
 from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
 from datamodules.tree.tree_text import tree_text
 from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, LeafValue
-from envs.interfaces import Sampler
+from envs.interfaces import Protocol, Sampler
 from envs.retrieval import RetrievalEnvironment
+from envs.token_ids import require_ids_of
 from envs.types import Question
 
 
@@ -169,14 +170,17 @@ def _played(unit: Path) -> Path:
 _TREE = "One tree: N visits, Q mean backed-up value, P prior; in brackets how an episode ended, and its value."
 
 
-def read_trees(folder: Path) -> Iterator[Tree]:
-    """Stream the trees of a search's stage folder.
+def read_trees(folder: Path, protocol: Protocol | None = None) -> Iterator[Tree]:
+    """Stream the trees of a search's stage folder, for a protocol to read.
 
     Raises:
-        DataError: the file is missing, or a row is malformed.
+        DataError: the file is missing, a row is malformed, or its ids are not those of the protocol's tokenizer.
     """
     for where, row in numbered_rows(Path(folder) / "data" / "trees.jsonl"):
-        yield tree_from_row(row, where)
+        tree = tree_from_row(row, where)
+        if protocol is not None:
+            require_ids_of(protocol.codec.tokenizer, tree.tokenizer, where)
+        yield tree
 
 
 def _summary(tree: Tree) -> dict[str, float]:

@@ -122,7 +122,7 @@ class ValuePairs:
     def _units(self, folder: Path) -> Iterator[tuple[Path, list[Tree]]]:
         """The file of each unit, and its trees."""
         path = None
-        for path, unit in units(folder / "data" / "units", read_trees(self.trees), self.unit):
+        for path, unit in units(folder / "data" / "units", read_trees(self.trees, self.protocol), self.unit):
             yield path, unit
         if path is None:
             raise DataError(f"{self.trees}: no trees to compare steps of")

@@ -14,6 +14,7 @@ from common.seeds import stable_hash
 from envs.interfaces import ChecksCompatibility, Protocol, Retriever, Sampler
 from envs.pieces import Data, Piece
 from envs.requests import Act, Done, Request
+from envs.token_ids import fingerprint
 from envs.types import Episode, Hit, Limits, Question, Status, Turn
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,9 @@ class RetrievalEnvironment:
 
     def start(self, question: Question, *, iteration: int = 0, sample: int = 0) -> Episode:
         """A new attempt at a question."""
-        return Episode(question, self.protocol.prompt(question), iteration=iteration, sample=sample)
+        made_by = fingerprint(self.protocol.codec.tokenizer)
+        prompt_ids = self.protocol.prompt(question)
+        return Episode(question, prompt_ids, iteration=iteration, sample=sample, tokenizer=made_by)
 
     def next(self, episode: Episode, seed: int, *, at_least: int = 1) -> Request | Act | None:
         """What happens next within the budgets, or None when the episode is over (its status is then set).

@@ -12,7 +12,8 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from jinja2 import TemplateError
@@ -22,7 +23,10 @@ from common.errors import ConfigError
 from envs.pieces import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
+_MARK = re.compile("\ue000(\\w+)\ue001")
+_THINK, _THOUGHT = "<think>", "</think>"
 _KEPT = 2048  # encoded texts: a context that is rendered anew has its passages and prompts in every turn
+_FAILURES = (TemplateError, ValueError, TypeError, LookupError, AttributeError)  # of a template
 _DATE = "26 Jul 2024"  # for templates that write a date: the default of Llama's template
 
 
@@ -121,20 +125,21 @@ class Codec:
 
         `{name}` in `user` or `system` marks where `slots[name]` goes; a slot that is a plain string is untrusted data
         that may not be cut. A template without a system role gets the system text at the head of the user message.
+        Where a template opens a thought all the same, it is closed again, unless the thought is part of the format:
+        see `opened`.
 
         Raises:
-            ConfigError: the tokenizer has no chat template, or one that writes today's date.
+            ConfigError: the tokenizer has no chat template, or one that writes today's date, fails, or does not show
+                the messages as they are.
         """
-        template, name = str(self.tokenizer.chat_template or ""), self.tokenizer.name_or_path or "(no name)"
-        if not template:
-            raise ConfigError(f"tokenizer {name} has no chat template: set tokenizer.chat_template and save it again")
-        if "strftime_now" in template and "date_string" not in template:
-            raise ConfigError(f"the chat template of {name} writes today's date: replace strftime_now in it by a date")
         for slot in slots:
             mark = _SLOT.format(slot)
             user, system = user.replace(f"{{{slot}}}", mark), system.replace(f"{{{slot}}}", mark)
+        rendered = self._rendered(user, system)
+        if _leaves_open(rendered, user) and not self.opened:
+            rendered = f"{rendered.rstrip()}\n\n{_THOUGHT}\n\n"
         pieces: list[Piece] = []
-        for number, text in enumerate(re.split("\ue000(\\w+)\ue001", self._rendered(user, system))):
+        for number, text in enumerate(_MARK.split(rendered)):
             if number % 2 == 0:
                 pieces += [Control(text)] if text else []
             else:
@@ -142,23 +147,61 @@ class Codec:
                 pieces += [Data(slot)] if isinstance(slot, str) else slot if isinstance(slot, Sequence) else [slot]
         return tuple(pieces)
 
+    @cached_property
+    def opened(self) -> str:
+        """`<think>` where that tag is one of the format's and the chat template writes it before the reply; else empty.
+
+        The first turn then begins inside the thought: the tag counts as written, and must not be written again.
+        """
+        return _THINK if _THINK in self.tags and _leaves_open(self._rendered("Q", ""), "Q") else ""
+
     def _rendered(self, user: str, system: str) -> str:
         """The template around both messages; around one of both texts where it knows no system role."""
-        if system:
-            try:
-                text = self._render([{"role": "system", "content": system}, {"role": "user", "content": user}])
-            except TemplateError:  # how templates say that they know no such role
-                text = ""
-            if system.strip() in text:
-                return text
-            user = f"{system}\n\n{user}"
-        return self._render([{"role": "user", "content": user}])
+        template, name = str(self.tokenizer.chat_template or ""), self.tokenizer.name_or_path or "(no name)"
+        if not template:
+            raise ConfigError(f"tokenizer {name} has no chat template: set tokenizer.chat_template and save it again")
+        if "strftime_now" in template and "date_string" not in template:
+            raise ConfigError(f"the chat template of {name} writes today's date: replace strftime_now in it by a date")
+        try:
+            if system:
+                with suppress(*_FAILURES):  # how templates say that they know no such role
+                    text = self._render([{"role": "system", "content": system}, {"role": "user", "content": user}])
+                    if system.strip() in text and user.strip() in text:
+                        return text
+                user = f"{system}\n\n{user}"
+            text = self._render([{"role": "user", "content": user}])
+        except _FAILURES as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"the chat template of {name} fails on a user message ({reason}): set tokenizer.chat_template to one "
+                "that takes one message of a user, whose content is a string"
+            ) from error
+        if user.strip() not in text:
+            raise ConfigError(
+                f"the chat template of {name} does not show {_lost(user, text)!r} of the prompt as it is: set "
+                "tokenizer.chat_template to one that writes a message's content, a string, unchanged"
+            )
+        return text
 
     def _render(self, messages: list[dict[str, str]]) -> str:
         rendered = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=False, date_string=_DATE
         )
         return str(rendered)
+
+
+def _leaves_open(rendered: str, user: str) -> bool:
+    """Whether a rendered template opens a thought after the user's message and does not close it."""
+    message = user.strip()
+    reply = rendered[rendered.rfind(message) + len(message) :]
+    return reply.rfind(_THINK) > reply.rfind(_THOUGHT)
+
+
+def _lost(message: str, rendered: str) -> str:
+    """The first line or slot of a message that is not in what was rendered of it."""
+    parts = re.findall("\ue000\\w+\ue001|[^\ue000\n]+", message)
+    lost = next((part for part in parts if part.strip() not in rendered), message)
+    return _MARK.sub(r"{\1}", lost.strip())[:60]
 
 
 def _in_common(text: str, other: str) -> int:

@@ -137,6 +137,10 @@ class Turn:
     observation_ids: tuple[int, ...] = ()
     trainable: bool = True
 
+    def ids(self) -> tuple[int, ...]:
+        """All token ids that it holds."""
+        return (self.context_ids or ()) + self.opening_ids + self.action_ids + self.observation_ids
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -197,6 +201,7 @@ class Episode:
     `iteration` and `sample` tell attempts at the same question apart; all random numbers derive from them.
     `truncations` counts cuts by name (`turn`, `observation`, `total`, `prompt`); `error` says why status is `error`.
     `weight` is what its policy loss is to be multiplied by, where an action of it was given and not sampled.
+    `tokenizer` is the fingerprint (`envs.token_ids`) of the tokenizer whose token ids it holds; empty where unknown.
     """
 
     question: Question
@@ -210,6 +215,7 @@ class Episode:
     truncations: Counter[str] = field(default_factory=Counter)
     error: str = ""
     weight: float = 1.0
+    tokenizer: str = ""
 
     def context(self) -> tuple[int, ...]:
         """The token ids that the next turn continues, unless it re-renders its context."""

@@ -18,6 +18,7 @@ from peft.utils.constants import SAFETENSORS_WEIGHTS_NAME
 from peft.utils.other import AuxiliaryTrainingWrapper, TrainableTokensWrapper
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from common.errors import ConfigError
 from modules.policy import Policy
@@ -57,13 +58,14 @@ class LoRA:
 
         Raises:
             ConfigError: the model has adapters already; no layer of it has one of the names, or one that has is not
-                linear.
+                linear, or shares its weights with the embedding.
         """
         if has_adapters(policy.model):
             raise ConfigError(
                 "lora: the policy has adapters already, which new ones would replace: leave its `adapter` out and load "
                 "the merged weights of the stage that trained them, its model/"
             )
+        self._check_head(policy.model)
         config = LoraConfig(
             r=self.r,
             lora_alpha=cast(int, self.alpha),
@@ -81,13 +83,36 @@ class LoRA:
                 kind = type(module.base_layer).__name__
                 raise ConfigError(f"lora.targets {self.targets}: {name} is no linear layer but {kind}: leave it out")
 
+    def _check_head(self, model: PreTrainedModel) -> None:
+        """Require an output layer that gets adapters to have weights of its own, none of whose rows train."""
+        head = _name_of(model.get_output_embeddings(), model)
+        if any(f".{head}".endswith(f".{target}") for target in self.targets or ()):
+            if is_tied(model):
+                raise ConfigError(f"lora.targets {self.targets}: {head} has the embedding's weights: leave it out")
+            if self.trainable_tokens:
+                raise ConfigError(
+                    f"lora.targets {self.targets}: trainable_tokens trains rows of {head} already: leave either out"
+                )
+
     def _tokens(self, policy: Policy) -> dict[str, list[int]]:
-        """Ids of the rows that train, by the name of their table; a tied head follows the embedding."""
-        tables = [policy.model.get_input_embeddings()]
-        if not policy.model.config.get_text_config().tie_word_embeddings:
-            tables.append(cast(nn.Module, policy.model.get_output_embeddings()))
-        names = {module: name.rpartition(".")[2] for name, module in policy.model.named_modules()}
-        return {names[table]: sorted(policy.tokenizer.all_special_ids) for table in tables}
+        """Ids of the rows that train, by the name of their table."""
+        rows = sorted(policy.tokenizer.all_special_ids)
+        return {name.rpartition(".")[2]: rows for name in _tables(policy.model)}
+
+
+def is_tied(model: PreTrainedModel) -> bool:
+    """Whether a model's output layer has the embedding's weights."""
+    return bool(model.config.get_text_config().tie_word_embeddings)
+
+
+def _tables(model: PreTrainedModel) -> list[str]:
+    """Names of the modules that have a row a token: the embedding and, where it has weights of its own, the head."""
+    tables = [model.get_input_embeddings(), *([] if is_tied(model) else [model.get_output_embeddings()])]
+    return [_name_of(table, model) for table in tables]
+
+
+def _name_of(wanted: nn.Module | None, model: nn.Module) -> str:
+    return next(name for name, module in model.named_modules() if module is wanted)
 
 
 def has_adapters(model: nn.Module) -> bool:
@@ -137,15 +162,27 @@ def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.replace(".token_adapter", "").replace(".base_layer", ""): value for name, value in kept.items()}
 
 
-def save_adapters(model: nn.Module, state: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the adapters of a model to `folder` in PEFT's format; `state` as in `merged`."""
+def save_adapters(policy: Policy, state: Mapping[str, Tensor], folder: Path) -> None:
+    """Write the adapters of a policy and its tokenizer to `folder` in PEFT's format; `state` as in `merged`.
+
+    The base has no rows for the policy's new tokens: unless they all train, the tables are written too, whole.
+    """
+    model = policy.model
     config = copy.copy(cast(dict[str, LoraConfig], model.peft_config)[_ADAPTER])
     config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs from run to run
-    adapters = get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=_ADAPTER)
+    # PEFT itself would decide by the vocabulary sizes of two configs, and write a tied table twice.
+    adapters = get_peft_model_state_dict(
+        model, state_dict=dict(state), adapter_name=_ADAPTER, save_embedding_layers=False
+    )
+    trained = policy.tokenizer.all_special_ids if config.trainable_token_indices else []
+    if policy.new_tokens - {*trained}:
+        inside = tuple(f"{name}." for name in _tables(model))
+        adapters |= {name: value for name, value in state.items() if name.startswith(inside) and not _is_adapter(name)}
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(folder))
     tensors = {f"base_model.model.{name}": value.contiguous() for name, value in adapters.items()}
     save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
+    policy.tokenizer.save_pretrained(str(folder))
 
 
 def _is_adapter(name: str) -> bool:

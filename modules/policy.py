@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Literal, cast
@@ -15,7 +15,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-from common.errors import ConfigError
+from common.errors import ConfigError, UserError
 from envs.interfaces import Protocol
 from envs.text import load_tokenizer, require_present
 from envs.types import Limits
@@ -31,10 +31,15 @@ _LOADING = Lock()
 
 @dataclass(slots=True)
 class Policy:
-    """A causal LM, possibly with a LoRA adapter on it, and the tokenizer it was trained with."""
+    """A causal LM, possibly with a LoRA adapter on it, and the tokenizer it was trained with.
+
+    Attributes:
+        new_tokens: ids whose rows are not those of the folder or hub id that the model was loaded from.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    new_tokens: frozenset[int] = frozenset()
 
     def save(self, folder: Path | str) -> None:
         """Write model and tokenizer in the Hugging Face format; a LoRA adapter is written as an adapter."""
@@ -67,22 +72,38 @@ def load_policy(
     try:
         with _LOADING:
             loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
+        _agree_on_tie(loaded)
         own = load_tokenizer(adapter or model, revision=None if adapter else revision)
         if adapter is not None:
             if len(own) > loaded.config.get_text_config().vocab_size:
-                loaded.resize_token_embeddings(len(own))
+                loaded.resize_token_embeddings(len(own), mean_resizing=False)  # the adapter has the new rows
             PeftModel.from_pretrained(loaded, str(adapter))  # changes the model itself; float32 on whatever it is
+    except UserError:
+        raise
     except Exception as error:  # whatever the library raises for a folder or a model that it cannot load
         what = model if adapter is None else f"{model} with the adapter {adapter}"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"no causal language model at {what}: {reason}") from error
+    new_tokens: frozenset[int] = frozenset()
     if tokenizer is not None:
-        own = _extend(loaded, own, load_tokenizer(tokenizer), begin_as or {})
+        if adapter is not None:
+            raise ConfigError(
+                f"load_policy: the tokenizer is that of the adapter {adapter}, so `tokenizer` must be left out"
+            )
+        extended = load_tokenizer(tokenizer)
+        new_tokens, own = _extend(loaded, own, extended, begin_as or {}), extended
     elif begin_as:
         raise ConfigError("load_policy: begin_as is for the new tokens of `tokenizer`, which is not given")
-    policy = Policy(_placed(loaded, device), own)
+    policy = Policy(_placed(loaded, device), own, new_tokens)
     require_independent_rows(policy.model)
     return policy
+
+
+def _agree_on_tie(model: PreTrainedModel) -> None:
+    """Make a model's config say whether its tables are one: in a checkpoint with two that differ they are two."""
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = head is not None and head.weight is table.weight
+    model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = tied
 
 
 def _extend(
@@ -90,8 +111,8 @@ def _extend(
     old: PreTrainedTokenizerBase,
     new: PreTrainedTokenizerBase,
     begin_as: dict[str, str],
-) -> PreTrainedTokenizerBase:
-    """Give the model rows for the tokens that only the new tokenizer knows; returns the new tokenizer."""
+) -> frozenset[int]:
+    """Give the model rows for the tokens that only the new tokenizer knows; returns their ids."""
     known, wanted = old.get_vocab(), new.get_vocab()
     if moved := [token for token, number in known.items() if wanted.get(token) != number]:
         raise ConfigError(
@@ -101,8 +122,9 @@ def _extend(
     added = {token: number for token, number in wanted.items() if token not in known}
     if strange := sorted(set(begin_as) - set(added)):
         raise ConfigError(f"begin_as names {strange[0]!r}, which is no new token; new ones are {', '.join(added)}")
-    if len(new) > embedding_rows(model):
-        model.resize_token_embeddings(len(new), mean_resizing=False)
+    rows = max(wanted.values()) + 1
+    if rows > embedding_rows(model):
+        model.resize_token_embeddings(rows, mean_resizing=False)
     tables = [
         cast(Tensor, table.weight)
         for table in (model.get_input_embeddings(), cast(torch.nn.Module, model.get_output_embeddings()))
@@ -110,9 +132,15 @@ def _extend(
     with torch.no_grad():
         for table in {id(table): table for table in tables}.values():  # one where they are tied
             for token, number in added.items():
-                spelt = old(begin_as.get(token, token), add_special_tokens=False).input_ids
+                text = begin_as.get(token, token)
+                spelt = old(text, add_special_tokens=False).input_ids
+                if not spelt:
+                    raise ConfigError(
+                        f"{old.name_or_path} has no tokens for {text!r}, as which the new token {token!r} would begin: "
+                        "give another text in begin_as"
+                    )
                 table[number] = table[spelt].mean(dim=0)
-    return new
+    return frozenset(added.values())
 
 
 def embedding_rows(model: PreTrainedModel) -> int:
@@ -165,7 +193,7 @@ def separate(policies: Mapping[str, Policy], *, shared: bool = False) -> dict[st
         if any(other.model is model for other in made.values()):
             weights = {id(weight): weight for weight in model.parameters()} if shared else {}
             model = copy.deepcopy(model, weights)  # pyright: ignore[reportArgumentType]
-        made[name] = Policy(model, policy.tokenizer)
+        made[name] = replace(policy, model=model)
     return made
 
 

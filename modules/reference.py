@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from common.errors import ConfigError
 from envs.packing import SequenceBatch
+from envs.token_ids import fingerprint
 from modules.lora import LoRA, adapters_disabled, has_adapters
 from modules.policy import Policy
 from modules.sequence_logprobs import sequence_logprobs
@@ -19,7 +21,13 @@ def frozen_reference(reference: Policy, policy: Policy, lora: LoRA | None) -> Po
 
     Where it is the policy's own component (equal components of a config are one object) it is the policy as it is now:
     a copy or, where `lora` will train adapters, the model with its adapters disabled, which takes no memory.
+
+    Raises:
+        ConfigError: its tokenizer is not the policy's.
     """
+    if fingerprint(reference.tokenizer) != fingerprint(policy.tokenizer):
+        names = f"{reference.tokenizer.name_or_path} and {policy.tokenizer.name_or_path}"
+        raise ConfigError(f"reference and policy have different tokenizers ({names}): it reads the policy's ids")
     own = reference.model is policy.model
     if own and lora is not None and not has_adapters(policy.model):
         return reference

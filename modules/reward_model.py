@@ -20,6 +20,7 @@ from common.errors import ConfigError
 from common.files import write_json
 from envs.packing import by_length
 from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
+from envs.token_ids import require_ids_of
 from envs.types import Episode
 from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
@@ -133,9 +134,15 @@ class RewardModel:
         Sequences of similar length share a batch. Scores depend on the other episodes by rounding alone. On a CPU the
         backbone is run by the forward pass of sampling where that fits: without padding, in fewer operations, from a
         copy of its layers' weights.
+
+        Raises:
+            DataError: the token ids of an episode are those of another tokenizer.
         """
         model = self.policy.model
         device, training = model.device, model.training
+        for episode in episodes:
+            where = f"reward model, question {episode.question.id}"
+            require_ids_of(self.policy.tokenizer, episode.tokenizer, where)
         scores = [torch.full((len(episode.steps),), float("nan")) for episode in episodes]
         sequences = [(number, s) for number, e in enumerate(episodes) for s in scored_sequences(e) if s.positions]
         model.eval()

@@ -279,5 +279,4 @@ def export_policy(policy: Policy, folder: Path, adapter: Path) -> None:
         return
     Policy(whole(policy.model, state), policy.tokenizer).save(folder)
     if has_adapters(policy.model):
-        save_adapters(policy.model, state, adapter)
-        policy.tokenizer.save_pretrained(str(adapter))
+        save_adapters(policy, state, adapter)

@@ -20,6 +20,9 @@ CHAT_TEMPLATE = (
 )
 
 
+THINKING_TEMPLATE = CHAT_TEMPLATE.replace("assistant\n", "assistant\n<think>\n")
+
+
 def byte_tokenizer(tags: Sequence[str] = TAGS, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
     """One token a byte, so any text survives; `tags`, `<|im_start|>` and `<|im_end|>` are special tokens.
 

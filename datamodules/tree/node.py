@@ -40,18 +40,20 @@ class Tree:
 
     `counts` has `expansions`, `simulations` (values backed up from a node that was played out or judged), `terminal`
     (values backed up again from the end of an episode), `dead` and `failures` (samples whose retrieval failed, and
-    rollouts that ended in an error).
+    rollouts that ended in an error). `tokenizer` is as in an episode.
     """
 
     question: Question
     prompt_ids: tuple[int, ...]
     root: Node = field(default_factory=Node)
     counts: dict[str, int] = field(default_factory=dict)
+    tokenizer: str = ""
 
     def episode(self, path: Sequence[Node], sample: int = 0) -> Episode:
         """The episode along a path from the root; it shares the path's turns."""
         turns = [node.turn for node in path if node.turn is not None]
-        return Episode(self.question, self.prompt_ids, turns, sample=sample, status=path[-1].status)
+        ids = {"prompt_ids": self.prompt_ids, "turns": turns, "tokenizer": self.tokenizer}
+        return Episode(self.question, **ids, sample=sample, status=path[-1].status)
 
     def paths(self) -> Iterator[tuple[Node, ...]]:
         """The path to every node, the root's first, depth first."""

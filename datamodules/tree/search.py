@@ -124,9 +124,10 @@ class TreeSearcher:
             ConfigError: the protocol takes turns of its own.
             RetrievalError: the retriever failed too often in a row.
         """
+        begun = [self.environment.start(question) for question in questions]
         growths = [
-            _Growth(Tree(question, self.environment.protocol.prompt(question)), self.settings.simulations)
-            for question in questions
+            _Growth(Tree(one.question, one.prompt_ids, tokenizer=one.tokenizer), self.settings.simulations)
+            for one in begun
         ]
         for growth in growths:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)

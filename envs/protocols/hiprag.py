@@ -1,6 +1,6 @@
 """HiPRAG's format: steps with and without a search in one chain of thought (methods after its paper and released code).
 
-    <think><step><reasoning>                    opened by the environment, never sampled
+    <think><step><reasoning>                    opened by the environment, never sampled (`<think>` by some templates)
     thought</reasoning><search>query</search>   -> the environment adds <context> passages </context> <conclusion>
     claim</conclusion></step>                   a search step ends in the turn after its search
     <step><reasoning>thought</reasoning><conclusion>claim</conclusion></step>       a step from memory
@@ -67,7 +67,8 @@ class HiPRAG:
 
     def next(self, episode: Episode) -> Request | Act | Done:
         if not episode.turns:
-            return Request(episode, self.codec.control("<think><step><reasoning>"), stop=STOPS)
+            scaffold = "<think><step><reasoning>".removeprefix(self.codec.opened)
+            return Request(episode, self.codec.control(scaffold), stop=STOPS)
         if episode.turns[-1].action.kind == "answer":
             return Done("answered")
         if len(episode.turns) > self.search_turns:

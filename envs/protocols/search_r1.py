@@ -5,7 +5,7 @@
 
 A turn with neither gets a notice. After four turns in which it may search the policy has one more, for the answer.
 `parse` wants a block that is clear and no thought before it; `steps` and `valid` are strict. Both look at sampled text
-alone.
+alone, but for a `<think>` that the chat template has written before the first turn: it counts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SearchR1:
         return tuple(
             Step(
                 kind=turn.action.kind,
-                valid=block_kind(turn.text) == turn.action.kind,
+                valid=block_kind(turn.text if index else self.codec.opened + turn.text) == turn.action.kind,
                 spans=((index, 0, len(turn.action_ids)),),
                 query=turn.action.text if turn.action.kind == "query" else "",
                 claim=turn.action.text if turn.action.kind == "answer" else None,
@@ -109,7 +109,8 @@ class SearchR1:
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         tag, neutral = "search" if moves[0].kind == "search" else "answer", self.codec.neutralise
-        return f"<think> {neutral(moves[0].thought)} </think>\n<{tag}> {neutral(moves[0].text)} </{tag}>"
+        think = "" if self.codec.opened and not episode.turns else "<think> "
+        return f"{think}{neutral(moves[0].thought)} </think>\n<{tag}> {neutral(moves[0].text)} </{tag}>"
 
 
 def action_of(text: str) -> Action:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,17 @@ from common.errors import ConfigError, DataError
 from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
 from envs.packing import SequenceBatch, collate
-from envs.protocols.prorag import ProRAG
+from envs.protocols.prorag import TAGS, ProRAG
 from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from envs.protocols.sirag_parse import TAGS as SIRAG_TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
 from envs.types import Document, Episode, Limits, Question
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
+from modules.optimizer import AdamW
+from modules.policy import load_policy
+from modules.sft import SFT
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)
 CODEC = PROTOCOL.codec
@@ -264,3 +268,34 @@ def test_collating_keeps_every_token(tmp_path: Path) -> None:
     for row, sequence in enumerate(packed):
         assert torch.equal(batch.ids_BT[row, : len(sequence)], sequence.ids_T.long())
         assert torch.equal(batch.loss_mask_BT[row, : len(sequence)], sequence.loss_mask_T)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["says whose ids they are", "from before"])
+@pytest.mark.parametrize(
+    ("tags", "why"),
+    [
+        (TAGS[::-1], r"episodes.jsonl:1: its token ids are those of another tokenizer than \(no name\): make the data"),
+        (TAGS[:4], r"episodes.jsonl:1: (token id \d+ is none of the model's, which are 0 to 261|its token ids are)"),
+    ],
+    ids=["as many tokens", "fewer"],
+)
+def test_a_model_with_another_tokenizer_is_not_trained(
+    tmp_path: Path, told: bool, tags: tuple[str, ...], why: str
+) -> None:
+    rows = [replace(episode, tokenizer=episode.tokenizer if told else "") for episode in episodes(4)]
+    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, rows))
+    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    module = SFT(tiny_policy(byte_tokenizer(tags)), AdamW(1e-3))
+    with pytest.raises(DataError, match=why):
+        trainer.fit(module, datamodule=EpisodeData(tmp_path, max_tokens=20_000))
+    assert not trainer.global_step
+
+
+def test_the_model_that_they_were_made_for_is_trained_on_episodes(tmp_path: Path) -> None:
+    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, episodes(4)))
+    policy = tiny_policy(byte_tokenizer())
+    policy.save(tmp_path / "model")  # and its tokenizer once more, by another name
+    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    module = SFT(load_policy(str(tmp_path / "model"), device="cpu"), AdamW(1e-3))
+    trainer.fit(module, datamodule=EpisodeData(tmp_path, max_tokens=20_000))
+    assert trainer.global_step == 1

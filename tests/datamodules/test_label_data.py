@@ -10,9 +10,11 @@ from common.errors import ConfigError, DataError
 from datamodules.label_data import LabelData
 from datamodules.records import labelled_to_row, write_rows
 from envs.labelled_steps import LabelledEpisode
-from envs.protocols.prorag import ProRAG
+from envs.protocols.prorag import TAGS, ProRAG
+from modules.label_prm import LabelPRM
+from modules.optimizer import AdamW
 from tests.labelled import path, write_labels
-from tests.tiny import byte_tokenizer
+from tests.tiny import byte_tokenizer, tiny_policy
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +109,14 @@ def test_labels_that_do_not_match_their_steps_are_refused(protocol: ProRAG, tmp_
 def test_a_setting_out_of_range_is_refused(tmp_path: Path, setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="batch_size must be >= 1"):
         LabelData(tmp_path, **setting)
+
+
+def test_labels_of_another_tokenizer_s_ids_are_refused(folder: Path) -> None:
+    data = LabelData(folder)
+    other = tiny_policy(byte_tokenizer(TAGS[::-1]))
+    data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    data.trainer.strategy._lightning_module = LabelPRM(other, AdamW(1e-3))
+    with pytest.raises(DataError, match=r"labels.jsonl:1: its token ids are those of another tokenizer"):
+        data.setup("fit")
+    data.trainer.strategy._lightning_module = LabelPRM(tiny_policy(byte_tokenizer()), AdamW(1e-3))
+    data.setup("fit")

@@ -8,9 +8,11 @@ from lightning.pytorch import Trainer
 from common.errors import ConfigError, DataError
 from datamodules.pair_data import PairData
 from datamodules.records import pair_to_row, write_rows
-from envs.protocols.prorag import ProRAG
+from envs.protocols.prorag import TAGS, ProRAG
+from modules.optimizer import AdamW
+from modules.prm import PRM
 from tests.steps import toy_pairs
-from tests.tiny import byte_tokenizer
+from tests.tiny import byte_tokenizer, tiny_policy
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +71,14 @@ def test_settings_out_of_range_are_refused(folder: Path) -> None:
     for settings in ({"batch_size": 0}, {"validation": 1.0}, {"max_tokens": 1}):
         with pytest.raises(ConfigError, match="batch_size must be >= 1"):
             PairData(folder, **settings)  # type: ignore[arg-type]
+
+
+def test_pairs_of_another_tokenizer_s_ids_are_refused(folder: Path) -> None:
+    data = PairData(folder)
+    other = tiny_policy(byte_tokenizer(TAGS[::-1]))
+    data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    data.trainer.strategy._lightning_module = PRM(other, AdamW(1e-3))
+    with pytest.raises(DataError, match=r"pairs.jsonl:1: its token ids are those of another tokenizer"):
+        data.setup("fit")
+    data.trainer.strategy._lightning_module = PRM(tiny_policy(byte_tokenizer()), AdamW(1e-3))
+    data.setup("fit")

@@ -92,6 +92,13 @@ def test_pairs_carry_their_steps_values_and_reasons(protocol: ProRAG, trees: Pat
     }  # fmt: skip
 
 
+def test_trees_of_another_tokenizer_s_ids_are_not_judged(protocol: ProRAG, tmp_path: Path) -> None:
+    found = Tree(QUESTION, (7,), Node(children=[answer("Ada", 2, 0.9)]), tokenizer="another")
+    write_rows(tmp_path / "search" / "data" / "trees.jsonl", [tree_to_row(found)])
+    with pytest.raises(DataError, match=r"trees.jsonl:1: its token ids are those of another tokenizer"):
+        run(Preferences(tmp_path / "search", protocol, ValueGap(min_gap=0.5)), tmp_path)
+
+
 def test_nulls_failures_and_what_a_judge_counts_are_kept(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
     judge = Told({"q0": WORSE_FIRST, "q1": (), "q2": (), "q3": None, "q4": WORSE_FIRST})
     metrics = run(Preferences(trees, protocol, judge, unit=3), tmp_path)

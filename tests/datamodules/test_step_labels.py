@@ -9,9 +9,11 @@ from common.accounts import JUDGED_STEPS
 from common.errors import ConfigError, DataError
 from datamodules.records import labelled_from_row, read_rows
 from datamodules.step_labels import StepLabels
+from datamodules.step_paths import Use
 from datamodules.tree.hard_negatives import MadeUp
 from envs.labelled_steps import LabelledEpisode
-from envs.protocols.prorag import ProRAG
+from envs.protocols.prorag import TAGS, ProRAG
+from envs.token_ids import fingerprint
 from tests.labelled import Branches, Knows, path, tree, write_search
 from tests.tiny import byte_tokenizer
 
@@ -165,6 +167,16 @@ def test_units_that_are_there_are_not_judged_again(protocol: ProRAG, search: Pat
     run(maker, tmp_path)
     assert len(judge.asked) == asked + 2 * 6
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("use", ["tree", "rollouts", "both"])
+def test_a_protocol_with_another_tokenizer_reads_no_steps(protocol: ProRAG, tmp_path: Path, use: Use) -> None:
+    other = fingerprint(byte_tokenizer(TAGS[::-1]))
+    found, played = tree(protocol, {"query Who?": {}}), path(protocol, "query Who?")
+    found.tokenizer = played.tokenizer = other
+    search = write_search(tmp_path / "search", [found], [played])
+    with pytest.raises(DataError, match=r"jsonl:1: its token ids are those of another tokenizer"):
+        run(StepLabels(search, protocol, Knows(), use=use), tmp_path)
 
 
 def test_no_steps_at_all_and_numbers_out_of_range_are_one_clear_line(protocol: ProRAG, tmp_path: Path) -> None:

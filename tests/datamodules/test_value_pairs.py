@@ -130,6 +130,13 @@ def test_labels_are_an_argument(tmp_path: Path) -> None:
         assert (*asked(tmp_path / name)[0], pair.chosen_value, pair.rejected_value) == pytest.approx(expected)
 
 
+def test_trees_of_another_tokenizer_s_ids_make_none(tmp_path: Path) -> None:
+    found = Tree(Question("q", "?", ("Ada",)), (7,), Node(visits=9, children=GROWN), tokenizer="another")
+    write_rows(tmp_path / "search" / "data" / "trees.jsonl", [tree_to_row(found)])
+    with pytest.raises(DataError, match=r"trees.jsonl:1: its token ids are those of another tokenizer"):
+        run(ValuePairs(tmp_path / "search", PROTOCOL), tmp_path / "out")
+
+
 def test_turns_that_do_not_train_make_none(tmp_path: Path) -> None:
     frozen = [node(SAY.format("Ada"), 0.9, end=True, trainable=False), node(SAY.format("Bob"), 0.1, trainable=False)]
     run(ValuePairs(searched(tmp_path, frozen, GROWN), PROTOCOL), tmp_path / "out")

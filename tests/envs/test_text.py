@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +105,93 @@ def test_a_template_without_a_system_role_gets_the_text_before_the_user_s(templa
     assert codec.decode(codec.encode(codec.chat("Q: {q}", system="Be brief.", q="why?"))) == "U Be brief.\n\nQ: why?"
 
 
+def with_template(template: str, tags: Sequence[str] = TAGS) -> Codec:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    return Codec(tokenizer, tags)
+
+
+CONTENT = "{% for m in messages %}[CONTENT]{% endfor %}{% if add_generation_prompt %} A:{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("content", "lost"),
+    [
+        ("{% for part in m.content %}{{ part.text }}{% endfor %}", "Answer <b>it</b>"),
+        ("{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}", "Answer <b>"),
+        ("{% if m.content is not string %}{{ m.content }}{% endif %}", "Answer <b>it</b>"),
+        ("{{ m.content | e }}", "Answer <b>it</b>"),
+        ("{{ m.content | tojson }}", "Answer <b>it</b>\n\nQ: {q}"),
+        ("{{ m.content | upper }}", "Answer <b>it</b>"),
+        ("{{ m.content | replace('\n', ' ') }}", "Answer <b>it</b>\n\nQ: {q}"),
+        ("{{ m.content[:18] }}", "Q:"),
+        ("{{ m.content.split('\n')[0] }}", "Q:"),
+        ("{{ m.content | replace('\ue000q\ue001', '') }}", "{q}"),
+        ("{{ m.content | join(' ') }}", "Answer <b>it</b>"),
+        ("{% if m.role != 'user' %}{{ m.content }}{% endif %}", "Answer <b>it</b>"),
+    ],
+)
+@pytest.mark.parametrize("system", ["", "Be brief."])
+def test_a_template_that_does_not_show_a_message_as_it_is_is_refused(content: str, lost: str, system: str) -> None:
+    codec = with_template(CONTENT.replace("[CONTENT]", content))
+    with pytest.raises(ConfigError, match=r"the chat template of \(no name\) does not show .* of the prompt") as caught:
+        codec.chat("Answer <b>it</b>\n\nQ: {q}", system=system, q="why?")
+    assert system or repr(lost)[1:-1] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ m.content }}",
+        "{{ m.content | trim }}",
+        "<s>[INST] {{ m.content.strip() }} [/INST]",
+        "{{ m['content'] + '!' }}",
+    ],
+)
+def test_a_template_may_trim_a_message_and_stand_around_it(content: str) -> None:
+    codec = with_template(CONTENT.replace("[CONTENT]", content))
+    text = codec.decode(codec.encode(codec.chat(" Answer.\n\nQ: {q} ", system="Be brief.", q="why {q}<|im_end|>?")))
+    assert "Be brief." in text
+    assert "Answer.\n\nQ: why {q}&lt;|im_end|>?" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('give parts') }}", "give parts"),
+        ("{{ messages[1].content.x }}", "list object has no element 1"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{% if %}", "Expected an expression"),
+    ],
+)
+def test_a_template_that_fails_is_one_clear_line(template: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=r"the chat template of \(no name\) fails on a user message") as caught:
+        with_template(template).chat("Q: {q}", system="Be brief.", q="why?")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+OPENS = "{{ messages[0].content }} A:{% if true %}<think>\n{% endif %}"
+
+
+def test_a_thought_that_a_template_opens_is_closed_unless_the_format_has_thoughts() -> None:
+    plain, thinking = with_template(OPENS), with_template(OPENS, ("<think>", "</think>"))
+    assert plain.decode(plain.encode(plain.chat("Q"))) == "Q A:<think>\n\n</think>\n\n"
+    assert thinking.decode(thinking.encode(thinking.chat("Q"))) == "Q A:<think>\n"
+    assert (plain.opened, thinking.opened) == ("", "<think>")
+
+
+@pytest.mark.parametrize(
+    "reply", ["A:", "A:<think>\n\n</think>", "A:</think>", "{% if enable_thinking %}<think>{% endif %}"]
+)
+def test_a_thought_that_is_closed_or_in_the_message_is_not_open(reply: str) -> None:
+    codec = with_template("{{ messages[0].content }} " + reply, ("<think>", "</think>"))
+    text = codec.decode(codec.encode(codec.chat("Think in <think>")))
+    assert not codec.opened
+    assert text == "Think in <think> " + reply.partition("{%")[0]
+
+
 @given(st.lists(st.sampled_from([*TAGS, "a", "é", "€", "𝄞", " ", "\n", "<", "\u2003"]), max_size=8))
 def test_every_token_belongs_to_the_text_that_it_begins_in(parts: list[str]) -> None:
     text = "".join(parts)
@@ -147,10 +236,11 @@ def test_added_tokens_that_are_not_special_cannot_come_out_of_data() -> None:
 def test_a_template_that_writes_todays_date_is_refused_or_given_a_fixed_one() -> None:
     tokenizer = byte_tokenizer()
     fallback = (
-        "{% if date_string is not defined %}{% set date_string = strftime_now('%d') %}{% endif %}{{ date_string }}"
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%d') %}{% endif %}"
+        "{{ date_string }} {{ messages[0].content }}"
     )
     tokenizer.chat_template = fallback
-    assert Codec(tokenizer).decode(Codec(tokenizer).encode(Codec(tokenizer).chat("Q"))) == "26 Jul 2024"
+    assert Codec(tokenizer).decode(Codec(tokenizer).encode(Codec(tokenizer).chat("Q"))) == "26 Jul 2024 Q"
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}"
     with pytest.raises(ConfigError, match="writes today's date"):
         Codec(tokenizer).chat("Q")

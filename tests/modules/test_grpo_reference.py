@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 
+from common.errors import ConfigError
 from envs.packing import SequenceBatch
 from modules.lora import LoRA
 from modules.sequence_logprobs import sequence_logprobs
@@ -57,6 +59,14 @@ def test_a_policy_that_has_adapters_already_keeps_a_copy_as_its_reference() -> N
     made = module(policy, reference=policy, kl_weight=0.5)
     assert made.reference is not None
     assert made.reference.model is not made.model
+
+
+def test_a_reference_of_another_tokenizer_is_refused() -> None:
+    other = small_policy(seed=5)
+    other.tokenizer = copy.deepcopy(other.tokenizer)
+    other.tokenizer.add_tokens(["another"])
+    with pytest.raises(ConfigError, match="reference and policy have different tokenizers"):
+        module(small_policy(), kl_weight=0.5, reference=other)
 
 
 def test_the_reference_pulls_the_policy_back(batch: SequenceBatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from peft.tuners.lora import LoraLayer
-from transformers import Qwen3ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from common.errors import ConfigError
 from datamodules.batches import Batches
 from envs.packing import PackedSequence, SequenceBatch, collate
+from envs.protocols.prorag import TAGS
 from modules.lora import LoRA, adapters_disabled
 from modules.optimizer import AdamW
 from modules.policy import Policy, load_policy
@@ -38,8 +41,10 @@ class Rows(LightningDataModule):
         return Batches(packed, collate, batch_size=4, seed=0, epoch=lambda: trainer.current_epoch)
 
 
-def policy(*, tied: bool) -> Policy:
-    made = tiny_policy(byte_tokenizer())
+def policy(*, tied: bool, tags: Sequence[str] = TAGS, spare: int = 0) -> Policy:
+    made = tiny_policy(byte_tokenizer(tags))
+    if spare:
+        made.model.resize_token_embeddings(len(made.tokenizer) + spare)
     if tied:
         made.model.config.tie_word_embeddings = True
         torch.manual_seed(0)
@@ -84,6 +89,71 @@ def test_it_begins_as_no_change_and_its_export_is_the_model_with_the_adapters(tm
         merged = load_policy(str(tmp_path / "model"), device="cpu").model(input_ids=IDS).logits
     assert (adapted - plain).abs().max() > 0.05
     assert (adapted - merged).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("trainable_tokens", [False, True])
+@pytest.mark.parametrize("word", ["", "Doc"])  # no special token, so its row never trains
+@pytest.mark.parametrize("spare", [0, 40])  # rows of the base beyond its tokens: none of the new ones needs another
+def test_a_format_s_new_tokens_are_in_the_export_and_in_the_adapter(
+    tmp_path: Path, tied: bool, trainable_tokens: bool, word: str, spare: int
+) -> None:
+    policy(tied=tied, tags=(), spare=spare).save(tmp_path / "base")
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([word] if word else [])
+    tokenizer.save_pretrained(str(tmp_path / "tagged"))
+    start = load_policy(str(tmp_path / "base"), tokenizer=tmp_path / "tagged", device="cpu")
+    ids = torch.arange(240, len(tokenizer))[None]
+    began = start.model(input_ids=ids).logits
+    module = trained(tmp_path, LoRA(r=4, trainable_tokens=trainable_tokens), start=start, epochs=1)
+    adapted = load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", device="cpu").model
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    with torch.no_grad():
+        wanted = module.model.eval()(input_ids=ids).logits
+        assert torch.equal(adapted(input_ids=ids).logits, wanted)
+        assert (plain(input_ids=ids).logits - wanted).abs().max() < 1e-5
+    assert (wanted - began).abs().max() > 0.01
+    assert plain.config.tie_word_embeddings == tied == (plain.lm_head.weight is plain.model.embed_tokens.weight)
+    written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    tables = [name for name in written if "embed_tokens" in name or "lm_head" in name]
+    rows, whole = int(trainable_tokens), int(bool(word) or not trainable_tokens)
+    assert len(tables) == (rows + whole) * (1 if tied else 2), "a tied table is there once; a table only where needed"
+
+
+def test_a_checkpoint_s_two_tables_stay_two_though_its_config_says_that_they_are_tied(tmp_path: Path) -> None:
+    policy(tied=True).save(tmp_path / "base")
+    file = tmp_path / "base" / "model.safetensors"
+    weights = load_file(file)
+    save_file(weights | {"lm_head.weight": 1 - weights["model.embed_tokens.weight"]}, file, metadata={"format": "pt"})
+    for lora in (None, LoRA(r=2)):
+        start = load_policy(str(tmp_path / "base"), device="cpu")
+        module = trained(tmp_path / f"{lora is None}", lora, start=start, epochs=1)
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path / f"{lora is None}" / "model").eval()
+        with torch.no_grad():
+            gap = module.model.eval()(input_ids=IDS).logits - plain(input_ids=IDS).logits
+        assert gap.abs().max() < 1e-5
+        assert not plain.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("tied", "trainable_tokens", "why"),
+    [
+        (True, False, "lm_head has the embedding's weights: leave it out"),
+        (True, True, "lm_head has the embedding's weights: leave it out"),
+        (False, True, "trainable_tokens trains rows of lm_head already: leave either out"),
+    ],
+)
+def test_an_output_layer_that_cannot_have_adapters_is_refused(tied: bool, trainable_tokens: bool, why: str) -> None:
+    lora = LoRA(r=2, targets=["q_proj", "lm_head"], trainable_tokens=trainable_tokens)
+    with pytest.raises(ConfigError, match=why):
+        lora.apply(policy(tied=tied))
+
+
+def test_an_output_layer_of_its_own_may_have_adapters(tmp_path: Path) -> None:
+    module = trained(tmp_path, LoRA(r=2, targets=["lm_head"], trainable_tokens=False))
+    with torch.no_grad():
+        gap = module.model.eval()(input_ids=IDS).logits - load_policy(str(tmp_path / "model")).model(IDS).logits
+    assert gap.abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("tied", [False, True])

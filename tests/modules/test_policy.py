@@ -64,6 +64,30 @@ def test_an_adapter_trained_with_new_tokens_loads_on_its_base(tmp_path: Path) ->
     assert not torch.allclose(logits(loaded)[..., : len(base.tokenizer)], logits(base), atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("begin_as", "message"),
+    [
+        ({"<a>": ""}, r"has no tokens for '', as which the new token '<a>' would begin: give another text in begin_as"),
+        ({"<b>": "a"}, "begin_as names '<b>', which is no new token; new ones are <a>"),
+    ],
+)
+def test_a_new_token_begins_as_something(tmp_path: Path, begin_as: dict[str, str], message: str) -> None:
+    tiny_policy(byte_tokenizer(tags=())).save(tmp_path / "base")
+    byte_tokenizer(tags=("<a>",)).save_pretrained(str(tmp_path / "tagged"))
+    with pytest.raises(ConfigError, match=message):
+        load_policy(str(tmp_path / "base"), tokenizer=tmp_path / "tagged", begin_as=begin_as, device="cpu")
+
+
+def test_an_adapter_has_its_own_tokenizer(tmp_path: Path) -> None:
+    policy = tiny_policy(byte_tokenizer())
+    policy.save(tmp_path / "base")
+    policy.model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
+    policy.save(tmp_path / "adapter")
+    byte_tokenizer(tags=("<a>",)).save_pretrained(str(tmp_path / "tagged"))
+    with pytest.raises(ConfigError, match=r"the tokenizer is that of the adapter .*, so `tokenizer` must be left out"):
+        load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", tokenizer=tmp_path / "tagged", device="cpu")
+
+
 def test_a_missing_model_or_adapter_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy .*none: no such folder; `make models` fills models/"):
         load_policy(str(tmp_path / "none"))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from common.errors import ConfigError
-from envs.protocols.prorag import ProRAG
+from common.errors import ConfigError, DataError
+from envs.protocols.prorag import TAGS, ProRAG
 from envs.score_positions import collate_scored, scored_sequences
+from envs.token_ids import fingerprint
 from envs.types import Episode
 from modules import reward_model
 from modules.reward_model import ReadAt, RewardModel, StepHead, load_reward_model, untrained_reward_model
@@ -47,6 +48,14 @@ def test_one_pass_scores_what_every_prefix_alone_scores(protocol: ProRAG, read_a
         alone = [scorer.score([until(episode, step)])[0][step] for step in range(len(episode.steps))]
         assert torch.allclose(scores, torch.stack(alone), atol=1e-4)
         assert len(scores) == 1 or scores.std() > 0.1
+
+
+def test_it_does_not_score_the_ids_of_another_tokenizer(protocol: ProRAG) -> None:
+    [episode, *_] = episodes(protocol)
+    other = fingerprint(byte_tokenizer(TAGS[::-1]))
+    assert model().score([replace(episode, tokenizer=fingerprint(byte_tokenizer()))])
+    with pytest.raises(DataError, match=f"reward model, question {episode.question.id}: its token ids are those of an"):
+        model().score([episode, replace(episode, tokenizer=other)])
 
 
 def test_a_step_is_read_after_its_observation_or_before_it(protocol: ProRAG) -> None:

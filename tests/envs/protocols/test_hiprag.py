@@ -14,7 +14,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Action, Document, Episode, Limits, Move
 from tests.envs.protocols.conformance import HOSTILE, Script, check_protocol
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
+from tests.tiny import THINKING_TEMPLATE, FixedRetriever, Scripted, byte_tokenizer, question
 
 SEARCH, READ = Move("search", "first program", "I ask."), Move("read", "Ada", "I see.")
 MORE, RECALL = Move("search", "last name of Ada", "I ask."), Move("recall", "Lovelace", "I know.")
@@ -63,6 +63,15 @@ def test_the_context_reads_as_the_format_says() -> None:
         "</think><answer>Ada</answer>"
     )
     assert PROTOCOL.codec.decode(_trained(episode)) == ASKS + READS + KNOWS + ENDS
+
+
+def test_a_thought_that_the_template_opened_is_not_opened_again() -> None:
+    tokenizer = byte_tokenizer(TAGS)
+    tokenizer.chat_template = THINKING_TEMPLATE
+    protocol: Any = HiPRAG(tokenizer)  # pyright: ignore[reportArgumentType]
+    check_protocol(protocol, [SEARCH, READ, MORE, READ, RECALL, ANSWER], "Ada Lovelace")
+    begun = Episode(question(), protocol.prompt(question()))
+    assert protocol.codec.decode(protocol.next(begun).prefix()).endswith("assistant\n<think>\n<step><reasoning>")
 
 
 def _trained(episode: Episode) -> list[int]:

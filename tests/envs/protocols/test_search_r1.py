@@ -14,7 +14,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Action, Document, Episode, Finish, Move, MoveKind, Turn
 from tests.envs.protocols.conformance import HOSTILE, check_protocol
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
+from tests.tiny import THINKING_TEMPLATE, FixedRetriever, Scripted, byte_tokenizer, question
 
 PROTOCOL = SearchR1(byte_tokenizer(tags=TAGS))  # pyright: ignore[reportArgumentType]
 PLAIN = SearchR1(byte_tokenizer(tags=()))  # pyright: ignore[reportArgumentType]
@@ -176,6 +176,37 @@ def test_the_context_reads_as_the_format_says() -> None:
     episode = played([SEARCH, ANSWER], [Document("d", "Title", "body"), Document("e", "Other", "more")])
     passages = "Doc 1(Title: Title) body\nDoc 2(Title: Other) more"
     assert shown(episode) == f"{SEARCH}\n\n<information>{passages}</information>\n\n{ANSWER}"
+
+
+def thinking(tags: Sequence[str] = TAGS) -> SearchR1:
+    """Over a chat template that writes `<think>` before the reply, as that of a model that always thinks."""
+    tokenizer = byte_tokenizer(tags=tags)
+    tokenizer.chat_template = THINKING_TEMPLATE
+    return SearchR1(tokenizer)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("tags", [TAGS, ()], ids=["tags as tokens", "tags as plain text"])
+def test_a_thought_that_the_template_opened_counts_and_is_written_once(tags: Sequence[str]) -> None:
+    protocol = thinking(tags)
+    check_protocol(protocol, SCRIPT, "Ada Lovelace")
+    first = SEARCH.removeprefix("<think> ")
+    episode = played([first, ANSWER], protocol=protocol)
+    assert (episode.status, protocol.valid(episode)) == ("answered", True)
+    assert [step.valid for step in episode.steps] == [True, True]
+    text = protocol.codec.decode(episode.context())
+    assert text.partition("assistant\n")[2].startswith("<think>\nt </think>\n<search> q </search>\n\n<information>")
+    for wrong in (SEARCH, "t <search> q </search>", "<think> u t </think><search> q </search>"):
+        assert not played([wrong, ANSWER], protocol=protocol).steps[0].valid
+    later = played([first, ANSWER.removeprefix("<think> ")], protocol=protocol)
+    assert [step.valid for step in later.steps] == [True, False], "later turns open their thoughts themselves"
+
+
+def test_a_teacher_goes_on_in_a_thought_that_the_template_opened() -> None:
+    moves, protocol = [Move("search", "q", "t")], thinking()
+    begun = Episode(question(), ())
+    assert protocol.say(begun, moves) == "t </think>\n<search> q </search>"
+    assert PROTOCOL.say(begun, moves) == SEARCH
+    assert protocol.say(Episode(question(), (), [turn(SEARCH)]), moves) == SEARCH
 
 
 @pytest.mark.parametrize(("text", "asked"), [("Who wrote it?", "Who wrote it?"), ("Name it. ", "Name it.?")])

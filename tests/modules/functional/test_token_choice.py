@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import TopPLogitsWarper
 
 from modules.functional.token_choice import RowSettings, choose_tokens, draw, draw_top_p, more_probable, uniforms
 
@@ -72,6 +73,14 @@ def chosen(
 def test_a_number_picks_the_entry_whose_share_of_the_sum_it_falls_into(number: float, entry: int) -> None:
     weights = padded([2.0, 0.0, 3.0])
     weights[0, 300] = 5.0
+    assert draw(weights, torch.tensor([number], dtype=torch.float64)).item() == entry
+
+
+@pytest.mark.parametrize(("number", "entry"), [(0.25, 1), (0.5, 2), (0.75, 300)])
+def test_a_number_on_the_border_of_two_entries_picks_the_later(number: float, entry: int) -> None:
+    """The cumulative sums are 1, 2, 3 and, in the other block, 4: the first that exceeds the number's share counts."""
+    weights = padded([1.0, 1.0, 1.0])
+    weights[0, 300] = 1.0
     assert draw(weights, torch.tensor([number], dtype=torch.float64)).item() == entry
 
 
@@ -159,6 +168,40 @@ def test_top_p_draws_from_the_smallest_set_that_reaches_the_mass(top_p: float, k
     shares = torch.bincount(ids, minlength=4) / 20000
     expected = torch.tensor([share if entry in kept else 0.0 for entry, share in enumerate([0.5, 0.1, 0.3, 0.1])])
     assert shares.tolist() == pytest.approx((expected / expected.sum()).tolist(), abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [
+        (0.25, {0}),
+        (0.5, {0}),
+        (0.5001, {0, 1}),
+        (0.75, {0, 1}),
+        (0.7501, {0, 1, 2}),
+        (0.875, {0, 1, 2}),
+        (0.9, {0, 1, 2, 3}),
+    ],
+)
+def test_the_entry_that_reaches_the_mass_exactly_is_the_last_of_the_set(top_p: float, kept: set[int]) -> None:
+    """Shares of powers of two: the sums are 0.5, 0.75, 0.875 and 1 to the bit. transformers keeps as many."""
+    shares = [0.5, 0.25, 0.125, 0.125]
+    rows = torch.arange(4000)
+    tops = torch.full((4000,), top_p, dtype=torch.float64)
+    ids = draw_top_p(padded(shares).expand(4000, -1), rows, torch.zeros_like(rows), tops)
+    assert set(ids.tolist()) == kept == nucleus(torch.tensor(shares), top_p)
+    others = TopPLogitsWarper(top_p)(
+        torch.empty(0), torch.tensor([shares]).log()
+    )  # of equals it may keep another
+    assert int(others.isfinite().sum()) == len(kept)
+
+
+def test_a_forced_token_is_taken_whatever_its_id() -> None:
+    logits = torch.log(torch.tensor([[0.1, 0.2, 0.7]])).expand(3, 3)
+    settings = RowSettings.of([0.0] * 3, [1.0] * 3, [False] * 3, torch.device("cpu"))
+    forced = torch.tensor([0, -1, 1])
+    ids, logps = choose_tokens(logits, torch.arange(3), torch.zeros(3, dtype=torch.long), settings, forced_B=forced)
+    assert ids.tolist() == [0, 2, 1]
+    assert logps.tolist() == pytest.approx([math.log(0.1), math.log(0.7), math.log(0.2)])
 
 
 def test_log_probabilities_are_those_before_top_p() -> None:
