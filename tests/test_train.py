@@ -113,6 +113,10 @@ def test_reuse_across_changed_source_is_said(tmp_path: Path, capsys, monkeypatch
     run(path)
     reused = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused, though" in line]
     assert reused == ["first", "more"]
+    assert run(path, "--dry-run") == 0
+    assert capsys.readouterr().out.count("  done, made by other code  ") == 2
+    report = (tmp_path / "runs" / "toy" / "seed0" / "report.md").read_text()
+    assert "Reused: first was made by other code; more was made by other code. `--force NAME`" in report
 
 
 def test_an_edited_component_of_one_s_own_is_noticed_and_an_untouched_one_is_not(tmp_path: Path) -> None:
