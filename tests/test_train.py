@@ -150,7 +150,7 @@ def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_
     assert "more: resumes what other code or inputs began (--force more starts over)" in capsys.readouterr().out
     finished = json.loads((made / "manifest.json").read_text())
     assert (finished["source"], finished["resumed_by"]["source"]) == ("older", manifest["source"])
-    (made / "manifest.json").unlink()
+    (made / "manifest.json").rename(made / "origin.json")
     (made / "data" / "half.jsonl").write_text("begun\n")
     assert run(path, "--force", "more") == 0
     assert not (made / "data" / "half.jsonl").exists()
