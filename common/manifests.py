@@ -35,7 +35,7 @@ def load_record(path: Path, artifact: Path, *needed: str) -> dict[str, Any]:
         DataError: it is missing or damaged; says what to remove.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError):

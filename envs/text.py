@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from common.errors import ConfigError
+from common.model_files import check_model_files
 from envs.pieces import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
@@ -210,12 +211,15 @@ def _in_common(text: str, other: str) -> int:
 
 
 def require_present(model: str, what: str) -> None:
-    """Require that a model named by a path is there: the hub would be asked for it otherwise.
+    """Require that a model named by a path is there and whole: the hub would be asked for it otherwise.
 
     Raises:
         ConfigError: there is no such folder; `what` says whose it is.
+        DataError: a file in it is damaged.
     """
-    if model.startswith(("/", ".", "models/")) and not os.path.isdir(model):
+    if os.path.isdir(model):
+        check_model_files(Path(model))
+    elif model.startswith(("/", ".", "models/")):
         raise ConfigError(f"{what} {model}: no such folder; `make models` fills models/")
 
 

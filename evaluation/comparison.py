@@ -22,6 +22,7 @@ from typing import Any
 
 from common.errors import DataError, UserError
 from common.files import atomic_write
+from common.manifests import load_manifest
 from common.seeds import stable_hash
 from common.terminal import error_line
 from evaluation.comparison_rows import results_of
@@ -100,7 +101,7 @@ def freeze_seed(
         "baseline": baseline,
         "command": command,
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
-        "versions": lineage.manifests[next(iter(names))]["versions"],
+        "versions": load_manifest(artifacts[next(iter(names))], "versions")["versions"],
         "figures": list(figures),
         "questions": questions,
         "systems": systems,

@@ -65,7 +65,7 @@ class Lineage:
         `tokens` are those that policies sampled, by agent, for training: the evaluation's own are not among them.
 
         Raises:
-            DataError: a stage has no accounts.
+            DataError: a stage has no accounts, or damaged ones.
         """
         total: dict[str, Any] = {"tokens": {}, "updates": 0, "judge_calls": 0, "cpu_seconds": 0.0}
         for stage in sorted(self.ancestors[evaluation], key=self.order.index):
@@ -74,6 +74,8 @@ class Lineage:
                 raise DataError(
                     f"stage {stage} has no accounts, an earlier version made it: --force {stage} runs it again"
                 )
+            if missing := {*total} - accounts.keys():
+                raise DataError(f"the manifest of stage {stage} is damaged, its accounts have no {min(missing)!r}")
             for agent, count in accounts["tokens"].items():
                 total["tokens"][agent] = total["tokens"].get(agent, 0) + count
             for name in ("updates", "judge_calls", "cpu_seconds"):

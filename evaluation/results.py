@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.contents import check_sizes
 from common.errors import DataError
 from common.manifests import MANIFEST, load_manifest
 from datamodules.records import read_rows
@@ -108,7 +109,7 @@ def find_arms(run: str) -> list[Arm]:
     `runs/` may be left out.
 
     Raises:
-        DataError: there is no such run or stage, or a seed is unfinished.
+        DataError: there is no such run or stage, a seed is unfinished, or an artifact is damaged.
     """
     name, folders = run_folders(run)
     place, _, stage = run.partition(":")
@@ -116,7 +117,7 @@ def find_arms(run: str) -> list[Arm]:
     for seed, path in folders.items():
         results = read_results(path)
         for evaluation in dict.fromkeys(row["stage"] for row in results["rows"]):
-            artifacts.setdefault(evaluation, {})[seed] = path / results["artifacts"][evaluation]
+            artifacts.setdefault(evaluation, {})[seed] = _whole(path / results["artifacts"][evaluation])
     chosen = [evaluation for evaluation in artifacts if stage in ("", evaluation)]
     if not chosen:
         what = f"no evaluation {stage!r}" if stage else "no finished evaluation"
@@ -134,7 +135,19 @@ def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
     name, folders = run_folders(run)
     for seed, path in folders.items():
         for stage, artifact in read_results(path)["artifacts"].items():
-            yield name.split("/")[0], seed, stage, (path / artifact).resolve()
+            yield name.split("/")[0], seed, stage, _whole(path / artifact)
+
+
+def _whole(artifact: Path) -> Path:
+    """An artifact, whose files are checked where it has a manifest.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    artifact = artifact.resolve()
+    if (artifact / MANIFEST).exists():
+        check_sizes(artifact)
+    return artifact
 
 
 def read_results(folder: Path) -> dict[str, Any]:

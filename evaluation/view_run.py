@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from common.contents import damages
 from common.errors import DataError
 from datamodules.records import read_rows
 from evaluation.results import read_evaluation, read_json, read_manifest
@@ -167,6 +168,7 @@ def _told(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
 def _stage(name: str, folder: Path, otherwise: str, problems: list[str]) -> Stage:
     try:
         manifest = read_manifest(folder)
+        problems += damages(folder, manifest.get("files"))
     except DataError as error:
         problems.append(str(error))
         manifest = {}

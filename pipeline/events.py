@@ -8,8 +8,10 @@ events are replaced: TensorBoard would draw both as one curve. A finished fit pa
 from __future__ import annotations
 
 import shutil
+import tarfile
 from pathlib import Path
 
+from common.errors import DataError
 from pipeline.plan import Plan, PlannedStage
 
 _OWNER, _ARCHIVE = "artifact", "events"
@@ -52,7 +54,10 @@ def show_events(planned: PlannedStage, plan: Plan) -> None:
     metrics = {name: value for name, value in artifact.manifest()["metrics"].items() if value is not None}
     archive = artifact.folder / f"{_ARCHIVE}.tar"
     if archive.exists():
-        shutil.unpack_archive(archive, half, filter="data")
+        try:
+            shutil.unpack_archive(archive, half, filter="data")
+        except (shutil.ReadError, tarfile.TarError, EOFError) as error:
+            raise DataError(f"{archive} is damaged: remove {artifact.folder} to make it again") from error
     elif metrics:
         _write_scalars(half, metrics)
     else:
@@ -72,6 +77,6 @@ def _write_scalars(folder: Path, metrics: dict[str, float]) -> None:
 def _owner(run: Path) -> str | None:
     """The artifact whose events are in a folder."""
     try:
-        return (run / _OWNER).read_text()
+        return (run / _OWNER).read_text(errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.hashes import FileHashes, stamp, visible_files
+from common.hashes import FileHashes, stamp, visible_files
 from pipeline.origins import Key, children, leaves
 from pipeline.schema import Experiment, Stage, TrainerSettings
 

@@ -17,6 +17,7 @@ from common.files import write_json
 from common.manifest_facts import facts_of
 from common.seeds import stable_hash
 from common.terminal import say
+from pipeline.checkpoints import check_checkpoints
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
 from pipeline.launcher import Ranks
@@ -186,6 +187,7 @@ def _fit(
 
     from pipeline.fitting import fit
 
+    ranks.broadcast_from_rank0(lambda: check_checkpoints(planned.artifact.folder))
     # Randomly initialised weights are the same on all ranks and in every run.
     seed_everything(stable_hash(plan.experiment.seed, planned.name) % 2**32, verbose=False)
     key = ("stages", planned.name, "data")

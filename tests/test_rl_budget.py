@@ -74,7 +74,7 @@ def test_a_run_that_is_killed_after_its_last_iteration_makes_no_other(tmp_path: 
     path = budgeted(tmp_path)
     assert run(config=path) == 0
     iterations = watched(tmp_path, "epochs")
-    (artifact(tmp_path) / "manifest.json").unlink()
+    (artifact(tmp_path) / "manifest.json").rename(artifact(tmp_path) / "origin.json")
     (artifact(tmp_path) / "model" / "model.safetensors").unlink()
     assert run(config=path) == 0
     assert watched(tmp_path, "epochs") == iterations

@@ -113,6 +113,10 @@ def test_reuse_across_changed_source_is_said(tmp_path: Path, capsys, monkeypatch
     run(path)
     reused = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused, though" in line]
     assert reused == ["first", "more"]
+    assert run(path, "--dry-run") == 0
+    assert capsys.readouterr().out.count("  done, made by other code  ") == 2
+    report = (tmp_path / "runs" / "toy" / "seed0" / "report.md").read_text()
+    assert "Reused: first was made by other code; more was made by other code. `--force NAME`" in report
 
 
 def test_an_edited_component_of_one_s_own_is_noticed_and_an_untouched_one_is_not(tmp_path: Path) -> None:
@@ -146,7 +150,7 @@ def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_
     assert "more: resumes what other code or inputs began (--force more starts over)" in capsys.readouterr().out
     finished = json.loads((made / "manifest.json").read_text())
     assert (finished["source"], finished["resumed_by"]["source"]) == ("older", manifest["source"])
-    (made / "manifest.json").unlink()
+    (made / "manifest.json").rename(made / "origin.json")
     (made / "data" / "half.jsonl").write_text("begun\n")
     assert run(path, "--force", "more") == 0
     assert not (made / "data" / "half.jsonl").exists()

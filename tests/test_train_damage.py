@@ -107,7 +107,7 @@ def test_a_file_is_read_for_its_hash_once_on_a_machine(tmp_path: Path, monkeypat
     first = made(chain(tmp_path)).stages["first"].artifact
     everything = ["all.jsonl", "config.yaml", "rank-0.jsonl"]
     assert hashed(first) == [], "what was made here need not be read again"
-    monkeypatch.setattr("pipeline.contents._machine", lambda: "another")
+    monkeypatch.setattr("common.contents._machine", lambda: "another")
     assert hashed(first) == everything
     assert hashed(first) == []
     shutil.copytree(first.folder, tmp_path / "copy")
@@ -190,7 +190,7 @@ def test_verification_reads_files_whose_times_are_as_they_were(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that forgets a bit changes no time."""
-    monkeypatch.setattr("pipeline.hashes.stamp", lambda path: [path.stat().st_size, 0, 0, 0])
+    monkeypatch.setattr("common.hashes.stamp", lambda path: [path.stat().st_size, 0, 0, 0])
     assert run(path, "--verify") == 0
     flip(artifact(tmp_path, "first") / "data" / "all.jsonl")
     assert run(path, "--verify") == 2

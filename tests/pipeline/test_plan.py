@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from common.errors import ConfigError
 from pipeline.loader import load
 from pipeline.plan import Plan
+from tests.toy_runs import made
 
 MANIFEST = {"source": "abc", "inputs": {}, "versions": {}, "metrics": {}}
 CHAIN = """\
@@ -76,6 +78,35 @@ def test_the_table_shows_order_kind_state_artifact_and_needs(tmp_path: Path) -> 
         "-",
     ]
     assert rows[2] == ["fit", "make", "would", "run", str(found.stages["fit"].artifact.folder), "world"]
+
+
+def test_the_table_says_how_what_is_done_was_made(tmp_path: Path) -> None:
+    source = "stages.fit.data.source=${stage:world}"
+
+    def states(**options: list[str]) -> dict[str, str]:
+        rows = plan(tmp_path, source, only=["report"], **options).table().splitlines()
+        return {row.split()[0]: row.partition("make  ")[2].partition("  ")[0] for row in rows[1:]}
+
+    plan(tmp_path)  # writes the file
+    made(tmp_path / "x.yaml", source)
+    assert states() == {"world": "done", "fit": "done", "report": "done"}
+    again = {"world": "would run", "fit": "done, made from other inputs", "report": "done"}
+    assert states(force=["world"]) == again
+    folders = {name: planned.artifact.folder for name, planned in plan(tmp_path, source).stages.items()}
+    edit(folders["world"] / "manifest.json", finished="at another time")
+    edit(folders["report"] / "manifest.json", source="other")
+    edit(folders["fit"] / "manifest.json", resumed_by={"source": "other", "inputs": {}}, files=None)
+    assert states() == {
+        "world": "done",
+        "fit": "done, unchecked, made by other code and from other inputs",
+        "report": "done, made by other code and from other inputs",
+    }
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change an object in a file; None removes a key."""
+    told = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in told.items() if value is not None}))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from common.manifests import MANIFEST
-from pipeline.hashes import FileHashes, visible_files
+from common.errors import DataError
+from common.hashes import FileHashes, visible_files
+from common.manifests import MANIFEST, load_manifest
 
 Listing = Mapping[str, Sequence[int | str]]
 
@@ -45,6 +46,16 @@ def damages(
             yield f"{path} is damaged (its content has another hash than in {MANIFEST}): {again}"
     for name in sorted(present - listed.keys()):
         yield f"{folder / name} was added after the stage was finished: move it elsewhere"
+
+
+def check_sizes(folder: Path) -> None:
+    """Check that a finished artifact has the files of its manifest, and no others, by their sizes.
+
+    Raises:
+        DataError: it has not, or the manifest is damaged.
+    """
+    for damage in damages(folder, load_manifest(folder).get("files")):
+        raise DataError(damage)
 
 
 def remembered(store: Path) -> FileHashes:

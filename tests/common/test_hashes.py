@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.hashes import FileHashes
+from common.hashes import FileHashes
 
 # sha256 of these two words
 FIRST = "a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e"
