@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -14,7 +13,17 @@ from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, print_error, say
 from evaluation.failure_page import page_of_launched, page_on_failure
 from pipeline.command_line import parse
-from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
+from pipeline.failures import machine_failure
+from pipeline.launcher import (
+    Ranks,
+    ending_signals,
+    exit_on_signal,
+    exit_with,
+    launch,
+    needs_launch,
+    process_group,
+    wait_for_launcher,
+)
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -26,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     prepare_terminal()
     quiet_without_terminal()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         signal.signal(number, exit_on_signal)
     ranks, code = Ranks(), 2
     try:
@@ -55,15 +64,15 @@ def main(arguments: Sequence[str]) -> int:
         if ranks.reports_error():
             print_error(error)
         return code if isinstance(error, ConfigError | DataError) else 1
-    except OSError as error:  # a full disk, say, or a folder that cannot be written
-        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+    except BrokenPipeError:  # who reads the output has ended
+        raise
+    except Exception as error:
+        wait_for_launcher()
+        line = machine_failure(error)
         if ranks.reports_error():
-            print_error(f"{error.filename or 'writing'}: {error.strerror}")
-        return 1
-    except Exception:
-        if ranks.reports_error():
-            raise
+            if line is None:
+                raise
+            print_error(line)
         return 1
     return 0
 

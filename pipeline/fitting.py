@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -26,6 +27,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from common.accounts import UPDATES, accounts_in, counted
 from common.errors import ConfigError
 from common.files import atomic_write
+from pipeline.launcher import exit_on_signal
 from pipeline.schema import Experiment, TrainerSettings
 
 log = logging.getLogger(__name__)
@@ -42,14 +44,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class _ExitOnSigterm(Callback):
-    """Ends the process on SIGTERM at once, without a message: the next run repeats the unfinished unit of work.
+    """Ends the process on SIGTERM at once: the next run repeats the unfinished unit of work.
 
     Lightning's own handler waits for the end of the batch, which may be a whole rollout away, and makes ranks wait for
     each other. An exception would let callbacks save a module in the middle of a step.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+        signal.signal(signal.SIGTERM, exit_on_signal)
+
+    on_validation_start = on_train_start  # that of the best weights follows the training
 
 
 class _SavedBefore(Callback):
@@ -187,13 +191,18 @@ def _trainer(
             default_root_dir=folder,
             logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
             callbacks=[*callbacks],
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), _cluster()],
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=False,
         )
     except (MisconfigurationException, ValueError) as error:  # what Lightning raises for a wrong setting
         raise ConfigError(f"accelerator or trainer: {' '.join(str(error).split())}") from error
+
+
+def _cluster() -> ClusterEnvironment:
+    """The processes are those that `pipeline.launcher` joined: not what SLURM, LSF or MPI say of a whole job."""
+    return TorchElasticEnvironment() if TorchElasticEnvironment.detect() else LightningEnvironment()
 
 
 def _same_buckets(strategy: Any, ranks: int) -> Any:
