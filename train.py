@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, print_error, say
@@ -81,10 +83,11 @@ def write_report(plan: Plan, question: str) -> None:
     """Write the experiment's pages, which begin with its question, and print its headline table."""
     from evaluation import report, tensorboard_summary
 
-    record(plan)
-    output = Path(plan.experiment.output)
-    say(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts(), question=question))
-    tensorboard_summary.write(plan.folder, plan.settings())
+    output, experiment = Path(plan.experiment.output), plan.experiment
+    with FileLock(plan.folder / ".report.lock"):  # the same experiment may run in another process
+        record(plan)
+        say(report.write(output, experiment.experiment, experiment.seed, plan.artifacts(), question=question))
+        tensorboard_summary.write(plan.folder, plan.settings())
 
 
 if __name__ == "__main__":

@@ -146,8 +146,8 @@ class _Reader:
 
     def mark(self, node: yaml.Node | None, value: yaml.Node | None) -> Mark:
         """The place of a node, with its value as it was written, where that is no text."""
-        plain = isinstance(value, yaml.ScalarNode) and value.tag != _TAG + "str"
-        return Mark(self.at(node.start_mark.line + 1 if node else 1), value.value if plain else None)
+        written = value.value if isinstance(value, yaml.ScalarNode) and value.tag != _TAG + "str" else None
+        return Mark(self.at(node.start_mark.line + 1 if node else 1), written)
 
     def value(self, loader: _Loader, node: yaml.Node, key: Key, above: tuple[yaml.Node, ...] = ()) -> Any:
         """The plain value of a node.
