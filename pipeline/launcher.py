@@ -29,6 +29,7 @@ from pipeline.schema import Experiment
 T = TypeVar("T")
 _LAUNCHER = "LAUNCHER_PID"  # set by `launch`, read by the ranks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_MOST_RANKS = 64  # or the number of cores, if that is more
 _NOTICED = 2.0  # seconds in which the launcher, which looks ten times a second, has seen a killed rank
 _TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is noticed by the launcher, not by a timeout
 
@@ -194,12 +195,15 @@ def needs_launch(experiment: Experiment) -> bool:
     """Whether this process has to launch the ranks: there are several, and no launcher has started them.
 
     Raises:
-        ConfigError: the experiment spans several machines, each of which needs a launcher.
+        ConfigError: the experiment spans several machines, each of which needs a launcher, or more processes than
+            any machine has devices.
     """
     if experiment.world_size == 1 or "RANK" in os.environ:
         return False
     if experiment.num_nodes > 1:
         raise ConfigError(f"num_nodes is {experiment.num_nodes}: start train.py with torchrun on each machine")
+    if experiment.devices > (most := max(_MOST_RANKS, os.cpu_count() or 1)):
+        raise ConfigError(f"devices is {experiment.devices}: this machine takes {most} processes at most")
     return True
 
 
