@@ -66,8 +66,6 @@ def main(arguments: Sequence[str]) -> int:
         if ranks.reports_error():
             print_error(error)
         return code if isinstance(error, ConfigError | DataError) else 1
-    except BrokenPipeError:  # who reads the output has ended
-        raise
     except Exception as error:
         wait_for_launcher()
         line = machine_failure(error)

@@ -1,4 +1,4 @@
-"""Errors of the machine, not of the code, as one line: a full disk, memory that ends, limits on files and threads."""
+"""Errors of the machine, not of the code, as one line: a full disk, memory that ends, limits, a proxy of no use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)
 _RESUME = "run the same command to resume"
 _ADVICE = {
     errno.EFBIG: f"raise the limit on file sizes (ulimit -f) and {_RESUME}",
@@ -20,8 +20,9 @@ _MESSAGES = (  # what libraries say of the same in errors of other types
     (r"out of memory|(can(no|')t|not enough|unable|failed) .*(allocat|memory|map )|bad_alloc", "give it more memory"),
     (r"can't start new thread|resource temporarily unavailable|pthread", "raise the limit on threads (ulimit -u)"),
     (r"too many open files", "raise the limit on open files (ulimit -n)"),
+    (r"socks proxy|proxy (url|protocol)", "pip install socksio, or unset ALL_PROXY and the like,"),
 )
-_LIBRARY_ERRORS = (RuntimeError, ImportError, OSError)
+_LIBRARY_ERRORS = (RuntimeError, ImportError, OSError, ValueError)
 
 
 def machine_failure(error: BaseException) -> str | None:

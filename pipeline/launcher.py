@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from common.errors import ConfigError, UserError
 from common.files import remove_temporary, temporary
-from common.terminal import print_error
+from common.terminal import flush_output, print_error
 from pipeline.failures import machine_failure
 from pipeline.schema import Experiment
 
@@ -38,7 +38,7 @@ _TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is notic
 class Ranks:
     """This process among those that share the work; a single one by default."""
 
-    rank: int = field(default_factory=lambda: _number("RANK", 0))
+    rank: int = field(default_factory=lambda: _number("RANK", 0) % max(1, _number("WORLD_SIZE", 1)))
     world_size: int = 1
     group: Any = None
     store: Any = None
@@ -137,7 +137,7 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
     on_gpu = experiment.accelerator != "cpu" and torch.cuda.is_available()
     if on_gpu:
         own, there = _number("LOCAL_RANK", 0), torch.cuda.device_count()
-        if own >= there:
+        if max(own + 1, _number("LOCAL_WORLD_SIZE", experiment.devices)) > there:  # on rank 0 too, which reports it
             raise ConfigError(f"devices is {experiment.devices}, and this machine has {there} GPUs")
         torch.cuda.set_device(own)
     try:
@@ -276,15 +276,11 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
         code = main()
     except SystemExit as exit:
         code = int(exit.code or 0)
-    except BrokenPipeError:  # who read the output has ended
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
-        code = 128 + signal.SIGPIPE
     except Exception:
         traceback.print_exc()
         code = 1
+    flush_output()
     if code and "RANK" in os.environ:
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
@@ -52,7 +53,9 @@ class HTTPRetriever:
         self.url = url.rstrip("/").removesuffix("/retrieve")
         self.timeout, self.retries, self.backoff = timeout, retries, backoff
         self.batch_size, self.max_query_chars = batch_size, max_query_chars
-        self._client = httpx.Client(timeout=timeout)
+        self._client = httpx.Client(
+            timeout=timeout, trust_env=not _is_local(url)
+        )  # a proxy does not reach this machine
         self._cache = QueryCache(cache) if cache else None
         self._backend: str | None = None
         self._checked = False
@@ -187,3 +190,12 @@ def _retry_after(response: httpx.Response) -> float:
 
 def _summary(response: httpx.Response) -> str:
     return f"{response.status_code} {response.reason_phrase}: {' '.join(response.text.split())[:200]}"
+
+
+def _is_local(url: str) -> bool:
+    """Whether an address is on this machine."""
+    host = httpx.URL(url).host
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

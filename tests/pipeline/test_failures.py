@@ -52,6 +52,12 @@ RESUME = "run the same command to resume"
             hidden(OSError(errno.ENOSPC, "No space left on device"), RuntimeError("unexpected pos 64 vs 0")),
             "writing: No space left on device",
         ),
+        (
+            ImportError("Using SOCKS proxy, but the 'socksio' package is not installed. Make sure"),
+            "Using SOCKS proxy, but the 'socksio' package is not installed. Make sure; pip install socksio, or unset "
+            f"ALL_PROXY and the like, and {RESUME}",
+        ),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "writing: Broken pipe"),
         (KeyError("a bug"), None),
         (RuntimeError("shapes (3,) and (4,) do not match"), None),
         (hidden(FileNotFoundError(errno.ENOENT, "No such file", "x"), KeyError("x")), None),
