@@ -29,7 +29,8 @@ class HTTPRetriever:
     and servers reject long ones. `cache` is a file with the answers by backend, k and query (`QueryCache`).
 
     Raises:
-        ConfigError: `url` is not an http or https address, or a number is out of range.
+        ConfigError: `url` is not an http or https address, a number is out of range, or the environment sets a proxy
+            that cannot be used.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class HTTPRetriever:
         self.url = url.rstrip("/").removesuffix("/retrieve")
         self.timeout, self.retries, self.backoff = timeout, retries, backoff
         self.batch_size, self.max_query_chars = batch_size, max_query_chars
-        self._client = httpx.Client(
-            timeout=timeout, trust_env=not _is_local(url)
-        )  # a proxy does not reach this machine
+        try:
+            self._client = httpx.Client(timeout=timeout, trust_env=not _is_local(url))  # no proxy to this machine
+        except (ImportError, ValueError) as error:  # what the variables of the environment say cannot be done
+            raise ConfigError(f"retrieval server {url}: proxy of the environment (ALL_PROXY): {error}") from error
         self._cache = QueryCache(cache) if cache else None
         self._backend: str | None = None
         self._checked = False
