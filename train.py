@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 from common.errors import ConfigError, DataError, UserError
 from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, print_error, say
 from evaluation.failure_page import page_of_launched, page_on_failure
 from pipeline.command_line import parse
-from pipeline.launcher import Ranks, exit_on_signal, exit_with, launch, needs_launch, process_group
+from pipeline.failures import machine_failure
+from pipeline.launcher import (
+    Ranks,
+    ending_signals,
+    exit_on_signal,
+    exit_with,
+    launch,
+    needs_launch,
+    process_group,
+    wait_for_launcher,
+)
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -26,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     prepare_terminal()
     quiet_without_terminal()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         signal.signal(number, exit_on_signal)
     ranks, code = Ranks(), 2
     try:
@@ -55,15 +66,13 @@ def main(arguments: Sequence[str]) -> int:
         if ranks.reports_error():
             print_error(error)
         return code if isinstance(error, ConfigError | DataError) else 1
-    except OSError as error:  # a full disk, say, or a folder that cannot be written
-        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+    except Exception as error:
+        wait_for_launcher()
+        line = machine_failure(error)
         if ranks.reports_error():
-            print_error(f"{error.filename or 'writing'}: {error.strerror}")
-        return 1
-    except Exception:
-        if ranks.reports_error():
-            raise
+            if line is None:
+                raise
+            print_error(line)
         return 1
     return 0
 
@@ -72,10 +81,11 @@ def write_report(plan: Plan, question: str) -> None:
     """Write the experiment's pages, which begin with its question, and print its headline table."""
     from evaluation import report, tensorboard_summary
 
-    record(plan, question)
-    output = Path(plan.experiment.output)
-    say(report.write(output, plan.experiment.experiment, plan.experiment.seed, plan.artifacts(), question=question))
-    tensorboard_summary.write(plan.folder, plan.settings())
+    output, experiment = Path(plan.experiment.output), plan.experiment
+    with FileLock(plan.folder / ".report.lock"):  # the same experiment may run in another process
+        record(plan, question)
+        say(report.write(output, experiment.experiment, experiment.seed, plan.artifacts(), question=question))
+        tensorboard_summary.write(plan.folder, plan.settings())
 
 
 if __name__ == "__main__":

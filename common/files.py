@@ -6,11 +6,40 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock
+
+from common.errors import DataError
+
+_temporary: set[Path] = set()  # what this process has begun to write
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A file or folder that is gone after the block, and after `remove_temporary` where the block never ends."""
+    _temporary.add(path)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        _temporary.discard(path)
+
+
+def remove_temporary() -> None:
+    """Remove what this process has begun to write, before it ends without leaving its blocks; raises nothing."""
+    for path in list(_temporary):
+        with suppress(OSError):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -18,29 +47,27 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[IO]:
     """Open a temporary file beside `path`; sync it and rename it to `path`, or remove it if the block raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(
-            temporary, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n"
-        ) as f:
+    with temporary(path.with_name(f".{path.name}.{os.getpid()}.tmp")) as half:
+        with open(half, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
-        os.replace(temporary, path)
+        os.replace(half, path)
         _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path | str, value: Any) -> None:
     """Write a value as indented JSON.
 
     Raises:
-        ValueError: a number is NaN or infinite.
+        DataError: a number is NaN or infinite.
     """
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise DataError(f"{path} is not written: a number in it is infinite or no number at all") from error
     with atomic_write(path) as f:
-        json.dump(value, f, indent=2, ensure_ascii=False, allow_nan=False)
-        f.write("\n")
+        f.write(text + "\n")
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
@@ -51,18 +78,15 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.tmp")
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            try:
-                build(temporary)
-                sync_folder(temporary)
-                os.replace(temporary, folder)
+            with temporary(folder.with_name(f".{folder.name}.tmp")) as half:
+                shutil.rmtree(half, ignore_errors=True)
+                half.mkdir()
+                build(half)
+                sync_folder(half)
+                os.replace(half, folder)
                 _sync(folder.parent)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 

@@ -33,6 +33,15 @@ def say(text: str) -> None:
     print(visible(text), flush=True)
 
 
+def flush_output() -> None:
+    """Flush the output streams; what a full disk or an ended reader does not take is dropped, as it was reported."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
+
+
 def error_line(error: object) -> str:
     """`error: what went wrong`, on one line."""
     return f"error: {' '.join(line.strip() for line in visible(str(error)).splitlines())}"

@@ -34,6 +34,7 @@ from evaluation.kept_episodes import passages
 from evaluation.scoring import score
 from evaluation.view_page import write_episode
 from modules.metrics import exact_match, f1_score
+from pipeline.failures import machine_failure
 from pipeline.loader import load
 from pipeline.plan import Plan
 from pipeline.stages import build_data
@@ -61,6 +62,11 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
+    except Exception as error:
+        if (line := machine_failure(error)) is None:
+            raise
+        print_error(line)
+        return 1
     return 0
 
 

@@ -19,6 +19,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeGuard, Union, cast, get_args, get_origin, is_typeddict
 
 from common.errors import ConfigError, UserError
+from pipeline.failures import machine_failure
 from pipeline.fingerprints import canonical, is_path, stage_names
 from pipeline.loader import convert
 from pipeline.origins import Key, Origins, children, leaves, suggest
@@ -122,7 +123,7 @@ def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:
     """
     at = origins.at((*key, "target"))
     path, colon, name = target.partition(":") if isinstance(target, str) else ("", "", "")
-    if not (path and colon and name):
+    if not (path and colon and name) or path.startswith("."):
         raise ConfigError(f"{at} must read \"package.module:name\", not '{target}'")
     try:
         target_object: Any = importlib.import_module(path)
@@ -130,6 +131,11 @@ def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:
         if not f"{path}.".startswith(f"{error.name}."):
             raise ConfigError(f"{at} cannot be imported: {error}") from error
         raise ConfigError(f"no module '{path}' at {at}{suggest(path, _siblings(path))}") from error
+    except (Exception, SystemExit) as error:  # the module's own code is run
+        if machine_failure(error):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{at} cannot be imported: {reason}") from error
     for part in name.split("."):
         if not hasattr(target_object, part):
             public = [other for other in dir(target_object) if not other.startswith("_")]
@@ -169,11 +175,14 @@ class _Call:
         for name in written:
             if name not in parameters and not is_open:
                 raise ConfigError(origins.unknown((*key, name), parameters))
+        if closed := _positional(target):
+            raise ConfigError(
+                f"{origins.at(key)} cannot be built: {_name_of(target)} takes '{closed}' without its name"
+            )
         required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
         missing = [name for name in required if name not in written]
         if missing and inspect.isclass(target):
-            requires = f"{target.__module__}:{target.__qualname__}"
-            raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {requires} requires")
+            raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {_name_of(target)} requires")
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
         annotations = {name: _annotation(parameters[name].annotation, scope) for name in written if name in parameters}
         plain = {name: written[name] for name in annotations if not _holds_component(written[name])}
@@ -200,6 +209,21 @@ def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     is_open = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     return {parameter.name: parameter for parameter in parameters if parameter.kind in named}, is_open
+
+
+def _name_of(target: Callable[..., Any]) -> str:
+    """`package.module:name`."""
+    return f"{target.__module__}:{target.__qualname__}"
+
+
+def _positional(target: Callable[..., Any]) -> str | None:
+    """A required argument that cannot be passed by name, as settings are."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except ValueError:
+        return None
+    closed = (parameter for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
+    return next((parameter.name for parameter in closed if parameter.default is parameter.empty), None)
 
 
 def _annotation(annotation: Any, scope: dict[str, Any]) -> Any:

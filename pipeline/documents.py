@@ -28,7 +28,10 @@ def read_chain(path: Path) -> list[Document]:
 
 def _chain(path: Path, trail: tuple[Path, ...], found: dict[Path, Document]) -> None:
     """Add to `found` a file and, before it, its bases that are not there yet."""
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
+        raise ConfigError(f"cannot read {label(path)}: {error}") from error
     if path in trail:
         cycle = " -> ".join(label(step) for step in (*trail[trail.index(path) :], path))
         raise ConfigError(f"the bases form a cycle: {cycle}")

@@ -12,9 +12,11 @@ import tarfile
 from pathlib import Path
 
 from common.errors import DataError
+from common.files import atomic_write, temporary
 from pipeline.plan import Plan, PlannedStage
 
-_OWNER, _ARCHIVE = "artifact", "events"
+_OWNER, _ARCHIVE = "artifact", "events.tar"
+_END = bytes(2 * tarfile.BLOCKSIZE)  # what a whole archive ends with
 
 
 def events_folder(planned: PlannedStage, plan: Plan) -> Path:
@@ -30,7 +32,7 @@ def prepare_events(planned: PlannedStage, plan: Plan) -> None:
     if not planned.artifact.begun:
         for run in Path(plan.experiment.output).glob(f"*/seed*/{planned.name}"):
             if _owner(run) == planned.artifact.folder.name:
-                shutil.rmtree(run)
+                shutil.rmtree(run, ignore_errors=True)  # another process may remove it too
     run = events_folder(planned, plan)
     if planned.stage.module is not None and _owner(run) != planned.artifact.folder.name:
         shutil.rmtree(run, ignore_errors=True)
@@ -40,30 +42,44 @@ def prepare_events(planned: PlannedStage, plan: Plan) -> None:
 
 def pack_events(planned: PlannedStage, plan: Plan) -> None:
     """Keep a fit's events in its artifact."""
-    shutil.make_archive(str(planned.artifact.folder / _ARCHIVE), "tar", events_folder(planned, plan))
+    with atomic_write(planned.artifact.folder / _ARCHIVE, "wb") as f, tarfile.open(fileobj=f, mode="w") as archive:
+        archive.add(events_folder(planned, plan), arcname=".")
 
 
 def show_events(planned: PlannedStage, plan: Plan) -> None:
-    """Give a finished stage its run: the events of its fit, or else its headline metrics as scalars."""
+    """Give a finished stage its run: the events of its fit, or else its headline metrics as scalars.
+
+    Raises:
+        DataError: the archive of the events is damaged.
+    """
     run, artifact = events_folder(planned, plan), planned.artifact
     if _owner(run) == artifact.folder.name:
         return
-    half = run.with_name(f".{run.name}.tmp")
-    for old in (run, half):
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(run, ignore_errors=True)
     metrics = {name: value for name, value in artifact.manifest()["metrics"].items() if value is not None}
-    archive = artifact.folder / f"{_ARCHIVE}.tar"
-    if archive.exists():
-        try:
-            shutil.unpack_archive(archive, half, filter="data")
-        except (shutil.ReadError, tarfile.TarError, EOFError) as error:
-            raise DataError(f"{archive} is damaged: remove {artifact.folder} to make it again") from error
-    elif metrics:
-        _write_scalars(half, metrics)
-    else:
+    archive = artifact.folder / _ARCHIVE
+    if not archive.exists() and not metrics:
         return
-    (half / _OWNER).write_text(artifact.folder.name)
-    half.rename(run)
+    with temporary(run.with_name(f".{run.name}.tmp")) as half:
+        shutil.rmtree(half, ignore_errors=True)
+        if archive.exists():
+            _unpack(archive, half)
+        else:
+            _write_scalars(half, metrics)
+        (half / _OWNER).write_text(artifact.folder.name)
+        half.rename(run)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        with archive.open("rb") as f:
+            f.seek(max(0, archive.stat().st_size - len(_END)))
+            if f.read() != _END:  # tarfile takes an archive that is cut between two files for a whole one
+                raise tarfile.ReadError("cut off")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise DataError(f"{archive} is damaged: remove {archive.parent} to make it again") from error
 
 
 def _write_scalars(folder: Path, metrics: dict[str, float]) -> None:

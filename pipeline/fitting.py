@@ -14,42 +14,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from common.accounts import UPDATES, accounts_in, counted
 from common.errors import ConfigError
-from common.files import atomic_write
+from pipeline.checkpoints import AtomicCheckpointIO, for_this_module, read_checkpoint
+from pipeline.launcher import exit_on_signal
 from pipeline.schema import Experiment, TrainerSettings
 
 log = logging.getLogger(__name__)
 _FILLING: Any = torch.utils.deterministic  # its flag `fill_uninitialized_memory` has no annotation
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file, syncs and renames it: a killed save leaves the old checkpoint."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Save a checkpoint; `storage_options` is unused, it is for remote storage."""
-        with atomic_write(path, "wb") as f:
-            torch.save(checkpoint, f)
-
-
 class _ExitOnSigterm(Callback):
-    """Ends the process on SIGTERM at once, without a message: the next run repeats the unfinished unit of work.
+    """Ends the process on SIGTERM at once: the next run repeats the unfinished unit of work.
 
     Lightning's own handler waits for the end of the batch, which may be a whole rollout away, and makes ranks wait for
     each other. An exception would let callbacks save a module in the middle of a step.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+        signal.signal(signal.SIGTERM, exit_on_signal)
+
+    on_validation_start = on_train_start  # that of the best weights follows the training
 
 
 class _SavedBefore(Callback):
@@ -118,7 +114,8 @@ def fit(
         runner = _trainer(
             [*callbacks, logged, _SavedBefore(), _ExitOnSigterm()], trainer, strategy, experiment, folder, events
         )
-        runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+        with for_this_module(last):
+            runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
         metrics = logged.update(runner)
         accounts = accounts_in(counted(module, data, *callbacks)) | {UPDATES: runner.global_step}
         for callback in checkpoints:
@@ -142,8 +139,10 @@ def _best(
     if is_overridden("validation_step", module):
         runner.validate(module, datamodule=data, ckpt_path=path, verbose=False)
         return {name: float(value) for name, value in runner.callback_metrics.items()}
-    checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
     # By mmap: the state of the optimiser, which is in it too, is not read.
+    checkpoint = read_checkpoint(
+        Path(path), lambda: torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+    )
     options = StateDictOptions(full_state_dict=True, strict=False)  # of adapters nothing else was saved
     set_model_state_dict(module, checkpoint["state_dict"], options=options)
     return checkpoint["logged"]
@@ -187,13 +186,18 @@ def _trainer(
             default_root_dir=folder,
             logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
             callbacks=[*callbacks],
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), _cluster()],
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=False,
         )
     except (MisconfigurationException, ValueError) as error:  # what Lightning raises for a wrong setting
         raise ConfigError(f"accelerator or trainer: {' '.join(str(error).split())}") from error
+
+
+def _cluster() -> ClusterEnvironment:
+    """The processes are those that `pipeline.launcher` joined: not what SLURM, LSF or MPI say of a whole job."""
+    return TorchElasticEnvironment() if TorchElasticEnvironment.detect() else LightningEnvironment()
 
 
 def _same_buckets(strategy: Any, ranks: int) -> Any:

@@ -10,6 +10,8 @@ import logging
 import os
 import signal
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,11 +21,16 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from common.errors import ConfigError, UserError
+from common.files import remove_temporary, temporary
+from common.terminal import flush_output, print_error
+from pipeline.failures import machine_failure
 from pipeline.schema import Experiment
 
 T = TypeVar("T")
 _LAUNCHER = "LAUNCHER_PID"  # set by `launch`, read by the ranks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_MOST_RANKS = 64  # or the number of cores, if that is more
+_NOTICED = 2.0  # seconds in which the launcher, which looks ten times a second, has seen a killed rank
 _TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is noticed by the launcher, not by a timeout
 
 
@@ -31,7 +38,7 @@ _TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is notic
 class Ranks:
     """This process among those that share the work; a single one by default."""
 
-    rank: int = field(default_factory=lambda: int(os.environ.get("RANK", "0")))
+    rank: int = field(default_factory=lambda: _number("RANK", 0) % max(1, _number("WORLD_SIZE", 1)))
     world_size: int = 1
     group: Any = None
     store: Any = None
@@ -71,8 +78,11 @@ class Ranks:
         except UserError as error:
             failure = str(error)
         except Exception as error:  # a bug: the traceback is printed here, the other ranks get its name
-            traceback.print_exc()
-            failure = f"{type(error).__name__}: {error}"
+            wait_for_launcher()
+            failure = machine_failure(error)
+            if failure is None:
+                traceback.print_exc()
+                failure = f"{type(error).__name__}: {error}"
         for rank, reason in enumerate(self.gather(failure)):
             if reason is not None:
                 raise UserError(f"rank {rank}: {reason}")
@@ -103,13 +113,20 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
     """Join the ranks that a launcher started (`RANK` is set); without a launcher, this process alone.
 
     Raises:
-        ConfigError: the launcher started another number of processes than the experiment has, or than there are GPUs.
+        ConfigError: the launcher started another number of processes than the experiment has, or than there are GPUs;
+            what it set is not complete; or srun started several processes, none of which knows of the others.
     """
     if "RANK" not in os.environ:
+        _require_one_task()
         yield Ranks()
         return
     _end_with_launcher()
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        if not os.environ.get(name, "0").isdecimal():
+            raise ConfigError(f"{name} is '{os.environ[name]}', which is no number: torchrun sets it")
+    started = _number("WORLD_SIZE", 1)
+    if _number("RANK", 0) >= started:
+        raise ConfigError(f"RANK is {os.environ['RANK']}, and WORLD_SIZE {started}: ranks count from 0")
     if started != experiment.world_size:
         expected = f"devices {experiment.devices} x num_nodes {experiment.num_nodes}"
         raise ConfigError(f"the launcher started {started} processes, but the experiment has {expected}")
@@ -119,18 +136,45 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
 
     on_gpu = experiment.accelerator != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        own, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if own >= there:
+        own, there = _number("LOCAL_RANK", 0), torch.cuda.device_count()
+        if max(own + 1, _number("LOCAL_WORLD_SIZE", experiment.devices)) > there:  # on rank 0 too, which reports it
             raise ConfigError(f"devices is {experiment.devices}, and this machine has {there} GPUs")
         torch.cuda.set_device(own)
     try:
         store, rank, world_size = next(iter(rendezvous("env://")))
     except ValueError as error:
         raise ConfigError(f"RANK is set, but not every variable that a launcher sets with it: {error}") from error
+    except dist.DistError as error:
+        reason = str(error).splitlines()[0]
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise UserError(f"the processes cannot meet at {address}: {reason}") from error
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
     yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_TIMEOUT), store)
     dist.destroy_process_group()  # not after an error: it would wait for ranks that may have exited
+
+
+def _number(name: str, default: int) -> int:
+    """A number in the environment; the default where it is none, which `process_group` reports."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default
+
+
+def _require_one_task() -> None:
+    """SLURM's variables name the tasks of a whole job in every process; those of a step are set by srun alone."""
+    tasks = _number("SLURM_STEP_NUM_TASKS", 1)
+    if tasks > 1 or _number("SLURM_PROCID", 0) > 0:
+        started = f"{tasks} tasks" if tasks > 1 else "several tasks"
+        raise ConfigError(
+            f"srun started {started}, and each would run the whole experiment: start one a machine (srun --ntasks=1, "
+            "which starts a process a device itself), or torchrun on each of several machines"
+        )
+
+
+def wait_for_launcher() -> None:
+    """Give the launcher time to end this rank, which fails because another one was killed: it names that one."""
+    if _LAUNCHER in os.environ:
+        time.sleep(_NOTICED)
 
 
 def _end_with_launcher() -> None:
@@ -151,12 +195,15 @@ def needs_launch(experiment: Experiment) -> bool:
     """Whether this process has to launch the ranks: there are several, and no launcher has started them.
 
     Raises:
-        ConfigError: the experiment spans several machines, each of which needs a launcher.
+        ConfigError: the experiment spans several machines, each of which needs a launcher, or more processes than
+            any machine has devices.
     """
     if experiment.world_size == 1 or "RANK" in os.environ:
         return False
     if experiment.num_nodes > 1:
         raise ConfigError(f"num_nodes is {experiment.num_nodes}: start train.py with torchrun on each machine")
+    if experiment.devices > (most := max(_MOST_RANKS, os.cpu_count() or 1)):
+        raise ConfigError(f"devices is {experiment.devices}: this machine takes {most} processes at most")
     return True
 
 
@@ -167,13 +214,18 @@ def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
     from torch.distributed.run import main
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the rank has printed its error itself
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the rank has printed its error itself
     os.environ[_LAUNCHER] = str(os.getpid())
+    handled = ",".join(number.name for number in ending_signals())
     try:
-        main(["--standalone", f"--nproc-per-node={devices}", str(script), *arguments])
+        with temporary(Path(tempfile.mkdtemp(prefix="ranks-"))) as logs:
+            options = ["--standalone", f"--nproc-per-node={devices}", f"--log-dir={logs}"]
+            main([*options, f"--signals-to-handle={handled}", str(script), *arguments])
     except ChildFailedError as error:
         return _exit_code(error.failures)
     except SignalException as error:
+        _say_how_to_resume(error.sigval)
         return 128 + error.sigval
     finally:
         del os.environ[_LAUNCHER]
@@ -186,17 +238,32 @@ def _exit_code(failures: Mapping[int, Any]) -> int:
     if failure.exitcode > 0:
         return failure.exitcode
     why = ", often for lack of memory" if failure.exitcode == -signal.SIGKILL else ""
-    print(f"error: rank {rank} was killed ({failure.signal_name()}{why}): {_how_to_resume()}", file=sys.stderr)
+    print_error(f"rank {rank} was killed ({failure.signal_name()}{why}): {_how_to_resume()}")
     return 128 - failure.exitcode
+
+
+def ending_signals() -> list[signal.Signals]:
+    """The signals that end a run: SIGHUP too, of a terminal that is gone, unless `nohup` has it ignored."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
 
 
 def exit_on_signal(number: int, _: object) -> NoReturn:
     """A signal handler that ends this process and its threads at once: the next run repeats the unfinished unit."""
-    if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
-        os.write(2, f"interrupted: {_how_to_resume()}\n".encode())  # print itself may have been interrupted
-    with suppress(RuntimeError):
+    launched = os.environ.get(_LAUNCHER, str(os.getpid())) != str(os.getpid())
+    if os.environ.get("RANK", "0") == "0" and not launched:  # the launcher says it for its ranks
+        _say_how_to_resume(number)
+    remove_temporary()
+    with suppress(RuntimeError, OSError):
         sys.stdout.flush()
     os._exit(128 + number)
+
+
+def _say_how_to_resume(number: int) -> None:
+    """For people: a scheduler, which sends SIGTERM, needs no advice."""
+    if number != signal.SIGTERM:
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, f"interrupted: {_how_to_resume()}\n".encode())  # print itself may have been interrupted
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
@@ -212,9 +279,8 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
     except Exception:
         traceback.print_exc()
         code = 1
+    flush_output()
     if code and "RANK" in os.environ:
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 

@@ -64,7 +64,8 @@ class Origins:
 
     def _follow(self, key: Key) -> Key:
         for length in range(1, len(key) + 1):
-            if (link := self.links.get(key[:length])) in self.marks:
+            link = self.links.get(key[:length])
+            if link is not None and link in self.marks:
                 return (*link, *key[length:])
         return key
 

@@ -17,7 +17,7 @@ from common.files import write_json
 from common.manifest_facts import facts_of
 from common.seeds import stable_hash
 from common.terminal import say
-from pipeline.checkpoints import check_checkpoints
+from pipeline.checkpoint_check import check_checkpoints
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
 from pipeline.launcher import Ranks

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pipeline.origins import Key, Mark
 COMMAND_LINE = Mark("command line")
 _TAG = "tag:yaml.org,2002:"
 _TAGS = {_TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map")}
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 _DEEPEST, _MOST_VALUES, _LONGEST = 60, 20_000, 1_000_000  # levels, values, characters
 
 
@@ -53,10 +55,11 @@ def text_of(path: Path) -> str:
         ConfigError: the file is missing, unreadable, no regular file, too large or not UTF-8.
     """
     name = label(path)
-    if path.exists() and not path.is_file():  # a pipe could wait forever, and cannot be read again to resume
-        raise ConfigError(f"cannot read {name}: {'it is a folder' if path.is_dir() else 'it is not a regular file'}")
     try:
-        if path.stat().st_size > _LONGEST:
+        if not stat.S_ISREG((status := path.stat()).st_mode):  # a pipe could wait forever, and is not there to resume
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise ConfigError(f"cannot read {name}: it is {kind}")
+        if status.st_size > _LONGEST:
             raise ConfigError(f"{name} is too large for settings: at most {_LONGEST:,} characters are read")
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -67,7 +70,10 @@ def text_of(path: Path) -> str:
 
 def label(path: Path) -> str:
     """The path for messages: relative to the working folder, if it is inside."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # the working folder is gone, or a zero byte
+        return str(path)
     return str(path) if relative.startswith("..") else relative
 
 
@@ -99,6 +105,12 @@ def _require_no_comment(text: str, node: yaml.Node | None, key: Key) -> None:
         raise ConfigError(
             f"'{'.'.join(map(str, key))}={text}' has a comment: put the value in quotes inside the shell's"
         )
+
+
+def _require_text(text: str, at: str) -> None:
+    """Zero bytes and halves of characters cannot be written to a file, nor be in the name of one."""
+    if _UNWRITABLE.search(text):
+        raise ConfigError(f"{at}: a text holds a zero byte or a character that is not Unicode")
 
 
 class _Loader(yaml.SafeLoader):
@@ -146,8 +158,8 @@ class _Reader:
 
     def mark(self, node: yaml.Node | None, value: yaml.Node | None) -> Mark:
         """The place of a node, with its value as it was written, where that is no text."""
-        plain = isinstance(value, yaml.ScalarNode) and value.tag != _TAG + "str"
-        return Mark(self.at(node.start_mark.line + 1 if node else 1), value.value if plain else None)
+        written = value.value if isinstance(value, yaml.ScalarNode) and value.tag != _TAG + "str" else None
+        return Mark(self.at(node.start_mark.line + 1 if node else 1), written)
 
     def value(self, loader: _Loader, node: yaml.Node, key: Key, above: tuple[yaml.Node, ...] = ()) -> Any:
         """The plain value of a node.
@@ -164,6 +176,7 @@ class _Reader:
         if node.tag not in _TAGS:
             raise ConfigError(f"{at}: could not determine a constructor for the tag {node.tag}: leave the tag out")
         if isinstance(node, yaml.ScalarNode):
+            _require_text(node.value, at)
             return self._scalar(loader, node, at)
         above = (*above, node)
         if isinstance(node, yaml.SequenceNode):
@@ -180,6 +193,7 @@ class _Reader:
             name, read = name_node.value, loader.construct_object(name_node)
             if str(read) != name or not isinstance(read, str | int) or isinstance(read, bool):
                 raise ConfigError(f"the key {read!r} ({mark}) is not text: put {name} in quotes")
+            _require_text(name, mark)
             if name in entries:
                 raise ConfigError(f"the key '{name}' ({mark}) is defined twice: first at {self._marks[(*key, name)]}")
             self._marks[(*key, name)] = mark

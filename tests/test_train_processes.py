@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,12 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.toy_runs import NUMBERS, artifact, chain, config, fitting, process, run, until, weights
+from tests.toy_runs import NUMBERS, ROOT, artifact, chain, config, fitting, process, run, until, weights
+
+KILLED = "error: rank 1 was killed (SIGKILL, often for lack of memory): run the same command to resume"
 
 
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted: run the same command to resume\n")],
+    [
+        (signal.SIGTERM, 143, ""),
+        (signal.SIGINT, 130, "interrupted: run the same command to resume\n"),
+        (signal.SIGHUP, 129, "interrupted: run the same command to resume\n"),
+    ],
 )
 def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
     tmp_path: Path, number: int, code: int, said: str
@@ -31,6 +38,63 @@ def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
     _, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (code, said)
     assert not (artifact(tmp_path, "sleep") / "manifest.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_lost_terminal_or_ctrl_c_ends_all_ranks_with_one_line_and_leaves_no_file(tmp_path: Path, number: int) -> None:
+    """Both go to all processes of the terminal."""
+    flag, temporary = tmp_path / "began", tmp_path / "tmp"
+    temporary.mkdir()
+    maker = {"target": "tests.toys:Sleeper", "seconds": 600, "flag": str(flag)}
+    path = config(tmp_path, {"sleep": {"data": maker}}, devices=2)
+    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    running = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, start_new_session=True
+    )
+    until(flag.exists)
+    os.killpg(running.pid, number)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (128 + number, "interrupted: run the same command to resume\n")
+    assert not list(temporary.iterdir())
+    assert not list((tmp_path / "runs").rglob("*.tmp"))
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    flag = tmp_path / "began"
+    maker = {"target": "tests.toys:Sleeper", "seconds": 2, "flag": str(flag)}
+    path = config(tmp_path, {"sleep": {"data": maker}})
+    command = ["nohup", sys.executable, str(ROOT / "train.py"), "--config", str(path)]
+    running = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(flag.exists)
+    running.send_signal(signal.SIGHUP)
+    running.communicate(timeout=120)
+    assert running.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_all_that_is_said(tmp_path: Path) -> None:
+    """The other rank fails too, for it waits for the killed one; how it fails is no news."""
+    running = process(fitting(tmp_path, epochs=1_000_000), "devices=2")
+    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")))
+    os.kill(ranks_of(running.pid)[1], signal.SIGKILL)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 137
+    assert err.splitlines()[0] == KILLED
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_two_processes_that_start_the_same_at_once_both_end_rightly(tmp_path: Path) -> None:
+    path = chain(tmp_path)
+    several = [process(path) for _ in range(3)]
+    said = [running.communicate(timeout=300) for running in several]
+    assert [running.returncode for running in several] == [0, 0, 0], said
+    assert [err for _, err in said] == ["", "", ""]
+    assert sum(out.count("first: finished") for out, _ in said) == 1
+    shown = tmp_path / "runs" / "toy" / "seed0"
+    assert sorted(run.name for run in shown.iterdir() if run.is_dir()) == ["figures", "first", "more", "summary"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -197,3 +261,42 @@ def test_two_machines_with_a_launcher_each_fit_as_one(tmp_path: Path) -> None:
     assert [out.count("fit: finished") for out, _ in said] == [1, 0]
     assert json.loads((artifact(tmp_path, "fit") / "manifest.json").read_text())["world_size"] == 2
     assert all(torch.allclose(weights(tmp_path)[name], value, atol=1e-6) for name, value in weights(whole).items())
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"},
+            "error: srun started 4 tasks, and each",
+        ),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "error: srun started several tasks"),
+        ({"RANK": "x", "WORLD_SIZE": "1"}, "error: RANK is 'x', which is no number"),
+        ({"RANK": "0", "WORLD_SIZE": ""}, "error: WORLD_SIZE is '', which is no number"),
+        ({"RANK": "1", "WORLD_SIZE": "1"}, "error: RANK is 1, and WORLD_SIZE 1: ranks count from 0"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "error: RANK is set, but not every variable that a launcher sets"),
+    ],
+)
+def test_what_a_launcher_set_wrongly_is_one_line(
+    tmp_path: Path, capsys, monkeypatch, variables: dict[str, str], message: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run(chain(tmp_path)) == 2
+    assert capsys.readouterr().err.startswith(message)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_slurm_job_of_other_tasks_than_devices_fits(tmp_path: Path, monkeypatch) -> None:
+    """In the job's own script, and in an interactive allocation, SLURM's variables are those of the whole job."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_PROCID": "0"}
+    job |= {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NAME": "run.sh", "SLURM_NNODES": "1"}
+    job |= {"SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_NODELIST": "node1"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    assert run(fitting(tmp_path, epochs=1)) == 0
+
+
+def test_more_processes_than_any_machine_has_devices_are_refused(tmp_path: Path, capsys) -> None:
+    assert run(chain(tmp_path, devices=100_000)) == 2
+    assert "devices is 100000: this machine takes" in capsys.readouterr().err

@@ -97,6 +97,11 @@ def reward(episodes: list[int], context: int, *, weight: float = 1.0) -> list[fl
     return [weight * (episode + context) for episode in episodes]
 
 
+def unnamed(first: int, /) -> int:
+    """Cannot be called with names, as components are."""
+    return first
+
+
 class Numbers:
     """A maker: each rank writes `rank-<r>.jsonl`; `merge` joins them in rank order and adds the source's numbers."""
 

@@ -1,44 +1,105 @@
-"""Damaged checkpoints of a killed fit, of which torch itself notices half."""
+"""Checkpoints and archives of events that cannot be read, and disks that are full while one is written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from common.errors import DataError
-from pipeline.checkpoints import check_checkpoints
+from pipeline.checkpoints import AtomicCheckpointIO
+from tests.toy_runs import ROOT, artifact, fitting, run
 
-WEIGHTS = {"weights": torch.arange(1000.0)}
-
-
-def test_whole_checkpoints_and_none_at_all_are_fine(tmp_path: Path) -> None:
-    check_checkpoints(tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(WEIGHTS, tmp_path / "checkpoints" / "last.ckpt")
-    check_checkpoints(tmp_path)
+REMEDY = "remove it, and the stage starts over"
 
 
-@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda whole: whole[: len(whole) // 2],
-        lambda whole: whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :],
-        lambda whole: b"",
-        lambda whole: b"\xff" * 100,
-        lambda whole: b"{}",
-        lambda whole: whole[:10] + b"\0" * (len(whole) - 20) + whole[-10:],
-    ],
-    ids=["half", "a bit", "empty", "bytes", "json", "a hole"],
-)
-def test_a_damaged_checkpoint_says_what_to_remove(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / "checkpoints" / name
-    path.parent.mkdir()
-    torch.save(WEIGHTS, path)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError) as raised:
-        check_checkpoints(tmp_path)
-    assert str(raised.value) == f"{path} is damaged: remove {tmp_path} to begin the fit anew"
+def whole(path: Path) -> bytes:
+    parts = {"state_dict": {"w": torch.ones(300)}, "loops": {}, "epoch": 1, "global_step": 2}
+    AtomicCheckpointIO().save_checkpoint(parts, path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "tail", "garbage", "text", "folder", "pickle", "list"])
+def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "last.ckpt"
+    content = whole(path)
+    assert AtomicCheckpointIO().load_checkpoint(path, weights_only=False)["epoch"] == 1
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "list":
+        torch.save([1, 2], path)
+    else:
+        wrong = {
+            "empty": b"",
+            "half": content[: len(content) // 2],
+            "tail": content[:-1],
+            "text": b"not a checkpoint\n",
+        }
+        wrong |= {"garbage": bytes(range(256)) * 20, "pickle": b"\x80\x02cnowhere\nThing\n."}
+        path.write_bytes(wrong[damage])
+    with pytest.raises((DataError, IsADirectoryError), match=r"last\.ckpt") as caught:
+        AtomicCheckpointIO().load_checkpoint(path, weights_only=False)
+    assert "\n" not in str(caught.value)
+    assert damage == "folder" or REMEDY in str(caught.value)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.ckpt"
+    before = whole(path)
+
+    def full(checkpoint: object, file: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("torch.save", full)
+    with pytest.raises(OSError, match="No space left"):
+        AtomicCheckpointIO().save_checkpoint({}, path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+    """For real: no file may be larger than a twentieth of the checkpoint, so its writing stops in the middle."""
+    path = fitting(tmp_path, epochs=1)
+    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path), "stages.fit.module.hidden=100"]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: writing: File too large; raise the limit on file sizes")
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "runs").rglob("*.tmp"))
+    assert run(path, "stages.fit.module.hidden=100") == 0
+
+
+def test_a_run_that_finds_its_checkpoint_or_events_damaged_says_so_in_one_line(tmp_path: Path, capsys) -> None:
+    path = fitting(tmp_path, epochs=1)
+    assert run(path) == 0
+    made = artifact(tmp_path, "fit")
+    events, shown = made / "events.tar", tmp_path / "runs" / "toy" / "seed0" / "fit"
+    content = events.read_bytes()
+    for wrong in (b"", content[:512], content[: len(content) // 2], b"x" * 5000):
+        events.write_bytes(wrong)
+        (shown / "artifact").unlink(missing_ok=True)
+        capsys.readouterr()
+        assert run(path) == 1
+        said = f"error: {events} is damaged: remove it, and headline metrics are drawn in its place\n"
+        assert capsys.readouterr().err == said
+    events.unlink()
+    assert run(path) == 0
+    assert (shown / "artifact").exists()
+    (made / "manifest.json").unlink()
+    last = made / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:-100])
+    capsys.readouterr()
+    assert run(path) == 1
+    assert capsys.readouterr().err == f"error: {last} is damaged: {REMEDY}\n"
+    last.unlink()
+    assert run(path) == 0

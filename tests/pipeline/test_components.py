@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,26 @@ def test_a_module_with_a_missing_dependency_says_so(tmp_path: Path, monkeypatch)
     (tmp_path / "needy.py").write_text("import not_installed_anywhere\n")
     monkeypatch.syspath_prepend(tmp_path)
     refused({"target": "needy:Thing"}, r"cannot be imported: No module named 'not_installed_anywhere'")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise ValueError('no\\nluck')", "ValueError: no luck"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("def (:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_fails_on_import_is_named(tmp_path: Path, monkeypatch, code: str, reason: str) -> None:
+    (tmp_path / "failing.py").write_text(code + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    refused({"target": "failing:Thing"}, rf"target .* cannot be imported: {reason}")
+    sys.modules.pop("failing", None)
+
+
+def test_a_target_is_whole_and_takes_its_arguments_by_name() -> None:
+    refused({"target": "..toys:Holder"}, r"must read \"package.module:name\"")
+    refused({"target": "tests.toys:unnamed"}, r"cannot be built: tests.toys:unnamed takes 'first' without its name")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: !thing {b: 1}", r"x\.yaml:1: could not determine a constructor"),
         ("a: {<<: {b: 1}}", r"x\.yaml:1: the merge key << is not read: use base, parts or like$"),
         ("? [a]\n: 1\n", r"x\.yaml:1: a key must be a name"),
+        ('a: "\\uD800"', r"x\.yaml:1: a text holds a zero byte or a character that is not Unicode"),
+        ('"\\0": 1', r"x\.yaml:1: a text holds a zero byte"),
         ("1.10: a", r"the key 1.1 \(.*x\.yaml:1\) is not text: put 1.10 in quotes"),
         ("1_0: a", r"the key 10 \(.*x\.yaml:1\) is not text: put 1_0 in quotes"),
         ("\ta: 1", r"x\.yaml:1: found character '\\t'"),
@@ -163,8 +165,11 @@ def test_a_file_that_is_none_is_named_and_a_pipe_is_not_waited_for(tmp_path: Pat
     for name, reason in said.items():
         with pytest.raises(ConfigError, match=reason):
             read_chain(tmp_path / name)
-    with pytest.raises(ConfigError, match="/dev/null: it is not a regular file"):
-        read_chain(Path("/dev/null"))
+    (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
+    odd = {"/dev/null": "/dev/null: it is not a regular", "a\0b": "null byte", "x" * 5000: "name too long"}
+    for name, reason in (odd | {str(tmp_path / "loop.yaml"): "loop"}).items():
+        with pytest.raises(ConfigError, match=rf"(?i)cannot read .*{reason}"):
+            read_chain(Path(name))
 
 
 def test_bases_that_double_are_read_once_and_a_long_chain_is_refused(tmp_path: Path) -> None:
