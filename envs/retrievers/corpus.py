@@ -19,7 +19,7 @@ from envs.retrievers.index_folder import IndexFolder
 from envs.retrievers.watched_file import WatchedFile
 from envs.types import Document
 
-_IDS = ("id", "_id", "docid", "doc_id")
+ID_KEYS = ("id", "_id", "docid", "doc_id")
 
 
 def document_from_row(row: object) -> Document:
@@ -37,7 +37,7 @@ def document_from_row(row: object) -> Document:
     """
     if not isinstance(row, dict):
         raise ValueError("expected a JSON object")
-    identifier = next((value for key in _IDS if (value := row.get(key)) is not None), None)
+    identifier = next((value for key in ID_KEYS if (value := row.get(key)) is not None), None)
     if not isinstance(identifier, str | int) or isinstance(identifier, bool):
         raise ValueError('key "id" must be a string or an integer')
     title, text, contents = row.get("title"), row.get("text"), row.get("contents")
