@@ -30,7 +30,7 @@ def document_from_row(row: object) -> Document:
     - `title` and `text`; or `title` and `contents`, which may begin with the title; or `contents` alone, whose first
       line is the title (wiki-18, FlashRAG), or which is a text without a title where it has a single line.
 
-    A title in double quotes, as in the wiki-18 dump, is read without them (`common.document_names.unquoted`). Where `contents`
+    A title in double quotes, as in the wiki-18 dump, is read without them (`document_names.unquoted`). Where `contents`
     stands beside it with one more pair of quotes, as in answers of our server, its own quotes are part of it.
 
     Raises:
