@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from common.names import id_key, title_key
+from common.document_names import id_key, title_key
 from envs.types import Episode, Gold
 
 Match = Literal["id", "title"]
@@ -24,7 +24,7 @@ def evidence(episode: Episode, gold: Gold, match: Match) -> dict[str, float | No
     Args:
         episode: a finished episode.
         gold: what its dataset knows of the question.
-        match: whether documents are compared by id or by title, as in `common.names`.
+        match: whether documents are compared by id or by title, as in `common.document_names`.
     """
     wanted = set(map(id_key, gold.documents) if match == "id" else map(title_key, gold.titles))
     if not wanted:

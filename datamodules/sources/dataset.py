@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import ValidationError
 
 from common.answers import normalize_answer
+from common.document_names import id_key
 from common.errors import ConfigError, DataError
-from common.names import id_key
 from datamodules.records import check_question, explain
 from datamodules.sources import Part, check_choice, choose
 from datamodules.sources.fields import Row

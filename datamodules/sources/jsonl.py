@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
-from common.names import title_key
+from common.document_names import title_key
 from datamodules.sources import Part
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, accepted

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.document_names import title_key
 from common.errors import ConfigError
-from common.names import title_key
 from envs.pieces import Control, Data, Piece
 from envs.protocols.direct import FROM_PASSAGES
 from envs.protocols.rendering import render_hits

@@ -7,19 +7,20 @@ import json
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unicodedata import is_normalized
 
 import numpy as np
 
+from common.document_names import id_key, title_key, unquoted
 from common.errors import DataError
-from common.names import id_key, unquoted
 from common.progress import progress_bar
 from common.seeds import stable_hash
 from envs.retrievers.index_folder import IndexFolder
 from envs.retrievers.watched_file import WatchedFile
 from envs.types import Document
 
-_IDS = ("id", "_id", "docid", "doc_id")
+ID_KEYS = ("id", "_id", "docid", "doc_id")
 
 
 def document_from_row(row: object) -> Document:
@@ -29,7 +30,7 @@ def document_from_row(row: object) -> Document:
     - `title` and `text`; or `title` and `contents`, which may begin with the title; or `contents` alone, whose first
       line is the title (wiki-18, FlashRAG), or which is a text without a title where it has a single line.
 
-    A title in double quotes, as in the wiki-18 dump, is read without them (`common.names.unquoted`). Where `contents`
+    A title in double quotes, as in the wiki-18 dump, is read without them (`document_names.unquoted`). Where `contents`
     stands beside it with one more pair of quotes, as in answers of our server, its own quotes are part of it.
 
     Raises:
@@ -37,21 +38,23 @@ def document_from_row(row: object) -> Document:
     """
     if not isinstance(row, dict):
         raise ValueError("expected a JSON object")
-    identifier = next((value for key in _IDS if (value := row.get(key)) is not None), None)
+    identifier = next((value for key in ID_KEYS if (value := row.get(key)) is not None), None)
     if not isinstance(identifier, str | int) or isinstance(identifier, bool):
         raise ValueError('key "id" must be a string or an integer')
-    title, text, contents = row.get("title"), row.get("text"), row.get("contents")
+    fields: dict[str, Any] = row
+    title, text, contents = fields.get("title"), fields.get("text"), fields.get("contents")
     if title is None and isinstance(contents, str):
-        title, text = _split(contents)
-        return _unicode(str(identifier), title, text)
-    for key, value in (("title", title), ("text", contents if text is None else text)):
+        return _unicode(str(identifier), *_split(contents))
+    if text is None and isinstance(contents, str) and isinstance(title, str):
+        first, rest = _split(contents)
+        text = rest if title_key(first) == title_key(title) else contents
+    for key, value in (("title", title), ("text", text)):
         if not isinstance(value, str):
             raise ValueError(f'key "{key}" must be a string (or give "contents" in place of "title" and "text")')
+    assert isinstance(title, str)
+    assert isinstance(text, str)
     if not isinstance(contents, str) or not contents.startswith(f'"{title}"\n'):
         title = unquoted(title.strip())
-    if text is None:
-        first, text = _split(contents)
-        text = text if first == title else contents
     return _unicode(str(identifier), title, text)
 
 

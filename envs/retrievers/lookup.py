@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.names import id_key, title_key
+from common.document_names import id_key, title_key
 from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
 from envs.types import Document
@@ -16,7 +16,7 @@ from envs.types import Document
 class Lookup:
     """Finds single passages of a corpus file, with 32 bytes a passage in memory.
 
-    Ids and titles are compared as in `common.names`; of several passages with one title the first is returned.
+    Ids and titles are compared as in `common.document_names`; of several passages with one title the first is returned.
 
     Raises:
         DataError: the corpus cannot be read.

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import TYPE_CHECKING
 
 from common.errors import RetrievalError, UserError
@@ -19,6 +20,9 @@ from envs.types import Hit
 
 if TYPE_CHECKING:
     from envs.interfaces import Retriever  # imports torch, which a lexical server does not need
+
+
+_OF_AN_ANSWER, _OF_A_HIT = 300, 200  # bytes of the objects around the texts
 
 
 class Busy(RetrievalError):
@@ -47,14 +51,22 @@ class MicroBatches:
         concurrency: searches at the same time; above 1 the retriever must be thread-safe.
         queue: requests that may wait for a search.
         cached: answers kept in memory, by query and `k`; the one longest unused is dropped first.
+        cached_bytes: their size at most.
     """
 
     def __init__(
-        self, retriever: Retriever, *, max_batch: int, concurrency: int = 1, queue: int = 256, cached: int = 0
+        self,
+        retriever: Retriever,
+        *,
+        max_batch: int,
+        concurrency: int = 1,
+        queue: int = 256,
+        cached: int = 0,
+        cached_bytes: int = 2**28,
     ) -> None:
         self._retriever = retriever
         self._max_batch, self._concurrency, self._queue = max_batch, concurrency, queue
-        self._recent = _Recent(cached)
+        self._recent = _Recent(cached, cached_bytes)
         self._threads = ThreadPoolExecutor(concurrency, "search")
         self._waiting: deque[_Request] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -139,8 +151,8 @@ class MicroBatches:
 class _Recent:
     """The answers used last."""
 
-    def __init__(self, entries: int) -> None:
-        self._entries = entries
+    def __init__(self, entries: int, most_bytes: int) -> None:
+        self._entries, self._most_bytes, self._bytes = entries, most_bytes, 0
         self._answers: OrderedDict[tuple[int, str], list[Hit]] = OrderedDict()
 
     def get(self, queries: Sequence[str], k: int) -> list[list[Hit]] | None:
@@ -152,6 +164,15 @@ class _Recent:
         return [list(self._answers[k, query]) for query in queries]
 
     def put(self, answers: dict[str, list[Hit]], k: int) -> None:
-        self._answers.update({(k, query): hits for query, hits in answers.items()})
-        while len(self._answers) > self._entries:
-            self._answers.popitem(last=False)
+        new = {(k, query): hits for query, hits in answers.items() if (k, query) not in self._answers}
+        self._answers.update(new)
+        self._bytes += sum(_size(key[1], hits) for key, hits in new.items())
+        while len(self._answers) > self._entries or self._bytes > self._most_bytes:
+            (_, query), hits = self._answers.popitem(last=False)
+            self._bytes -= _size(query, hits)
+
+
+def _size(query: str, hits: list[Hit]) -> int:
+    """Bytes in memory of an answer, nearly."""
+    texts = (text for hit in hits for text in (hit.document.id, hit.document.title, hit.document.text))
+    return _OF_AN_ANSWER + _OF_A_HIT * len(hits) + sum(map(getsizeof, (query, *texts)))

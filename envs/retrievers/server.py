@@ -7,6 +7,8 @@ import asyncio
 import importlib
 import inspect
 import json
+import math
+import os
 import signal
 import socket
 import sys
@@ -24,7 +26,9 @@ from starlette import exceptions as starlette
 from common.errors import ConfigError, UserError
 from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, print_error, say
+from envs.retrievers.connections import server_config
 from envs.retrievers.micro_batches import Busy, MicroBatches
+from envs.retrievers.request_bodies import RequestBodies
 from envs.retrievers.wire import write_result
 
 if TYPE_CHECKING:
@@ -37,43 +41,68 @@ def create_app(
     retriever: Retriever,
     *,
     topk: int = 3,
-    max_queries: int = 512,
+    max_queries: int = 8192,
     max_topk: int = 100,
-    max_query_chars: int = 4096,
+    max_hits: int = 2**16,
+    max_query_chars: int = 2**14,
     max_body_bytes: int = 2**24,
+    max_bytes_in_work: int = 2**26,
     max_batch: int = 128,
     concurrency: int = 1,
     queue: int = 256,
     cached_answers: int = 10_000,
+    cached_bytes: int = 2**28,
 ) -> FastAPI:
     """The server of one retriever: `POST /retrieve` and `GET /health`; every error is `{"error": "one line"}`.
 
-    `topk` is used where a request has none. Requests that arrive during a search wait and are then searched together,
-    at most `max_batch` queries (`MicroBatches`). `concurrency` searches run at once, each in a thread: above 1 the
-    retriever must be thread-safe. `queue` requests may wait; the next gets 503 and `Retry-After`. The last
-    `cached_answers` are kept in memory, but not those of a retriever without an `identity`, which may change.
+    `topk` is used where a request has none, and a request may ask for `max_hits`, queries times topk. Requests that
+    arrive during a search wait and are then searched together, at most `max_batch` queries (`MicroBatches`).
+    `concurrency` searches run at once, each in a thread: above 1 the retriever must be thread-safe. `queue` requests
+    may wait, and bodies of `max_bytes_in_work` may be read or in work; the next gets 503 and `Retry-After`. The last
+    `cached_answers` of at most `cached_bytes` are kept in memory, but not those of a retriever without an `identity`,
+    which may change.
 
     Raises:
         ConfigError: `topk` lies outside 1 to `max_topk`, or a limit leaves no room for any request.
     """
     if not 1 <= topk <= max_topk:
         raise ConfigError(f"retrieval server: topk {topk} must lie between 1 and max_topk, {max_topk}")
-    if min(max_queries, max_query_chars, max_body_bytes, max_batch, concurrency) < 1 or min(queue, cached_answers) < 0:
+    limits = (max_queries, max_hits, max_query_chars, max_body_bytes, max_bytes_in_work, max_batch, concurrency)
+    if min(limits) < 1 or min(queue, cached_answers, cached_bytes) < 0:
         raise ConfigError("retrieval server: all limits must be at least 1, queue and cached_answers at least 0")
+    if max_bytes_in_work < max_body_bytes or max_hits < topk:
+        raise ConfigError("retrieval server: max_bytes_in_work must be at least max_body_bytes, max_hits at least topk")
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     model = _request_model(max_queries, max_topk, max_query_chars)
     health = {"status": "ok", "topk": topk, **_facts(retriever)}
     cached = cached_answers if "backend" in health else 0
-    batches = MicroBatches(retriever, max_batch=max_batch, concurrency=concurrency, queue=queue, cached=cached)
+    batches = MicroBatches(
+        retriever,
+        max_batch=max_batch,
+        concurrency=concurrency,
+        queue=queue,
+        cached=cached,
+        cached_bytes=cached_bytes,
+    )
+    bodies = RequestBodies(max_body_bytes, max_bytes_in_work)
+    check = getattr(getattr(retriever, "documents", None), "check", None)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
-        wanted = _parse(model, await _body(request, max_body_bytes))
-        answers = await _while_connected(request, batches.search(wanted.queries, wanted.topk or topk))
-        return JSONResponse(write_result(answers, scores=wanted.return_scores))
+        async with bodies.read(request) as body:
+            wanted = _parse(model, body)
+            k = wanted.topk or topk
+            if len(wanted.queries) * k > max_hits:
+                raise HTTPException(400, f"{len(wanted.queries)} queries of topk {k}: at most {max_hits} hits in all")
+            if check is not None:  # an answer that is kept may be of other passages than the corpus now holds
+                await asyncio.to_thread(check)
+            answers = await _while_connected(request, batches.search(wanted.queries, k))
+            return JSONResponse(write_result(answers, scores=wanted.return_scores))
 
     @app.get("/health")
     async def report() -> JSONResponse:
+        if check is not None:
+            await asyncio.to_thread(check)
         return JSONResponse(health)
 
     @app.exception_handler(starlette.HTTPException)
@@ -98,29 +127,20 @@ def create_app(
 def _request_model(max_queries: int, max_topk: int, max_query_chars: int) -> type[BaseModel]:
     query = Annotated[str, Field(max_length=max_query_chars)]
     fields: dict[str, Any] = {
-        "queries": (list[query], Field(min_length=1, max_length=max_queries)),
+        "queries": (list[query], Field(max_length=max_queries)),
         "topk": (int | None, Field(None, ge=1, le=max_topk)),
         "return_scores": (bool, False),
     }
     return create_model("RetrieveRequest", __config__=ConfigDict(strict=True), **fields)
 
 
-def _parse(model: type[BaseModel], body: bytes) -> Any:
+def _parse(model: type[BaseModel], body: bytearray) -> Any:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else part for part in first["loc"]) or "body"
         raise HTTPException(400, f"{place}: {first['msg']}") from error
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise HTTPException(413, f"body: longer than {limit} bytes", {"Connection": "close"})
-    return bytes(body)
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
@@ -149,14 +169,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     quiet_without_terminal()
     options = vars(_parser().parse_args(argv))
     host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
+    seconds = options.pop("request_seconds")
     limits = {name: options.pop(name) for name in inspect.signature(create_app).parameters if name in options}
     try:
         with listen(host, port) as listener:
             app = create_app(build(**options), **limits)
             say(f"retrieval server at http://{host}:{listener.getsockname()[1]}/retrieve")
-            # Longer than clients keep idle connections (httpx: 5 s), else a connection may close during a request.
-            config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=75)
-            uvicorn.Server(config).run(sockets=[listener])
+            uvicorn.Server(server_config(app, request_seconds=seconds)).run(sockets=[listener])
     except UserError as error:
         print_error(error)
         return 2
@@ -173,16 +192,25 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot serve at {host}:{port}: {error}; choose another --host or --port") from error
+    listener = _Listener(fileno=listener.detach())
     # Connections inherit it. asyncio sets it only on sockets that it made; without it the body of every answer, which
     # follows its head in a packet of its own, is held back for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
+class _Listener(socket.socket):
+    """Lets many clients wait to be accepted, while asyncio accepts few at once (`server_config`)."""
+
+    def listen(self, backlog: int = 0) -> None:
+        super().listen(2048)
+
+
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--host", default="127.0.0.1")
     common.add_argument("--port", type=int, default=8000, help="8000; 0 takes any free port")
+    common.add_argument("--request-seconds", type=_positive, default=30, metavar="S", help="to arrive in; 30")
     for name, limit in inspect.signature(create_app).parameters.items():
         if limit.default is not limit.empty:
             option = f"--{name.replace('_', '-')}"
@@ -219,6 +247,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> float:
+    """Seconds, above 0."""
+    if not 0 < (seconds := float(text)) < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
 def _bm25(**settings: Any) -> Retriever:
     from envs.retrievers.bm25 import BM25
 
@@ -253,4 +288,10 @@ def _component(spec: str) -> Retriever:
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))  # while the index loads, and after uvicorn has shut down
-    sys.exit(main())
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # without waiting for a search that nobody waits for

@@ -7,11 +7,13 @@ A request is `{"queries": [...], "topk": 3, "return_scores": true}`; its answer 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 
+from common.errors import RetrievalError
 from common.seeds import stable_hash
-from envs.retrievers.corpus import document_from_row
+from envs.retrievers.corpus import ID_KEYS, document_from_row
 from envs.types import Document, Hit
 
 
@@ -19,10 +21,15 @@ def write_result(answers: Sequence[Sequence[Hit]], *, scores: bool) -> dict[str,
     """The answer to a request, in either shape.
 
     Other clients read `contents`, whose first line is the title in quotes; `title` and `text` hold the same unchanged.
+
+    Raises:
+        RetrievalError: a score is not finite.
     """
 
     def write(hit: Hit) -> dict[str, object]:
         document = _row(hit.document)
+        if hit.score is not None and not math.isfinite(hit.score):
+            raise RetrievalError(f"the retriever gives passage {hit.document.id} the score {hit.score}")
         return {"document": document, "score": hit.score} if scores else document
 
     return {"result": [[write(hit) for hit in hits] for hits in answers]}
@@ -53,7 +60,7 @@ def _read(item: object, where: str) -> Hit:
     row, score = item, None
     if isinstance(item, dict) and "document" in item:
         row, score = item["document"], item.get("score")
-    if isinstance(row, dict) and "id" not in row:
+    if isinstance(row, dict) and all(row.get(key) is None for key in ID_KEYS):
         row = row | {"id": f"{stable_hash(json.dumps(row, sort_keys=True)):016x}"}
     try:
         document = document_from_row(row)

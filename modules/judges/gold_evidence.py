@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from common.document_names import id_key
 from common.errors import DataError
-from common.names import id_key
 from envs.protocols.sirag import KNOWLEDGE_SELECTOR
 from envs.protocols.sirag_state import Choice
 from envs.types import Hit

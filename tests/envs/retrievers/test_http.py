@@ -291,15 +291,3 @@ def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
 def test_a_setting_out_of_range_is_refused_at_once(setting: dict) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         HTTPRetriever("http://127.0.0.1:8000", **setting)
-
-
-def test_a_proxy_is_not_asked_for_this_machine(serve, monkeypatch) -> None:
-    """One that nothing here can speak to would end the run, were it made use of."""
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    monkeypatch.setitem(sys.modules, "socksio", None)
-    assert client(serve(good)).search(["a"], 1) == [[hit("a", 0)]]
-    with pytest.raises(ConfigError, match=r"http://retrieval\.example: proxy of the environment .*socksio"):
-        HTTPRetriever("http://retrieval.example")
-    monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:1")
-    with pytest.raises(ConfigError, match="proxy of the environment"):
-        HTTPRetriever("http://retrieval.example")

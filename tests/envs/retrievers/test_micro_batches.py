@@ -51,6 +51,31 @@ def ask(batches: MicroBatches, held: Held, *requests: tuple[list[str], int]) -> 
     return asyncio.run(go())
 
 
+@pytest.mark.parametrize(("room", "kept"), [(2, 2), (1.99, 1), (1, 1), (0.99, 0), (9, 3)])
+def test_the_answers_kept_have_a_size_in_bytes(room: float, kept: int) -> None:
+    """An answer of 10 texts of 10,000 characters, in Latin letters or, four times as large, in others."""
+
+    class Long:
+        searched = 0
+
+        def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+            self.searched += len(queries)
+            return [[Hit(Document(str(n), "", letter * 10_000)) for n in range(k)] for letter in queries]
+
+    async def search(batches: MicroBatches, *queries: str) -> None:
+        for query in queries:
+            await batches.search([query], 10)
+
+    for letters, size in (("abc", 10_000), ("\U00010300\U00010301\U00010302", 40_000)):
+        retriever = Long()
+        batches = MicroBatches(retriever, max_batch=1, cached=9, cached_bytes=int(room * (10 * size + 4200)))
+        asyncio.run(search(batches, *letters))
+        assert retriever.searched == 3
+        asyncio.run(search(batches, *reversed(letters)))
+        assert retriever.searched == 3 + 3 - kept
+        assert 0 <= batches._recent._bytes <= room * (10 * size + 4200)
+
+
 def test_what_arrives_during_a_search_shares_the_next_one() -> None:
     held = Held()
     requests = [(["a"], 2), (["b", "c"], 2), (["d"], 2), (["e"], 2)]

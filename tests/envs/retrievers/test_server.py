@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from queue import Queue
 
 import pytest
@@ -17,6 +19,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from common.errors import ConfigError, RetrievalError
+from envs.retrievers.bm25 import BM25
+from envs.retrievers.connections import server_config
 from envs.retrievers.http import HTTPRetriever
 from envs.retrievers.micro_batches import MicroBatches
 from envs.retrievers.server import create_app, main
@@ -79,7 +83,7 @@ def serve() -> Iterator[Callable[[FastAPI], str]]:
 
     def start(app: FastAPI) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        server = uvicorn.Server(server_config(app))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         running.append((server, thread))
         thread.start()
@@ -150,6 +154,97 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(serve) -> None:
     assert answer.startswith(b"HTTP/1.1 413")
     assert answer.endswith(b'{"error":"body: longer than 1000 bytes"}')
     assert post(url, {"queries": ["a"]})[0] == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_may_have_just_as_many_bytes_as_the_limit(serve, chunked: bool) -> None:
+    body = b'{"queries": ["aaron"], "topk": 1}'
+
+    def status(limit: int) -> int:
+        address = serve(create_app(Overlap(), max_body_bytes=limit)).removeprefix("http://")
+        client = http.client.HTTPConnection(address, timeout=10)
+        parts = iter([body[:9], body[9:-1], body[-1:]]) if chunked else body
+        client.request("POST", "/retrieve", parts, encode_chunked=chunked)
+        return client.getresponse().status
+
+    assert [status(len(body) + more) for more in (1, 0, -1)] == [200, 200, 413]
+
+
+def test_the_bodies_in_work_have_a_limit_together_and_the_next_is_503(serve) -> None:
+    slow = Slow()
+    body = json.dumps({"queries": ["a" * 400]}).encode()
+    url = serve(create_app(slow, max_body_bytes=len(body), max_bytes_in_work=2 * len(body)))
+    answers: Queue[tuple[int, dict]] = Queue()
+    clients = [threading.Thread(target=lambda: answers.put(post(url, body))) for _ in range(2)]
+    clients[0].start()
+    wait_until(lambda: slow.searches)
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as half:
+        half.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:100])
+        time.sleep(0.1)
+        held = f"busy: {len(body) + 100} bytes of requests are in work"
+        assert post(url, body) == (503, {"error": held})
+        with pytest.raises(urllib.error.HTTPError, match="503") as error:
+            urllib.request.urlopen(f"{url}/retrieve", body, timeout=10)
+        with error.value:
+            assert error.value.headers["Retry-After"] == "1"
+    wait_until(lambda: post(url, b"x" * len(body))[0] == 400)  # that of the client that left is free again
+    clients[1].start()
+    slow.go.set()
+    assert [answers.get(timeout=10) for _ in clients] == [(200, {"result": [[]]})] * 2
+    assert post(url, body)[0] == 200
+
+
+def test_the_client_of_search_r1_is_served_whatever_its_batch(serve) -> None:
+    """`_batch_search` of its `generation.py`: all queries of a rollout at once, also where no episode searches."""
+    url = serve(create_app(Overlap()))
+
+    def batch_search(queries: list[str]) -> list:
+        answer = post(url, {"queries": queries, "topk": 3, "return_scores": True})[1]
+        return answer["result"]
+
+    assert batch_search([]) == []
+    results = batch_search([f"river {n}" for n in range(2560)])
+    assert len(results) == 2560
+    assert [hit["document"]["id"] for hits in results for hit in hits] == ["3"] * 2560
+    assert len(batch_search(["word " * 3000])) == 1
+
+
+@pytest.mark.parametrize(("queries", "status"), [(3, 200), (4, 400)])
+def test_the_hits_of_a_request_have_a_limit(queries: int, status: int) -> None:
+    app = TestClient(create_app(Overlap(), max_hits=9))
+    response = app.post("/retrieve", json={"queries": ["river"] * queries})
+    assert response.status_code == status
+    if status == 400:
+        assert response.json() == {"error": "4 queries of topk 3: at most 9 hits in all"}
+
+
+def test_a_corpus_that_is_overwritten_is_503_for_every_request(serve, tmp_path: Path) -> None:
+    rows = [json.dumps({"id": name, "title": name, "text": "river"}) + "\n" for name in ("nile", "oder")]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(rows))
+    url = serve(create_app(BM25(corpus, cache=str(tmp_path / "cache"))))
+    asked = {"queries": ["nile"], "topk": 1}
+    known = post(url, asked)
+    corpus.write_text("".join(rows[::-1]))
+    changed = f"corpus {corpus} was changed while it was in use: put it back as it was, or start again"
+    for request in (asked, {"queries": ["oder"]}, {"queries": []}):
+        assert post(url, request) == (503, {"error": changed})
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(f"{url}/health", timeout=10)
+    corpus.write_text("".join(rows))
+    assert post(url, asked) == known
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_not_finite_is_503(score: float) -> None:
+    class Overflowing:
+        def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+            return [[Hit(CORPUS[0], score)] for _ in queries]
+
+    response = TestClient(create_app(Overflowing())).post("/retrieve", json={"queries": ["a"], "return_scores": True})
+    assert response.status_code == 503
+    assert response.json() == {"error": f"the retriever gives passage 1 the score {score}"}
 
 
 def test_a_retriever_that_fails_is_503_and_a_bug_is_500(serve) -> None:
@@ -256,11 +351,22 @@ def test_a_default_out_of_range_is_refused_before_any_request(topk: int) -> None
 
 
 @pytest.mark.parametrize(
-    "limit", [{"max_queries": 0}, {"max_batch": 0}, {"concurrency": 0}, {"queue": -1}, {"cached_answers": -1}]
+    "limit",
+    [
+        *({name: 0} for name in ("max_queries", "max_hits", "max_query_chars", "max_body_bytes", "max_bytes_in_work")),
+        *({"max_batch": 0}, {"concurrency": 0}, {"queue": -1}, {"cached_answers": -1}, {"cached_bytes": -1}),
+    ],
 )
 def test_a_limit_that_lets_nothing_through_is_refused(limit: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="all limits must be at least 1, queue and cached_answers at least 0"):
         create_app(Overlap(), **limit)
+
+
+@pytest.mark.parametrize("limit", [{"max_bytes_in_work": 2**24 - 1}, {"max_hits": 2}])
+def test_limits_that_no_request_could_meet_are_refused(limit: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="max_bytes_in_work must be at least max_body_bytes, max_hits at least topk"):
+        create_app(Overlap(), **limit)
+    create_app(Overlap(), **{name: value + 1 for name, value in limit.items()})
 
 
 def test_any_class_can_be_served(serve, monkeypatch: pytest.MonkeyPatch) -> None:

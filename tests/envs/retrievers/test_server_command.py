@@ -5,17 +5,22 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from envs.retrievers.http import HTTPRetriever
 from envs.retrievers.server import listen, main
-from envs.types import Document
+from envs.types import Document, Hit
 
 RIVERS = [
     Document("1", "Nile", "The Nile is a river of Africa."),
@@ -24,9 +29,12 @@ RIVERS = [
 ]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, files: int | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "envs.retrievers.server", *arguments, "--port", "0"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if files is not None:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (files, files))
+    return server
 
 
 def test_the_command_serves_a_corpus_until_it_is_told_to_stop(tmp_path: Path) -> None:
@@ -44,6 +52,58 @@ def test_the_command_serves_a_corpus_until_it_is_told_to_stop(tmp_path: Path) ->
     server.send_signal(signal.SIGTERM)
     assert server.communicate(timeout=10) == ("", "")
     assert server.returncode == 0
+
+
+def test_half_open_connections_beyond_its_files_neither_stop_it_nor_fill_its_log(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in RIVERS))
+    server = start("bm25", "--corpus", str(corpus), "--cache", str(tmp_path / "cache"), files=200)
+    assert server.stdout is not None
+    url = server.stdout.readline().split()[-1]
+    host, port = url.removeprefix("http://").removesuffix("/retrieve").split(":")
+    head = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
+    with ExitStack() as stack:
+        for number in range(400):
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            with suppress(ConnectionError):  # it may have made room already
+                connection.sendall(head if number % 2 else b"")
+        hits = HTTPRetriever(url, retries=0).search(["nile"], 1)
+        assert [hit.document for hit in hits[0]] == RIVERS[:1]
+        began = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        assert server.communicate(timeout=10) == ("", "")
+        assert time.monotonic() < began + 4
+    assert server.returncode == 0
+
+
+def test_a_search_that_never_ends_does_not_keep_a_stopped_server_alive(tmp_path: Path) -> None:
+    spec = {"target": "tests.envs.retrievers.test_server_command:Endless"}
+    server = start("component", "--json", json.dumps(spec))
+    assert server.stdout is not None
+    url = server.stdout.readline().split()[-1]
+    host, port = url.removeprefix("http://").removesuffix("/retrieve").split(":")
+    body = b'{"queries": ["a"]}'
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert server.stdout.readline() == "searching\n"
+        server.send_signal(signal.SIGTERM)
+        assert b'{"error": "the server stops"}' in b"".join(iter(lambda: client.recv(4096), b""))
+    assert server.communicate(timeout=10) == ("", "")
+    assert server.returncode == 0
+
+
+class Endless:
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        print("searching", flush=True)
+        threading.Event().wait()
+        return []
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_seconds_that_are_no_time_are_refused(seconds: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["bm25", "--corpus", "nowhere.jsonl", "--request-seconds", seconds])
+    assert "argument --request-seconds: invalid" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.names import id_key, title_key, unquoted
+from common.document_names import id_key, title_key, unquoted
 
 
 @pytest.mark.parametrize(

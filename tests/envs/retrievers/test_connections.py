@@ -1,0 +1,229 @@
+"""Clients that dawdle, hang up, send nonsense or come in masses, and a server that stops."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import uvicorn
+
+from envs.retrievers import connections
+from envs.retrievers.connections import server_config
+from envs.retrievers.server import create_app
+from envs.types import Document, Hit
+from tests.envs.retrievers.test_server import Overlap, Slow, post, wait_until
+
+HEAD = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n"
+Serve = Callable[..., uvicorn.Server]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Run an app on a free port of this machine, in a thread."""
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(app, seconds: float = 0.2) -> uvicorn.Server:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(server_config(app, request_seconds=seconds))
+        server.address = listener.getsockname()
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        running.append((server, thread))
+        thread.start()
+        return server
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def connect(server: uvicorn.Server) -> socket.socket:
+    return socket.create_connection(server.address, timeout=10)
+
+
+def url(server: uvicorn.Server) -> str:
+    return "http://{}:{}".format(*server.address)
+
+
+def read(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    try:
+        return b"".join(iter(lambda: connection.recv(2**16), b""))
+    except ConnectionResetError:
+        return b"reset"
+
+
+def answer(connection: socket.socket) -> tuple[int, dict]:
+    head, _, body = read(connection).partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head.lower()
+    assert b"\n" not in body
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize("part", [b"POST /retr", HEAD, HEAD + b'{"queries": ['], ids=["head", "no body", "body"])
+def test_a_request_that_is_not_whole_in_time_is_408(serve: Serve, part: bytes, capfd) -> None:
+    with connect(serve(create_app(Overlap()))) as connection:
+        connection.sendall(part)
+        assert answer(connection) == (408, {"error": "the request was not whole after 0.2 s"})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bytes_that_drip_do_not_move_the_deadline(serve: Serve) -> None:
+    server, start = serve(create_app(Overlap())), time.monotonic()
+    with connect(server) as connection, pytest.raises(OSError, match=r"."):  # noqa: PT012
+        while time.monotonic() < start + 5:
+            connection.sendall(b"X")
+            time.sleep(0.02)
+    assert time.monotonic() < start + 3
+
+
+def test_a_connection_that_sends_nothing_is_closed(serve: Serve) -> None:
+    with connect(serve(create_app(Overlap()))) as connection:
+        assert read(connection) == b""
+
+
+def test_a_connection_may_rest_between_requests_but_not_within_one(serve: Serve) -> None:
+    client = http.client.HTTPConnection(*serve(create_app(Overlap())).address, timeout=10)
+    client.connect()
+    first = client.sock
+    for _ in range(2):
+        client.request("GET", "/health")
+        assert json.load(client.getresponse())["status"] == "ok"
+        time.sleep(0.4)
+    assert client.sock is first
+    with first:
+        first.sendall(b"GET /health HTTP/1.1\r\n")
+        assert answer(first)[0] == 408
+
+
+def test_a_search_may_take_longer_than_its_request(serve: Serve) -> None:
+    slow = Slow()
+    server = serve(create_app(slow))
+    threading.Timer(0.5, slow.go.set).start()
+    assert post(url(server), {"queries": ["a"]}) == (200, {"result": [[]]})
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost x\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400),  # no host
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 70_000, 431),
+        (HEAD.replace(b"20", b"-1"), 400),
+        (HEAD.replace(b"Content-Length: 20", b"Transfer-Encoding: chunked") + b"zz\r\n", 400),
+    ],
+)
+def test_what_is_not_http_is_a_json_error(serve: Serve, request_: bytes, status: int, capfd) -> None:
+    with connect(serve(create_app(Overlap()), seconds=5)) as connection:
+        connection.sendall(request_)
+        code, error = answer(connection)
+    assert code == status
+    assert error["error"].startswith("not HTTP that can be read: ")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_client_that_leaves_within_its_body_leaves_no_trace(serve: Serve, capfd) -> None:
+    server = serve(create_app(Overlap()), seconds=5)
+    for part in (HEAD, HEAD + b'{"que', b"POST"):
+        with connect(server) as connection:
+            connection.sendall(part)
+    wait_until(lambda: server.started and not server.server_state.tasks and not server.server_state.connections)
+    assert post(url(server), {"queries": ["river"]})[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_client_that_reads_nothing_is_left(serve: Serve) -> None:
+    class Long(Overlap):
+        def search(self, queries, k):
+            return [[Hit(Document(str(n), "x", "x" * 100_000), 1.0) for n in range(k)] for _ in queries]
+
+    server = serve(create_app(Long()))
+    body = b'{"queries": ["a"], "topk": 100}'
+    with connect(server) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(HEAD.replace(b"20", str(len(body)).encode()) + body)
+        wait_until(lambda: server.server_state.total_requests)
+        wait_until(lambda: not server.server_state.connections)
+    assert len(post(url(server), json.loads(body))[1]["result"][0]) == 100
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """As many connections as a process may have that opens 112 files."""
+    monkeypatch.setattr(connections, "_files", lambda: 112)
+    return 112 - 64 - 4 * 8
+
+
+def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest(serve: Serve, few: int) -> None:
+    server = serve(create_app(Overlap()), seconds=30)
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(server)) for _ in range(few)]
+        for connection in idle:
+            connection.sendall(b"GET /")
+        wait_until(lambda: len(server.server_state.connections) == few)
+        assert post(url(server), {"queries": ["river"]})[0] == 200
+        gone = [connection for connection in idle if _ended(connection)]
+        assert gone == idle[:1]
+
+
+def _ended(connection: socket.socket) -> bool:
+    connection.settimeout(0.1)
+    try:
+        return bool(read(connection)) or True
+    except TimeoutError:
+        return False
+
+
+def test_where_all_connections_are_in_work_another_is_503(serve: Serve, few: int) -> None:
+    slow = Slow()
+    server = serve(create_app(slow), seconds=30)
+    working = [threading.Thread(target=post, args=(url(server), {"queries": ["a"]})) for _ in range(few)]
+    for client in working:
+        client.start()
+    wait_until(lambda: len(server.server_state.tasks) == few)
+    with connect(server) as connection:
+        assert answer(connection) == (503, {"error": f"busy: {few} connections are in use"})
+    slow.go.set()
+    for client in working:
+        client.join(10)
+    assert post(url(server), {"queries": ["a"]})[0] == 200
+
+
+@pytest.mark.parametrize("part", [b"POST", HEAD + b"{"])
+def test_a_server_that_stops_does_not_wait_for_half_a_request(serve: Serve, part: bytes, capfd) -> None:
+    server = serve(create_app(Overlap()), seconds=60)
+    with connect(server) as connection:
+        connection.sendall(part)
+        wait_until(lambda: server.started and server.server_state.connections)
+        time.sleep(0.05)
+        start, server.should_exit = time.monotonic(), True
+        assert answer(connection) == (503, {"error": "the server stops"})
+        assert time.monotonic() < start + 2
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_server_that_stops_gives_a_running_search_a_while(serve: Serve, ends: bool, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(connections, "_GRACE", 0.6)
+    slow = Slow()
+    server = serve(create_app(slow))
+    answers: list[tuple[int, dict]] = []
+    client = threading.Thread(target=lambda: answers.append(post(url(server), {"queries": ["a"]})))
+    client.start()
+    wait_until(lambda: slow.searches)
+    server.should_exit = True
+    if ends:
+        threading.Timer(0.2, slow.go.set).start()
+    client.join(3)
+    slow.go.set()
+    assert answers == [(200, {"result": [[]]}) if ends else (503, {"error": "the server stops"})]
+    assert capfd.readouterr() == ("", "")
