@@ -263,4 +263,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+    if isinstance(error, KeyError):
+        return f"no {error}"
     return str(error) or type(error).__name__
