@@ -132,6 +132,9 @@ class ChatClient:
             futures = {call: pool.submit(work, call) for call in dict.fromkeys(calls)}
             try:
                 results = [futures[call].result() for call in calls]
+            except KeyboardInterrupt:
+                self._end = ChatError(f"{self.where}: interrupted")
+                raise
             finally:
                 pool.shutdown(cancel_futures=True)
                 made = self.counts - before
