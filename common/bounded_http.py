@@ -121,7 +121,7 @@ class BoundedHTTP:
             raise HTTPFailure("timeout", f"no connection in {min(timeout, _CONNECT):g} s") from answer
         if isinstance(answer, httpx.TimeoutException):
             raise HTTPFailure("timeout", f"no complete answer in {timeout:g} s") from answer
-        if isinstance(answer, (httpx.HTTPError, httpx.InvalidURL, zlib.error)):
+        if isinstance(answer, (httpx.HTTPError, httpx.InvalidURL, zlib.error, UnicodeError)):  # the last: of a name
             reason = self.secrets.shown(answer) or type(answer).__name__
             raise HTTPFailure("connection lost", reason) from answer
         if isinstance(answer, Exception):
@@ -147,8 +147,8 @@ class BoundedHTTP:
                 if len(content) > self._most:
                     reason = f"an answer of more than {self._most / 2**20:g} MiB"
                     raise HTTPFailure("answer too long", reason, lasts=True)
-            if content and unpack.unfinished:
-                raise HTTPFailure("connection lost", "a packed answer breaks off")
+            if content and not unpack.whole:
+                raise HTTPFailure("connection lost", "a packed answer breaks off, or goes on after its end")
         headers = {name: response.headers[name] for name in ("location", "retry-after") if name in response.headers}
         return httpx.Response(
             response.status_code, headers=headers, content=bytes(content), extensions=response.extensions
@@ -204,8 +204,8 @@ class _Unpacked:
         return part if self._stream is None else self._stream.decompress(part, most)
 
     @property
-    def unfinished(self) -> bool:
-        return self._stream is not None and not self._stream.eof
+    def whole(self) -> bool:
+        return self._stream is None or (self._stream.eof and not self._stream.unused_data)
 
 
 def may_pass(status: int) -> bool:
@@ -238,7 +238,7 @@ def _parsed(address: str, what: str) -> httpx.URL:
         url = httpx.URL(address)
     except (httpx.InvalidURL, UnicodeError) as error:
         raise ConfigError(wrong) from error
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment or (url.port or 0) > 65535:
         raise ConfigError(wrong)
     return url
 

@@ -132,6 +132,9 @@ class ChatClient:
             futures = {call: pool.submit(work, call) for call in dict.fromkeys(calls)}
             try:
                 results = [futures[call].result() for call in calls]
+            except KeyboardInterrupt:
+                self._end = ChatError(f"{self.where}: interrupted")
+                raise
             finally:
                 pool.shutdown(cancel_futures=True)
                 made = self.counts - before
@@ -263,4 +266,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+    if isinstance(error, KeyError):
+        return f"no {error}"
     return str(error) or type(error).__name__

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
 MASK = "***"
+_PART = 6
 _FOREIGN = re.compile(r"\bsk-[\w-]{6,}|(?<=://)[^\s/@]+(?=@)")  # keys and credentials that are not our own
 _LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}  # unlike `lower`, keeps the length of any text
 
@@ -21,8 +22,9 @@ class Secrets:
 
     def __init__(self, *values: str) -> None:
         self._forms = [form.translate(_LOWER) for value in values if value for form in _forms(value)]
+        self._short = [re.compile(re.escape(value), re.IGNORECASE) for value in values if 3 <= len(value) < _PART]
 
-    def without(self, text: str, *, part: int = 6) -> str:
+    def without(self, text: str, *, part: int = _PART) -> str:
         """The text with every `part` and more characters in a row of a secret masked; shorter secrets are none."""
         known = {form[at : at + part] for form in self._forms for at in range(len(form) - part + 1)}
         lowered, kept, at = text.translate(_LOWER), [], 0
@@ -40,7 +42,10 @@ class Secrets:
 
     def shown(self, text: object, most: int = 300) -> str:
         """One line of at most about `most` characters: secrets masked, control characters escaped."""
-        line = " ".join(_FOREIGN.sub(MASK, self.without(str(text))).split())
+        line = self.without(str(text))
+        for pattern in (_FOREIGN, *self._short):
+            line = pattern.sub(MASK, line)
+        line = " ".join(line.split())
         line = line if len(line) <= most else f"{line[:most]}…"
         return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
 

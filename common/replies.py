@@ -109,20 +109,28 @@ class Replies(SharedStore):
             self._forget_the_dead(db, owner)
             if _reply(db, key) or db.execute("select 1 from claims where key = ?", (key,)).fetchone():
                 return False
-            calls, spent = _totals(db, "replies")
-            open_calls, reserved = _totals(db, "claims")
-            paid = f"{calls} replies of {spent} tokens are paid for and cached in {self.path.parent}"
-            if caps.calls is not None and calls >= caps.calls:
-                raise CapReached(f"max_calls {caps.calls} reached: {paid}")
-            if caps.tokens is not None and spent >= caps.tokens:
-                raise CapReached(f"max_tokens {caps.tokens} reached: {paid}")
-            if open_calls and (
-                (caps.calls is not None and calls + open_calls >= caps.calls)
-                or (caps.tokens is not None and spent + reserved + tokens > caps.tokens)
-            ):
+            if caps != Caps(None, None) and not self._has_room(db, tokens, caps):
                 return False
             db.execute("insert into claims values (?, ?, ?)", (key, owner, tokens))
             return True
+
+    def _has_room(self, db: sqlite3.Connection, tokens: int, caps: Caps) -> bool:
+        """Whether a call stays within the caps, whatever becomes of those in flight; without any, the last may exceed.
+
+        Raises:
+            CapReached: what is paid for has reached one.
+        """
+        calls, spent = _totals(db, "replies")
+        open_calls, reserved = _totals(db, "claims")
+        paid = f"{calls} replies of {spent} tokens are paid for and cached in {self.path.parent}"
+        if caps.calls is not None and calls >= caps.calls:
+            raise CapReached(f"max_calls {caps.calls} reached: {paid}")
+        if caps.tokens is not None and spent >= caps.tokens:
+            raise CapReached(f"max_tokens {caps.tokens} reached: {paid}")
+        return not open_calls or (
+            (caps.calls is None or calls + open_calls < caps.calls)
+            and (caps.tokens is None or spent + reserved + tokens <= caps.tokens)
+        )
 
     def _forget_the_dead(self, db: sqlite3.Connection, owner: str) -> None:
         """Drop the claims of owners that were killed: nobody holds their locks."""

@@ -164,7 +164,7 @@ def _hub_revision(kind: str, name: str, revision: str) -> str:
         return reference.read_text(encoding="utf-8").strip()
     try:
         return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=5).sha or revision
-    except (OSError, httpx2.HTTPError, HFValidationError):
+    except (OSError, httpx2.HTTPError, HFValidationError, ImportError, ValueError):  # the last two: an unusable proxy
         return revision
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, StrictInt, model_validator
+from pydantic import BaseModel, model_validator
 
 from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
@@ -42,8 +42,8 @@ Reply with a JSON object and nothing else:
 
 class _Reply(BaseModel):
     has_valid_pair: bool
-    positive_id: StrictInt | None = None
-    negative_id: StrictInt | None = None
+    positive_id: int | None = None
+    negative_id: int | None = None
     reason: str = ""
 
     @model_validator(mode="after")
@@ -61,6 +61,8 @@ class _Reply(BaseModel):
         Raises:
             ValueError: it is another; the model is asked again.
         """
+        if bool in (type(reply.get("positive_id")), type(reply.get("negative_id"))):
+            raise ValueError("an id is true or false")  # pydantic reads them as 1 and 0
         read = cls.model_validate(reply)
         if read.has_valid_pair and not {read.positive_id, read.negative_id} <= set(range(1, candidates + 1)):
             raise ValueError(f"candidates {read.positive_id} and {read.negative_id} of {candidates}")

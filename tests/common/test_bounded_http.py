@@ -78,12 +78,19 @@ def test_a_call_ends_in_time_as_a_whole(answer: Callable[[socket.socket], None])
     assert (caught.value.kind, caught.value.lasts) == ("timeout", False)
 
 
+def test_a_name_that_cannot_be_looked_up_is_a_failure() -> None:
+    with pytest.raises(HTTPFailure, match="label"):
+        BoundedHTTP(f"http://{'a' * 99}.example", what="server", proxies=False).send("GET", "/", timeout=5)
+
+
 def test_an_abandoned_call_ends_its_connection() -> None:
     gone = threading.Event()
 
     def answer(connection: socket.socket) -> None:
-        silent(connection)
-        gone.set()
+        try:
+            drip(b" ", start=HEAD + b"\r\n")(connection)  # no single read would ever end it
+        finally:
+            gone.set()
 
     with raw_server(answer) as url:
         with pytest.raises(HTTPFailure, match="no complete answer"):
@@ -147,11 +154,12 @@ def packed(body: bytes, encoding: str) -> bytes:
         (packed(gzip.compress(gzip.compress(b"x")), "gzip, gzip"), "packed as 'gzip, gzip'"),
         (packed(b"no gzip at all", "gzip"), "incorrect header check"),
         (packed(gzip.compress(b"x" * 999)[:-9], "gzip"), "a packed answer breaks off"),
+        (packed(gzip.compress(b"x") + gzip.compress(b"y"), "gzip"), "or goes on after its end"),
         (HEAD + b"X: " + b"x" * 200_000, "."),
         (b"\x00\xff nonsense\r\n\r\n", "."),
         (b"", "."),
     ],
-    ids=["br", "zstd", "twice", "no gzip", "half", "long head", "nonsense", "nothing"],
+    ids=["br", "zstd", "twice", "no gzip", "half", "two", "long head", "nonsense", "nothing"],
 )
 def test_an_answer_that_cannot_be_read_is_a_failure_with_a_reason(sent: bytes, complaint: str) -> None:
     with raw_server(lambda connection: connection.sendall(sent)) as url, pytest.raises(HTTPFailure, match=complaint):
@@ -215,6 +223,7 @@ def test_a_password_in_the_address_is_not_shown() -> None:
         "http://host:x",
         "http://host/?key=1",
         "http://h/#a",
+        "http://h:65536",
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused_and_not_shown(address: str) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.bounded_http import HTTPFailure
 from common.chat_client import ChatCall, ChatClient, ChatError
 from common.chat_endpoint import ChatEndpoint, Completion
 from common.errors import ConfigError
 from tests.chat_server import Fault, chat_server, completion
+from tests.raw_server import HEAD, raw_server
 
 KEY = "sk-proj-0123456789abcdefghij"
 CALL = ChatCall("Say it back.", "a" * 28)  # ten tokens, as estimated
@@ -132,6 +137,21 @@ def test_an_absurd_cost_switches_no_cap_off_and_none_on(tmp_path: Path, usage: A
             one.ask([ChatCall(CALL.system, CALL.user[1:] + str(number)) for number in range(9)], dict)
         assert len(server.calls) == 3
         assert one.counts == {"paid": 3, "costs estimated": 3}
+
+
+def test_a_reply_ends_in_time_and_size(tmp_path: Path) -> None:
+    def drips(connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"\r\n")
+        while True:
+            connection.sendall(b" ")
+            time.sleep(0.02)
+
+    with raw_server(drips) as url, pytest.raises(HTTPFailure, match=r"no complete answer in 0\.3 s") as caught:
+        endpoint(url, timeout=0.3).complete(CALL)
+    assert caught.value.kind == "timeout"
+    whole = HEAD + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b" " * 9 * 2**20)
+    with raw_server(lambda one: one.sendall(whole)) as url, pytest.raises(HTTPFailure, match="more than 8 MiB"):
+        endpoint(url, retries=3).complete(CALL)
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

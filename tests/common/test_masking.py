@@ -54,6 +54,12 @@ def test_a_part_may_be_longer_where_words_must_stay() -> None:
     )
 
 
+def test_a_short_password_is_masked_as_a_whole_where_a_line_is_shown() -> None:
+    secrets = Secrets("", "pa55", "me:pa55")
+    assert secrets.without("none of pa55 is masked") == "none of pa55 is masked"
+    assert secrets.shown("the login me:pa55, password PA55, is wrong") == "the login ***, password ***, is wrong"
+
+
 def test_a_line_is_one_line_without_control_characters_and_other_keys() -> None:
     shown = Secrets(KEY).shown
     assert shown("a\n\tb \x1b[31mred\x07 \u202eback \ud83d") == "a b \\x1b[31mred\\x07 \\u202eback \\ud83d"

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, close_session
 
-from pipeline.fingerprints import Inputs, canonical, fingerprint, settings_of, stage_names, with_folders
+from pipeline.fingerprints import (
+    Inputs,
+    _hub_revision,
+    canonical,
+    fingerprint,
+    settings_of,
+    stage_names,
+    with_folders,
+)
 from pipeline.schema import Experiment, Stage, TrainerSettings
 
 
@@ -192,6 +202,16 @@ def test_a_hub_id_that_nobody_knows_keeps_its_name(tmp_path: Path, monkeypatch) 
     pinned = Inputs(tmp_path / "runs").pinned
     assert pinned({"policy": "org/big"}) == {"policy": "org/big@main"}
     assert pinned({"policy": "org/no--id"}) == {"policy": "org/no--id@main"}
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "ftp://x"])
+def test_so_does_one_behind_a_proxy_that_cannot_be_used(tmp_path: Path, monkeypatch, proxy: str) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    close_session()
+    assert _hub_revision("model", "some/model", "main") == "main"
+    close_session()
 
 
 def test_a_local_model_that_is_not_there_is_not_sought_on_the_hub(tmp_path: Path, monkeypatch) -> None:

@@ -150,6 +150,8 @@ def test_no_valid_pair_is_an_answer_and_kept(judge) -> None:
         {"has_valid_pair": True, "positive_id": 2, "negative_id": 2},
         {"has_valid_pair": True, "positive_id": 0, "negative_id": 2},
         {"has_valid_pair": True, "positive_id": 1, "negative_id": 5},
+        {"has_valid_pair": True, "positive_id": True, "negative_id": 2},
+        {"has_valid_pair": True, "positive_id": 1, "negative_id": 2.5},
     ],
 )
 def test_a_useless_opinion_is_asked_for_again_counted_and_never_a_preference(judge, reply: Any) -> None:
