@@ -34,6 +34,6 @@ def require_readable(config: PretrainedConfig, tokens: int) -> None:
     limit = longest_row(config)
     if limit is not None and tokens > limit[0]:
         raise ConfigError(
-            f"a row of {tokens} tokens is too long for {config.model_type}: it has {limit[1]} beyond {limit[0]} tokens; "
-            f"give rows of {limit[0]} at most"
+            f"a row of {tokens} tokens is too long for {config.model_type}: it has {limit[1]} beyond {limit[0]} "
+            f"tokens; give rows of {limit[0]} at most"
         )

@@ -99,8 +99,8 @@ def require_decodable(model: PreTrainedModel) -> None:
         model.train(training)
     if gap > (1e-3 if model.dtype == torch.float32 else 0.1):
         raise ConfigError(
-            f"{kind} gives other logits (by {gap:.1%} of their deviation) where rows of different lengths share a batch: "
-            f"{_OTHERWISE}"
+            f"{kind} gives other logits (by {gap:.1%} of their deviation) where rows of different lengths share a "
+            f"batch: {_OTHERWISE}"
         )
 
 

@@ -13,7 +13,6 @@ from envs.sampling import take_turns
 from envs.types import Episode, Limits, Question
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.kv_cache import Rows
-from tests.modules.samplers.test_in_process import POLICY
 from tests.toy_rl import environment, small_policy
 
 
