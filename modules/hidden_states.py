@@ -47,8 +47,8 @@ def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor],
     def put_in(_: nn.Module, __: Any, output: Any) -> None:
         if len(answers) != 1 or not _same(output.logits, changed_logits(logits_11N, *logit_change(model))):
             raise ConfigError(
-                f"{type(model).__name__} ({model.config.model_type}) changes its logits after the output layer in a way "
-                "that is not known: give a model of docs/models.md"
+                f"{type(model).__name__} ({model.config.model_type}) changes its logits after the output layer "
+                "in a way that is not known: give a model of docs/models.md"
             )
         output.logits = answers[0]
 

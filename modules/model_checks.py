@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from common.errors import ConfigError
 from envs.packing import PackedSequence, collate
 from modules.functional.logprobs import token_logprobs
+from modules.positions import longest_row
 from modules.sequence_logprobs import sequence_logprobs
 
 _ROWS = (12, 7)  # tokens of the rows that a model is checked with
@@ -30,22 +31,27 @@ def require_independent_rows(model: PreTrainedModel) -> None:
     except ConfigError:
         raise
     except Exception as error:  # whatever a model does with rows that it was not made for
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{kind} cannot be read as a causal language model: {reason}; see docs/models.md") from error
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+        raise ConfigError(
+            f"{kind} cannot be read as a causal language model ({type(error).__name__}: {reason}): give a model of "
+            "docs/models.md"
+        ) from error
     finally:
         model.train(training)
-    gap = float((found - own).abs().mean())
-    if gap > (0.01 if model.dtype == torch.float32 else 0.25):
+    gap = float((found - own).abs().mean() / own.std().clamp(min=0.01))
+    if gap > (1e-3 if model.dtype == torch.float32 else 0.1):
         raise ConfigError(
-            f"{kind} gives a token another log-prob (by {gap:.2g}) alone than in a batch, or before later tokens than "
-            "without: it is no causal language model of independent rows; give one of docs/models.md"
+            f"{kind} gives other log-probs (by {gap:.1%} of their deviation) to a row in a batch than alone: it is no "
+            "causal language model, or its rows are not independent; give a model of docs/models.md"
         )
 
 
 def _logprobs(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     """Log-probs of the tokens of two rows in a batch, as training computes them, and of each row alone."""
     vocabulary, device = model.get_input_embeddings().weight.shape[0], model.device
-    rows = [torch.tensor([(7 + 11 * token + 5 * row) % vocabulary for token in range(T)]) for row, T in enumerate(_ROWS)]
+    most, _ = longest_row(model.config) or (max(_ROWS), "")
+    lengths = [min(T, most) for T in _ROWS]
+    rows = [torch.tensor([(7 + 11 * t + 5 * row) % vocabulary for t in range(T)]) for row, T in enumerate(lengths)]
     packed = [PackedSequence(ids.int(), ids >= 0, torch.zeros_like(ids), torch.zeros(len(ids))) for ids in rows]
     batch = collate(packed)._changed(lambda tensor_BT: tensor_BT.to(device))
     found = sequence_logprobs(model, batch).cpu()

@@ -33,6 +33,8 @@ _LOADING = Lock()
 class Policy:
     """A causal LM, possibly with a LoRA adapter on it, and the tokenizer it was trained with.
 
+    Dropout of the model's own is turned off, so that log-probs in training are those of sampling; an adapter's stays.
+
     Attributes:
         new_tokens: ids whose rows are not those of the folder or hub id that the model was loaded from.
     """
@@ -40,6 +42,13 @@ class Policy:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     new_tokens: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        own = [module for name, module in self.model.named_modules() if "lora_" not in name]
+        for part in (*own, self.model.config.get_text_config()):
+            rates = [name for name, value in vars(part).items() if isinstance(value, float) and _is_noise(part, name)]
+            for name in rates:
+                setattr(part, name, 0.0)
 
     def save(self, folder: Path | str) -> None:
         """Write model and tokenizer in the Hugging Face format; a LoRA adapter is written as an adapter."""
@@ -217,12 +226,17 @@ def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
     config = policy.model.config
     if (limit := longest_row(config)) and limits.total_tokens > limit[0]:
         raise ConfigError(
-            f"limits.total_tokens is {limits.total_tokens}, but {config.model_type} has {limit[1]}, beyond {limit[0]} "
+            f"limits.total_tokens is {limits.total_tokens}, but {config.model_type} has {limit[1]} beyond {limit[0]} "
             f"tokens: set it to {limit[0]} at most"
         )
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and limits.total_tokens > longest:
         raise ConfigError(f"limits.total_tokens is {limits.total_tokens}, but the model reads only {longest} tokens")
+
+
+def _is_noise(part: object, name: str) -> bool:
+    """Whether an attribute is the rate of a random change in training."""
+    return "drop" in name or "jitter" in name or (isinstance(part, torch.nn.Dropout) and name == "p")
 
 
 def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:

@@ -16,12 +16,12 @@ def longest_row(config: PretrainedConfig) -> tuple[int, str] | None:
     text = config.get_text_config()
     ropes, longest = getattr(text, "rope_parameters", None), getattr(text, "max_position_embeddings", None)
     if not ropes:
-        return longest and (longest, "a table of positions")
+        return (longest, "no positions") if longest and longest > 0 else None
     for rope in (ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))):
         if rope.get("rope_type") == "longrope":
-            return rope["original_max_position_embeddings"], "LongRoPE positions, whose frequencies follow the longest row"
-        if "dynamic" in rope.get("rope_type", ""):
-            return longest and (longest, "dynamic positions, whose frequencies follow the longest row")
+            return rope["original_max_position_embeddings"], "LongRoPE positions, which follow the longest row"
+        if "dynamic" in (rope.get("rope_type") or "") and longest:
+            return longest, "dynamic rotary positions, which follow the longest row"
     return None
 
 
@@ -34,6 +34,6 @@ def require_readable(config: PretrainedConfig, tokens: int) -> None:
     limit = longest_row(config)
     if limit is not None and tokens > limit[0]:
         raise ConfigError(
-            f"a row of {tokens} tokens is too long for {config.model_type}: it has {limit[1]}, beyond {limit[0]} tokens; "
-            f"give rows of at most {limit[0]}"
+            f"a row of {tokens} tokens is too long for {config.model_type}: it has {limit[1]} beyond {limit[0]} "
+            f"tokens; give rows of {limit[0]} at most"
         )

@@ -14,6 +14,8 @@ def layer_kinds(config: PretrainedConfig) -> list[str]:
     """The kinds of attention layers in the names of transformers, by its own rules, each once."""
     if kinds := getattr(config, "layer_types", None):
         return sorted(set(kinds))
+    if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo, which makes its masks itself
+        return ["local"]
     window = getattr(config, "sliding_window", None)
     if window and window < getattr(config, "max_position_embeddings", window + 1):
         return [SLIDING]

@@ -57,7 +57,7 @@ class InProcessSampler:
         kept_gb: gigabytes of keys and values that are kept for turns to come, beside those of the rows under way.
 
     Raises:
-        ConfigError: a setting is out of range, or it is no model whose rows can be continued here; see `require_decodable`.
+        ConfigError: a setting is out of range, or the model's rows cannot be continued here; see `require_decodable`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class InProcessSampler:
         """Sample from this policy from now on; what was read with the weights before is dropped.
 
         Raises:
-            ConfigError: it is no model whose rows can be continued here; see `require_decodable`.
+            ConfigError: the model's rows cannot be continued here; see `require_decodable`.
         """
         self._store.clear()
         if self._decoding is not None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from common.errors import ConfigError
+from modules.positions import longest_row
 from modules.samplers.attention_masks import KNOWN, layer_kinds, row_masks
 from modules.samplers.kv_cache import Rows
 from modules.samplers.products import Precision
@@ -83,29 +84,38 @@ def require_decodable(model: PreTrainedModel) -> None:
     """
     kind = f"{type(model).__name__} ({model.config.model_type})"
     if others := [name for name in layer_kinds(model.config.get_text_config()) if name not in KNOWN]:
-        raise ConfigError(f"{kind} has layers of {', '.join(others)}, which the in-process sampler cannot continue: {_OTHERWISE}")
+        raise ConfigError(
+            f"{kind} has layers of {', '.join(others)}, which the in-process sampler cannot continue: {_OTHERWISE}"
+        )
     training = model.training
     try:
         gap = _gap(model.eval())
     except Exception as error:  # whatever a model does with rows that it was not made for
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"the in-process sampler cannot continue rows of {kind}: {reason}; {_OTHERWISE}") from error
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+        raise ConfigError(
+            f"the in-process sampler cannot continue rows of {kind} ({type(error).__name__}: {reason}): {_OTHERWISE}"
+        ) from error
     finally:
         model.train(training)
     if gap > (1e-3 if model.dtype == torch.float32 else 0.1):
-        raise ConfigError(f"{kind} gives other logits (by {gap:.1%}) where rows of different lengths share a batch: {_OTHERWISE}")
+        raise ConfigError(
+            f"{kind} gives other logits (by {gap:.1%} of their deviation) where rows of different lengths share a "
+            f"batch: {_OTHERWISE}"
+        )
 
 
 def _gap(model: PreTrainedModel) -> float:
     """Mean difference of logits that are decoded from those of each row alone, as a share of their deviation."""
     decoder, vocabulary = LibraryDecoder(model), model.get_input_embeddings().weight.shape[0]
-    new = [[(7 + 11 * token + 5 * row) % vocabulary for token in range(count)] for row, count in enumerate(_ROWS)]
+    most, _ = longest_row(model.config) or (max(_ROWS), "")
+    counts = [min(count, most) for count in _ROWS]
+    new = [[(7 + 11 * token + 5 * row) % vocabulary for token in range(count)] for row, count in enumerate(counts)]
     rows = decoder.rows()
-    rows.reserve(len(new), max(_ROWS), ())
-    halves = [count // 2 for count in _ROWS]
+    rows.reserve(len(new), max(counts), ())
+    halves = [count // 2 for count in counts]
     decoder.read(rows, 0, [ids[:half] for ids, half in zip(new, halves, strict=True)], [0] * len(new))
     decoder.read(rows, 0, [ids[half:-1] for ids, half in zip(new, halves, strict=True)], halves)
-    lengths = [count - 1 for count in _ROWS]
+    lengths = [count - 1 for count in counts]
     last_B, lengths_B = (torch.tensor(column, device=model.device) for column in ([ids[-1] for ids in new], lengths))
     found = decoder.step(rows, last_B, lengths_B, lengths).float()
     own = torch.stack([model(torch.tensor([ids], device=model.device)).logits[0, -1] for ids in new]).float()

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM
+from torch.nn import Dropout
+from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
 from common.errors import ConfigError
-from modules.policy import Policy, load_policy, random_policy
+from envs.types import Limits
+from modules.lora import LoRA
+from modules.policy import Policy, check_policy, load_policy, random_policy
 from tests.tiny import byte_tokenizer, tiny_policy
 
 IDS = torch.arange(5)[None]
@@ -113,3 +118,51 @@ def test_a_random_policy_is_a_function_of_its_seed_and_leaves_the_global_generat
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(logits(first), logits(again))
     assert not torch.equal(logits(first), logits(other))
+
+
+def test_a_policy_has_no_dropout_of_its_own_but_that_of_an_adapter() -> None:
+    config = GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    model = GPT2LMHeadModel(config)
+    assert config.resid_pdrop == 0.1
+    policy = Policy(model.train(), byte_tokenizer())
+    with torch.no_grad():
+        assert torch.equal(model(IDS).logits, model(IDS).logits)
+    assert config.resid_pdrop == config.attn_pdrop == config.embd_pdrop == 0.0
+    tuned = tiny_policy(byte_tokenizer())
+    LoRA(r=2, dropout=0.5).apply(tuned)
+    rates = {
+        module.p for module in Policy(tuned.model, policy.tokenizer).model.modules() if isinstance(module, Dropout)
+    }
+    assert rates == {0.5}
+
+
+def test_limits_past_the_context_at_which_positions_change_are_refused() -> None:
+    policy = tiny_policy(byte_tokenizer())
+    protocol = SimpleNamespace(codec=SimpleNamespace(tokenizer=policy.tokenizer))
+    check_policy(policy, protocol, Limits(total_tokens=4096))  # type: ignore[arg-type]
+    policy.model.config.rope_parameters = {
+        "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+        "original_max_position_embeddings": 512,
+    }  # fmt: skip
+    check_policy(policy, protocol, Limits(total_tokens=512))  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"total_tokens is 513, but qwen3 has LongRoPE .* 512 tokens: set it to 512 at"
+    ):
+        check_policy(policy, protocol, Limits(total_tokens=513))  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_no_causal_language_model_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    BertLMHeadModel(BertConfig(**sizes, intermediate_size=48, initializer_range=0.5)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"BertLMHeadModel \(bert\) gives other log-probs"):
+        load_policy(str(tmp_path), device="cpu")
+
+
+def test_whatever_the_library_raises_for_a_model_is_one_line(tmp_path: Path) -> None:
+    tiny_policy(byte_tokenizer()).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": "four"}))
+    with pytest.raises(ConfigError, match="no causal language model at"):
+        load_policy(str(tmp_path), device="cpu")

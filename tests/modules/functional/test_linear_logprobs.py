@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.measures import peak_bytes
 from modules.functional import linear_logprobs as unit
 from modules.functional.linear_logprobs import linear_logprobs
-from modules.functional.logprobs import token_entropy, token_logprobs
+from modules.functional.logprobs import changed_logits, token_entropy, token_logprobs
 
 # Hidden states that are the logits themselves: the weight is the identity.
 LOGITS = torch.tensor([[math.log(1.0), math.log(3.0)], [math.log(2.0), math.log(2.0)]])
@@ -154,3 +154,34 @@ def test_the_peak_is_a_quarter_of_the_whole_logits_at_the_vocabulary_of_qwen3(en
     logits = tokens * VOCABULARY * 4
     assert peak_bytes(lambda: step(linear_logprobs)) <= logits / 4
     assert peak_bytes(lambda: step(whole)) >= logits * 2, "which whole logits and their gradient exceed"
+
+
+def test_a_soft_cap_and_a_scale_of_literal_logits() -> None:
+    logits = torch.tensor([[0.0, math.atanh(0.5) * 2]])  # capped at 2, the second is 1
+    logps, _ = linear_logprobs(logits, IDENTITY, torch.tensor([1]), cap=2.0)
+    assert logps.item() == pytest.approx(1 - math.log(1 + math.e))
+    logps, _ = linear_logprobs(LOGITS[:1], IDENTITY, torch.tensor([1]), scale=2.0)
+    assert logps.item() == pytest.approx(math.log(9 / 10))
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+@pytest.mark.parametrize("parts", [(1.0, 0.0), (0.7, -1.3)])
+def test_gradients_after_a_soft_cap_and_a_scale_are_those_of_whole_logits(
+    monkeypatch: pytest.MonkeyPatch, cap: float | None, parts: tuple[float, float]
+) -> None:
+    monkeypatch.setattr(unit, "_LEAST", 1)
+    found = []
+    for way in ("ours", "whole"):
+        hidden, weight, ids = drawn(7, 5, 11)
+        if way == "ours":
+            logps, entropy = linear_logprobs(hidden, weight, ids, 0.7, scale=0.4, cap=cap)
+        else:
+            logits = changed_logits((hidden @ weight.T)[None], 0.4, cap)
+            logps, entropy = token_logprobs(logits, ids[None], 0.7)[0], token_entropy(logits, 0.7)[0]
+        (parts[0] * logps.sum() + parts[1] * entropy.sum()).backward()
+        assert hidden.grad is not None
+        assert weight.grad is not None
+        found.append((logps, entropy, hidden.grad, weight.grad))
+    for ours, expected in zip(*found, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-5)
+    assert found[1][3].abs().max() > 0.1

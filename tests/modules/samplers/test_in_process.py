@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import Phi3Config, Phi3ForCausalLM
 
 from common.errors import ConfigError
 from envs.requests import Request
@@ -189,10 +189,10 @@ def test_a_bfloat16_policy_is_close_to_its_training_forward() -> None:
         assert stored == pytest.approx(fresh, abs=0.15)
 
 
-def test_layers_that_forget_are_refused() -> None:
+def test_layers_that_cannot_be_continued_are_refused() -> None:
     policy = tiny_policy(TOKENIZER)
-    policy.model.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(ConfigError, match="sliding_attention"):
+    policy.model.config.layer_types = ["full_attention", "linear_attention"]
+    with pytest.raises(ConfigError, match=r"Qwen3ForCausalLM \(qwen3\) has layers of linear_attention, which"):
         InProcessSampler(policy)
 
 
@@ -256,13 +256,25 @@ def test_the_gpu_samples_the_same_tokens_in_float32() -> None:
     assert all(same)
 
 
-def test_a_model_with_a_sliding_window_and_no_layer_types_is_refused() -> None:
-    config = MistralConfig(
-        vocab_size=len(TOKENIZER), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-        intermediate_size=16, sliding_window=16,
+def longrope(original: int) -> Policy:
+    """A Phi-3 whose frequencies change once the longest row of a batch is longer than this."""
+    config = Phi3Config(
+        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48, max_position_embeddings=256, original_max_position_embeddings=original, pad_token_id=None,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+            "original_max_position_embeddings": original,
+        },
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="sliding windows of 16"):
-        InProcessSampler(Policy(MistralForCausalLM(config), TOKENIZER))
+    return Policy(Phi3ForCausalLM(config).eval(), TOKENIZER)
+
+
+def test_a_turn_past_the_context_at_which_positions_change_is_refused_before_it_begins() -> None:
+    [turn] = take_turns(InProcessSampler(longrope(26)), [Request(episode(1), (), (), max_tokens=10)])  # of 16 tokens
+    assert len(turn.action_ids) <= 10
+    expected = "a row of 26 tokens is too long for phi3: it has LongRoPE positions, which follow the longest row beyond"
+    with pytest.raises(ConfigError, match=f"{expected} 25 tokens; give rows of 25 at most"):
+        take_turns(InProcessSampler(longrope(25)), [Request(episode(1), (), (), max_tokens=10)])
 
 
 @pytest.mark.parametrize(
