@@ -51,7 +51,13 @@ class Policy:
                 setattr(part, name, 0.0)
 
     def save(self, folder: Path | str) -> None:
-        """Write model and tokenizer in the Hugging Face format; a LoRA adapter is written as an adapter."""
+        """Write model and tokenizer in the Hugging Face format.
+
+        Raises:
+            ConfigError: the model has adapters, which `modules.training:export_policy` writes.
+        """
+        if hasattr(self.model, "peft_config") and not getattr(self.model, "_hf_peft_config_loaded", False):
+            raise ConfigError(f"{folder}: the policy has adapters: write it by export_policy, which merges them")
         self.model.save_pretrained(str(folder))
         self.tokenizer.save_pretrained(str(folder))
 

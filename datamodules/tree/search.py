@@ -125,10 +125,8 @@ class TreeSearcher:
             RetrievalError: the retriever failed too often in a row.
         """
         begun = [self.environment.start(question) for question in questions]
-        growths = [
-            _Growth(Tree(one.question, one.prompt_ids, tokenizer=one.tokenizer), self.settings.simulations)
-            for one in begun
-        ]
+        trees = [Tree(one.question, one.prompt_ids, tokenizer=one.tokenizer) for one in begun]
+        growths = [_Growth(tree, self.settings.simulations) for tree in trees]
         for growth in growths:
             growth.tree.counts = dict.fromkeys(("expansions", "simulations", "terminal", "dead", "failures"), 0)
         played: dict[int, list[Episode]] = {id(growth.tree): [] for growth in growths}

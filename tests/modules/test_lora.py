@@ -275,6 +275,16 @@ def test_adapters_are_enabled_again_after_an_error() -> None:
     assert not any(layer.disable_adapters for layer in layers)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_policy_with_adapters_is_not_written_under_names_that_no_model_has(tmp_path: Path, tied: bool) -> None:
+    module = trained(tmp_path, LoRA(r=2), tied=tied, epochs=1)
+    policy(tied=tied).save(tmp_path / "base")
+    loaded = load_policy(str(tmp_path / "base"), adapter=tmp_path / "adapter", device="cpu")
+    for adapted in (module.policy, loaded):
+        with pytest.raises(ConfigError, match="the policy has adapters: write it by export_policy"):
+            adapted.save(tmp_path / "again")
+
+
 def test_adapters_of_an_earlier_stage_are_not_replaced_in_silence(tmp_path: Path) -> None:
     trained(tmp_path, LoRA(r=2), epochs=1).export(tmp_path)
     base = policy(tied=False)

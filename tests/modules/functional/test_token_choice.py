@@ -189,9 +189,7 @@ def test_the_entry_that_reaches_the_mass_exactly_is_the_last_of_the_set(top_p: f
     tops = torch.full((4000,), top_p, dtype=torch.float64)
     ids = draw_top_p(padded(shares).expand(4000, -1), rows, torch.zeros_like(rows), tops)
     assert set(ids.tolist()) == kept == nucleus(torch.tensor(shares), top_p)
-    others = TopPLogitsWarper(top_p)(
-        torch.empty(0), torch.tensor([shares]).log()
-    )  # of equals it may keep another
+    others = TopPLogitsWarper(top_p)(torch.empty(0), torch.tensor([shares]).log())  # of equals it may keep another
     assert int(others.isfinite().sum()) == len(kept)
 
 
