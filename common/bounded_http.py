@@ -13,6 +13,7 @@ import re
 import socket
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from queue import Empty, SimpleQueue
@@ -95,6 +96,11 @@ class BoundedHTTP:
         Raises:
             HTTPFailure: no whole answer came in time, or it is too long.
         """
+        sent = None if body is None else json.dumps(body, allow_nan=False)
+        return self.answer(self._http.build_request(method, self.address + path, content=sent), timeout, call)
+
+    def answer(self, request: httpx.Request, timeout: float, call: OpenCall | None = None) -> httpx.Response:
+        """The whole answer to a request, which is given this client's headers; arguments and errors as in `send`."""
         own, outcome = OpenCall(), SimpleQueue[httpx.Response | Exception]()
 
         def trace(event: str, info: Mapping[str, object]) -> None:
@@ -102,10 +108,13 @@ class BoundedHTTP:
             if call is not None:
                 call.trace(event, info)
 
+        request.headers.update(self._headers)
+        limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
+        request.extensions = {"trace": trace, "timeout": limits.as_dict()}
+
         def work() -> None:
             try:
-                limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
-                outcome.put(self._exchange(method, path, body, limits, trace))
+                outcome.put(self._exchange(request))
             except Exception as error:  # raised below
                 outcome.put(error)
 
@@ -128,18 +137,9 @@ class BoundedHTTP:
             raise answer
         return answer
 
-    def _exchange(
-        self, method: str, path: str, body: object, timeout: httpx.Timeout, trace: Callable[..., None]
-    ) -> httpx.Response:
-        content, sent = bytearray(), None if body is None else json.dumps(body, allow_nan=False)
-        with self._http.stream(
-            method,
-            self.address + path,
-            content=sent,
-            headers=self._headers,
-            timeout=timeout,
-            extensions={"trace": trace},
-        ) as response:
+    def _exchange(self, request: httpx.Request) -> httpx.Response:
+        content = bytearray()
+        with closing(self._http.send(request, stream=True)) as response:
             packing = response.headers.get("content-encoding", "identity").strip().lower()
             unpack = _Unpacked(packing)
             for part in response.iter_raw():

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import random
-from typing import Any
+from typing import Any, cast
 
 import httpx
+import openai
 
 from common.bounded_http import BoundedHTTP, HTTPFailure
 from common.errors import UserError
@@ -81,9 +82,13 @@ class ChatEndpoint:
             raise ChatError(f"no API key: set the environment variable {api_key_env}, or base_url")
         if not (key.isascii() and key.isprintable()):
             raise ChatError(f"the environment variable {api_key_env} holds characters that no API key has")
-        self._model, self._timeout, self._retries, self._settings = model, timeout, retries, settings
+        self._model, self._retries, self._settings = model, retries, settings
         self._http = BoundedHTTP(base_url or _OPENAI, what="chat server", key=key, most_bytes=_MOST_BYTES)
         self.secrets = self._http.secrets
+        transport: Any = httpx.Client(transport=_Bounded(self._http, timeout), trust_env=False)  # redirects are answers
+        self._openai = openai.OpenAI(
+            api_key=key or "none", base_url=self._http.address, max_retries=0, http_client=transport
+        )
 
     def complete(self, call: ChatCall) -> Completion:
         """The reply to a call.
@@ -92,12 +97,10 @@ class ChatEndpoint:
             HTTPFailure: none came after all tries.
             ChatRejection: the server refuses the call.
         """
-        messages = [{"role": "system", "content": call.system}, {"role": "user", "content": call.user}]
-        body = {"model": self._model, "messages": messages, **self._settings}
         found: list[Completion] = []
 
         def send() -> httpx.Response:
-            response = self._http.send("POST", "/chat/completions", body, timeout=self._timeout)
+            response = self._send(call)
             if response.is_success:
                 found.append(self._read(response, call))
             return response
@@ -107,6 +110,19 @@ class ChatEndpoint:
             return found[-1]
         final = response.status_code in _REJECTED or response.is_redirect
         raise ChatRejection(response.status_code, self._http.summary(response), final=final)
+
+    def _send(self, call: ChatCall) -> httpx.Response:
+        """The answer to a call, of any status.
+
+        Raises:
+            HTTPFailure: none came.
+        """
+        completions: Any = self._openai.chat.completions.with_raw_response
+        messages = [{"role": "system", "content": call.system}, {"role": "user", "content": call.user}]
+        try:
+            return completions.create(model=self._model, messages=messages, **self._settings).http_response
+        except openai.APIStatusError as error:
+            return cast(Any, error.response)
 
     def _read(self, response: httpx.Response, call: ChatCall) -> Completion:
         """The first choice of a completion.
@@ -127,6 +143,16 @@ class ChatEndpoint:
         reported = _reported_tokens(completion, len(text) + len(call.system + call.user), self._settings["max_tokens"])
         tokens = reported or call.estimated_tokens + len(text) // 4 + 1
         return Completion(text, tokens, estimated=reported is None, cut=choice.get("finish_reason") == "length")
+
+
+class _Bounded(httpx.BaseTransport):
+    """Carries the requests of the OpenAI library, in place of its own time-outs, which bound each read alone."""
+
+    def __init__(self, http: BoundedHTTP, timeout: float) -> None:
+        self._http, self._timeout = http, timeout
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._http.answer(request, self._timeout)
 
 
 def _text(content: object) -> str:

@@ -182,7 +182,7 @@ def test_a_charset_that_is_no_text_is_not_used() -> None:
 
 def test_half_a_character_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
-    monkeypatch.setattr(httpx.Client, "stream", lambda *_, content, **__: seen.append(content) or 1 / 0)
+    monkeypatch.setattr(httpx.Client, "send", lambda _, request, **__: seen.append(request.content) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         BoundedHTTP("http://127.0.0.1:9", what="server").send("POST", "/", {"text": "\ud83d"}, timeout=5)
     assert json.loads(seen[0] or b"") == {"text": "\ud83d"}
