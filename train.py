@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
 
-from common.errors import ConfigError, DataError, UserError
+from common.errors import ConfigError, DataError
 from common.progress import quiet_without_terminal
-from common.terminal import prepare_terminal, print_error, say
+from common.terminal import prepare_terminal, say
 from evaluation.failure_page import page_of_launched, page_on_failure
 from pipeline.command_line import parse
-from pipeline.failures import machine_failure
-from pipeline.launcher import (
-    Ranks,
-    ending_signals,
-    exit_on_signal,
-    exit_with,
-    launch,
-    needs_launch,
-    process_group,
-    wait_for_launcher,
-)
+from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -37,8 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     prepare_terminal()
     quiet_without_terminal()
-    for number in ending_signals():
-        signal.signal(number, exit_on_signal)
+    handle_signals()
     ranks, code = Ranks(), 2
     try:
         configuration = load(options.config, options.overrides)
@@ -62,18 +50,9 @@ def main(arguments: Sequence[str]) -> int:
                     run_stage(stage, plan, ranks)
                     ranks.broadcast_from_rank0(leaks.check)
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
-    except UserError as error:
-        if ranks.reports_error():
-            print_error(error)
-        return code if isinstance(error, ConfigError | DataError) else 1
     except Exception as error:
-        wait_for_launcher()
-        line = machine_failure(error)
-        if ranks.reports_error():
-            if line is None:
-                raise
-            print_error(line)
-        return 1
+        ranks.report(error)
+        return code if isinstance(error, ConfigError | DataError) else 1
     return 0
 
 

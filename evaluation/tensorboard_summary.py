@@ -83,5 +83,6 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def _plain(value: object) -> bool | int | float | str:
     """A setting as TensorBoard and JSON can hold it: infinity, and a number too large to be exact there, as text."""
-    exact = isinstance(value, bool | int | float) and abs(value) <= _LARGEST
-    return value if exact else one_line(str(value))
+    if isinstance(value, bool | int | float) and abs(value) <= _LARGEST:
+        return value
+    return one_line(str(value))

@@ -1,4 +1,4 @@
-"""Several processes: launch them, join their process group, broadcast decisions, exit.
+"""Several processes: launch them, join their process group, exit.
 
 `torch.distributed.run` is the only launcher: it starts the ranks, and when a rank exits with an error it ends the rest.
 """
@@ -11,101 +11,22 @@ import os
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from common.errors import ConfigError, UserError
 from common.files import remove_temporary, temporary
 from common.terminal import flush_output, print_error
-from pipeline.failures import machine_failure
+from pipeline.ranks import LAUNCHER, Ranks, environment_number
 from pipeline.schema import Experiment
 
-T = TypeVar("T")
-_LAUNCHER = "LAUNCHER_PID"  # set by `launch`, read by the ranks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _MOST_RANKS = 64  # or the number of cores, if that is more
-_NOTICED = 2.0  # seconds in which the launcher, which looks ten times a second, has seen a killed rank
 _TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is noticed by the launcher, not by a timeout
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """This process among those that share the work; a single one by default."""
-
-    rank: int = field(default_factory=lambda: _number("RANK", 0) % max(1, _number("WORLD_SIZE", 1)))
-    world_size: int = 1
-    group: Any = None
-    store: Any = None
-
-    def broadcast_from_rank0(self, call: Callable[[], T]) -> T:
-        """Call on rank 0 alone; all ranks return its result, or raise its error.
-
-        Raises:
-            UserError: the call raised it on rank 0.
-        """
-        if self.group is None:
-            return call()
-        from torch.distributed import broadcast_object_list
-
-        outcome: list[Any] = [None, None]
-        if self.rank == 0:
-            try:
-                outcome[0] = call()
-            except UserError as error:
-                outcome[1] = error
-        broadcast_object_list(outcome, src=0, group=self.group)
-        if outcome[1] is not None:
-            raise outcome[1]
-        return outcome[0]
-
-    def run_on_all(self, call: Callable[[], T]) -> T:
-        """Call on every rank, then wait for the slowest; where a rank fails, all fail.
-
-        Raises:
-            UserError: names the rank that failed; the same on all ranks.
-        """
-        if self.group is None:
-            return call()
-        result, failure = None, None
-        try:
-            result = call()
-        except UserError as error:
-            failure = str(error)
-        except Exception as error:  # a bug: the traceback is printed here, the other ranks get its name
-            wait_for_launcher()
-            failure = machine_failure(error)
-            if failure is None:
-                traceback.print_exc()
-                failure = f"{type(error).__name__}: {error}"
-        for rank, reason in enumerate(self.gather(failure)):
-            if reason is not None:
-                raise UserError(f"rank {rank}: {reason}")
-        return result  # type: ignore[return-value]
-
-    def gather(self, value: T) -> list[T]:
-        """Every rank's value, on every rank."""
-        if self.group is None:
-            return [value]
-        from torch.distributed import all_gather_object
-
-        values: list[Any] = [None] * self.world_size
-        all_gather_object(values, value, group=self.group)
-        return values
-
-    def reports_error(self) -> bool:
-        """Whether this rank is the first to fail and so prints the error; call it once a failing rank."""
-        if self.store is None:
-            return self.rank == 0
-        try:
-            return self.store.add("errors", 1) == 1
-        except RuntimeError:  # the rank that hosts the store has printed its error and exited
-            return False
 
 
 @contextmanager
@@ -124,8 +45,8 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
         if not os.environ.get(name, "0").isdecimal():
             raise ConfigError(f"{name} is '{os.environ[name]}', which is no number: torchrun sets it")
-    started = _number("WORLD_SIZE", 1)
-    if _number("RANK", 0) >= started:
+    started = environment_number("WORLD_SIZE", 1)
+    if environment_number("RANK", 0) >= started:
         raise ConfigError(f"RANK is {os.environ['RANK']}, and WORLD_SIZE {started}: ranks count from 0")
     if started != experiment.world_size:
         expected = f"devices {experiment.devices} x num_nodes {experiment.num_nodes}"
@@ -136,8 +57,10 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
 
     on_gpu = experiment.accelerator != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        own, there = _number("LOCAL_RANK", 0), torch.cuda.device_count()
-        if max(own + 1, _number("LOCAL_WORLD_SIZE", experiment.devices)) > there:  # on rank 0 too, which reports it
+        own, there = environment_number("LOCAL_RANK", 0), torch.cuda.device_count()
+        if (
+            max(own + 1, environment_number("LOCAL_WORLD_SIZE", experiment.devices)) > there
+        ):  # on rank 0 too, which reports it
             raise ConfigError(f"devices is {experiment.devices}, and this machine has {there} GPUs")
         torch.cuda.set_device(own)
     try:
@@ -154,27 +77,15 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error: it would wait for ranks that may have exited
 
 
-def _number(name: str, default: int) -> int:
-    """A number in the environment; the default where it is none, which `process_group` reports."""
-    text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else default
-
-
 def _require_one_task() -> None:
     """SLURM's variables name the tasks of a whole job in every process; those of a step are set by srun alone."""
-    tasks = _number("SLURM_STEP_NUM_TASKS", 1)
-    if tasks > 1 or _number("SLURM_PROCID", 0) > 0:
+    tasks = environment_number("SLURM_STEP_NUM_TASKS", 1)
+    if tasks > 1 or environment_number("SLURM_PROCID", 0) > 0:
         started = f"{tasks} tasks" if tasks > 1 else "several tasks"
         raise ConfigError(
             f"srun started {started}, and each would run the whole experiment: start one a machine (srun --ntasks=1, "
             "which starts a process a device itself), or torchrun on each of several machines"
         )
-
-
-def wait_for_launcher() -> None:
-    """Give the launcher time to end this rank, which fails because another one was killed: it names that one."""
-    if _LAUNCHER in os.environ:
-        time.sleep(_NOTICED)
 
 
 def _end_with_launcher() -> None:
@@ -183,7 +94,7 @@ def _end_with_launcher() -> None:
     Without it, ranks whose launcher was killed would wait for each other until a timeout. The signal is SIGKILL because
     Python's signal handlers do not run while a rank waits inside torch.
     """
-    launcher = os.environ.get(_LAUNCHER)
+    launcher = os.environ.get(LAUNCHER)
     if launcher is None or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -216,8 +127,8 @@ def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the rank has printed its error itself
-    os.environ[_LAUNCHER] = str(os.getpid())
-    handled = ",".join(number.name for number in ending_signals())
+    os.environ[LAUNCHER] = str(os.getpid())
+    handled = ",".join(number.name for number in _ending_signals())
     try:
         with temporary(Path(tempfile.mkdtemp(prefix="ranks-"))) as logs:
             options = ["--standalone", f"--nproc-per-node={devices}", f"--log-dir={logs}"]
@@ -228,7 +139,7 @@ def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
         _say_how_to_resume(error.sigval)
         return 128 + error.sigval
     finally:
-        del os.environ[_LAUNCHER]
+        del os.environ[LAUNCHER]
     return 0
 
 
@@ -242,15 +153,21 @@ def _exit_code(failures: Mapping[int, Any]) -> int:
     return 128 - failure.exitcode
 
 
-def ending_signals() -> list[signal.Signals]:
-    """The signals that end a run: SIGHUP too, of a terminal that is gone, unless `nohup` has it ignored."""
+def handle_signals() -> None:
+    """End this process at once on the signals that end a run."""
+    for number in _ending_signals():
+        signal.signal(number, exit_on_signal)
+
+
+def _ending_signals() -> list[signal.Signals]:
+    """SIGTERM, SIGINT, and the SIGHUP of a terminal that is gone, unless `nohup` has it ignored."""
     hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, signal.SIGINT, *hangup]
 
 
 def exit_on_signal(number: int, _: object) -> NoReturn:
     """A signal handler that ends this process and its threads at once: the next run repeats the unfinished unit."""
-    launched = os.environ.get(_LAUNCHER, str(os.getpid())) != str(os.getpid())
+    launched = os.environ.get(LAUNCHER, str(os.getpid())) != str(os.getpid())
     if os.environ.get("RANK", "0") == "0" and not launched:  # the launcher says it for its ranks
         _say_how_to_resume(number)
     remove_temporary()
