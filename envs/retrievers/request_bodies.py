@@ -24,17 +24,23 @@ class RequestBodies:
 
         Raises:
             HTTPException: the body is too long (the rest of it is not read), or its client has left.
-            Busy: there is no room for it.
+            Busy: there is no room for it; the rest of it is read and dropped, for most clients read no answer before.
         """
-        body = bytearray()
+        body, length, others = bytearray(), 0, None
         try:
             async for chunk in request.stream():
-                if len(body) + len(chunk) > self._most:
+                length += len(chunk)
+                if length > self._most:
                     raise HTTPException(413, f"body: longer than {self._most} bytes", {"Connection": "close"})
-                if self._held + len(chunk) > self._most_together:
-                    raise Busy(f"busy: {self._held} bytes of requests are in work")
-                self._held += len(chunk)
-                body += chunk
+                if others is None and self._held + len(chunk) > self._most_together:
+                    self._held -= len(body)
+                    others = self._held
+                    body.clear()
+                if others is None:
+                    self._held += len(chunk)
+                    body += chunk
+            if others is not None:
+                raise Busy(f"busy: {others} bytes of requests are in work")
             yield body
         except ClientDisconnect as error:
             raise HTTPException(499, "the client left") from error

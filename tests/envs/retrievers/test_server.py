@@ -195,6 +195,21 @@ def test_the_bodies_in_work_have_a_limit_together_and_the_next_is_503(serve) -> 
     assert post(url, body)[0] == 200
 
 
+def test_a_client_that_closes_reads_its_503_and_leaves_room(serve) -> None:
+    slow = Slow()
+    url = serve(create_app(slow, max_queries=9, max_query_chars=2**21, max_body_bytes=2**22, max_bytes_in_work=2**22))
+    body = json.dumps({"queries": ["a" * 2**21] * 2})[: 2**22].encode()
+    held = json.dumps({"queries": ["a" * 2**21]}).encode()
+    answers: Queue[tuple[int, dict]] = Queue()
+    client = threading.Thread(target=lambda: answers.put(post(url, held)))
+    client.start()
+    wait_until(lambda: slow.searches)
+    for _ in range(3):  # urllib closes after its request; what was read of it takes no room
+        assert post(url, body) == (503, {"error": f"busy: {len(held)} bytes of requests are in work"})
+    slow.go.set()
+    assert answers.get(timeout=10) == (200, {"result": [[]]})
+
+
 def test_the_client_of_search_r1_is_served_whatever_its_batch(serve) -> None:
     """`_batch_search` of its `generation.py`: all queries of a rollout at once, also where no episode searches."""
     url = serve(create_app(Overlap()))
