@@ -69,11 +69,14 @@ class BoundedHTTP:
             basic = base64.b64encode(login.encode()).decode()
             self._headers["Authorization"] = f"Basic {basic}" if login else f"Bearer {key}"
         self._most = most_bytes
+        direct = not proxies or _is_loopback(url.host)
         try:
             # A connection a call, so that a call that takes too long can end its own.
             self._http = httpx.Client(
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-                trust_env=proxies and not _is_loopback(url.host),
+                trust_env=not direct,
+                # Loading certificates is slow, and a direct call without encryption needs none.
+                verify=False if direct and url.scheme == "http" else httpx.create_ssl_context(),
             )
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socksio is missing, no such scheme, …
             raise ConfigError(

@@ -14,7 +14,7 @@ import pytest
 
 from common.chat_client import ChatCall, ChatClient, ChatError
 from common.errors import ConfigError, DataError
-from tests.chat_server import chat_server
+from tests.chat_server import chat_server, completion
 
 
 def calls(*texts: str) -> list[ChatCall]:
@@ -156,6 +156,14 @@ def test_neither_a_cached_nor_a_useless_reply_is_a_success(tmp_path: Path, betwe
         one = client(server.url, tmp_path, retries=0, concurrency=1, max_failures=2 if between == "known" else 3)
         with pytest.raises(ChatError, match=r"calls failed in a row, the last: .*fault 500"):
             one.ask(calls("a", between, "c", "d"), said)
+
+
+def test_a_draft_in_a_reply_that_was_cut_is_no_reply_now_nor_from_the_cache(tmp_path: Path) -> None:
+    body = completion('Perhaps {"said": "draft"} but')
+    body["choices"][0]["finish_reason"] = "length"
+    with chat_server(echo, body) as server:
+        assert client(server.url, tmp_path, retries=0).ask(calls("a"), said) == [None]
+        assert client(server.url, tmp_path).ask(calls("a"), said) == ["a"]
 
 
 def test_a_page_in_place_of_a_completion_is_never_kept_as_a_reply(tmp_path: Path) -> None:
