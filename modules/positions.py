@@ -19,8 +19,7 @@ def longest_row(config: PretrainedConfig) -> tuple[int, str] | None:
         return (longest, "no positions") if longest and longest > 0 else None
     for rope in (ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))):
         if rope.get("rope_type") == "longrope":
-            original = rope.get("original_max_position_embeddings") or longest
-            return original, "LongRoPE positions, which follow the longest row"
+            return rope["original_max_position_embeddings"], "LongRoPE positions, which follow the longest row"
         if "dynamic" in (rope.get("rope_type") or "") and longest:
             return longest, "dynamic rotary positions, which follow the longest row"
     return None
