@@ -154,9 +154,10 @@ def measured(model: PreTrainedModel) -> dict[str, Any]:
     for episode in alone:
         _run(policy, [episode])
     batch = collate([pack(episode.sequences()[0]) for episode in together])
-    training = model.train()
-    sft, grpo = sequence_logprobs(training, batch), logprobs_and_entropy(training, batch, 0.7)[0]
-    model.eval()
+    with torch.no_grad():
+        model.train()
+        sft, grpo = sequence_logprobs(model, batch), logprobs_and_entropy(model, batch, 0.7)[0]
+        model.eval()
     return {
         "forward pass": "fused" if can_fuse(model) else "plain",
         "alone": _sampling_gap(model, alone),

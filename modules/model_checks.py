@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -48,7 +50,7 @@ def require_independent_rows(model: PreTrainedModel) -> None:
 
 def _logprobs(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     """Log-probs of the tokens of two rows in a batch, as training computes them, and of each row alone."""
-    vocabulary, device = model.get_input_embeddings().weight.shape[0], model.device
+    vocabulary, device = len(cast(Tensor, model.get_input_embeddings().weight)), model.device
     most, _ = longest_row(model.config) or (max(_ROWS), "")
     lengths = [min(T, most) for T in _ROWS]
     rows = [torch.tensor([(7 + 11 * t + 5 * row) % vocabulary for t in range(T)]) for row, T in enumerate(lengths)]

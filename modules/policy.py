@@ -13,7 +13,14 @@ from typing import Literal, cast
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from common.errors import ConfigError, UserError
 from envs.interfaces import Protocol
@@ -45,10 +52,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         own = [module for name, module in self.model.named_modules() if "lora_" not in name]
-        for part in (*own, self.model.config.get_text_config()):
-            rates = [name for name, value in vars(part).items() if isinstance(value, float) and _is_noise(part, name)]
-            for name in rates:
-                setattr(part, name, 0.0)
+        configs = [config for part in own if isinstance(config := vars(part).get("config"), PretrainedConfig)]
+        for part in (*own, *configs):
+            for name, value in list(vars(part).items()):
+                if value and isinstance(value, float) and _is_noise(part, name):
+                    setattr(part, name, 0.0)
 
     def save(self, folder: Path | str) -> None:
         """Write model and tokenizer in the Hugging Face format.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ def require_decodable(model: PreTrainedModel) -> None:
 
 def _gap(model: PreTrainedModel) -> float:
     """Mean difference of logits that are decoded from those of each row alone, as a share of their deviation."""
-    decoder, vocabulary = LibraryDecoder(model), model.get_input_embeddings().weight.shape[0]
+    decoder, vocabulary = LibraryDecoder(model), len(cast(Tensor, model.get_input_embeddings().weight))
     most, _ = longest_row(model.config) or (max(_ROWS), "")
     counts = [min(count, most) for count in _ROWS]
     new = [[(7 + 11 * token + 5 * row) % vocabulary for token in range(count)] for row, count in enumerate(counts)]

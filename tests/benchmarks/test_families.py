@@ -1,4 +1,4 @@
-"""The table of docs/models.md: what works is equal to a plain forward pass of each row, all else says why it does not."""
+"""The table of docs/models.md: what works is equal to a plain forward pass of each row, all else is refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from benchmarks.families import FAMILIES, line
 from modules.samplers import attention_masks
 
 REFUSED = {
-    "llama, dynamic RoPE beyond": "llama: it has dynamic rotary positions, which follow the longest row beyond 40 tokens",
-    "phi3, LongRoPE beyond": "phi3: it has LongRoPE positions, which follow the longest row beyond 40 tokens",
+    "llama, dynamic RoPE beyond": "llama: it has dynamic rotary positions, which .* beyond 40 tokens",
+    "phi3, LongRoPE beyond": "phi3: it has LongRoPE positions, which .* beyond 40 tokens",
     "gpt_neo": r"GPTNeoForCausalLM \(gpt_neo\) has layers of local",
     "bloom": r"rows of BloomForCausalLM \(bloom\)",
     "falcon, ALiBi": r"rows of FalconForCausalLM \(falcon\)",

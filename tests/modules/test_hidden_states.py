@@ -154,7 +154,7 @@ class Capped(Qwen3ForCausalLM):
 
 def test_a_model_that_changes_its_logits_is_refused() -> None:
     model = Capped(policy().model.config)
-    with pytest.raises(ConfigError, match="Capped changes its logits after the output layer"):
+    with pytest.raises(ConfigError, match=r"Capped \(qwen3\) changes its logits after the output layer"):
         read_states(model, batch().ids_BT, lambda hidden_BTD: hidden_BTD.sum(dim=-1))
 
 
