@@ -118,7 +118,8 @@ class ChatEndpoint:
             HTTPFailure: none came.
         """
         completions: Any = self._openai.chat.completions.with_raw_response
-        messages = [{"role": "system", "content": call.system}, {"role": "user", "content": call.user}]
+        texts = {"system": call.system, "user": call.user}
+        messages = [{"role": role, "content": _sendable(text)} for role, text in texts.items()]
         try:
             return completions.create(model=self._model, messages=messages, **self._settings).http_response
         except openai.APIStatusError as error:
@@ -153,6 +154,11 @@ class _Bounded(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         return self._http.answer(request, self._timeout)
+
+
+def _sendable(text: str) -> str:
+    """The text, with a sign in place of half a character, which has no bytes in UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _text(content: object) -> str:

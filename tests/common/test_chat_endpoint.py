@@ -55,6 +55,13 @@ def test_content_is_a_text_or_parts_of_it(content: Any, text: str) -> None:
     assert answered(message(content=content)) == Completion(text, 10)
 
 
+def test_half_a_character_of_a_question_does_not_end_the_work() -> None:
+    with chat_server(lambda user: user) as server:
+        assert (
+            endpoint(server.url).complete(ChatCall("s", "half \ud83d, whole \ud83d\ude00")).text == "half �, whole 😀"
+        )
+
+
 def test_reasoning_beside_the_content_is_not_the_reply() -> None:
     assert answered(message(content=None, reasoning_content='{"score": 10}')) == Completion("", 10)
     assert answered(message(reasoning='{"score": 10}', content="said")).text == "said"
