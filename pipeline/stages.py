@@ -139,7 +139,8 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> _
     now = {**reads, **provenance(settings)}
     origin = artifact.open({**settings, **run}, now)
     say(f"{name}: {planned.stage.kind} {artifact.folder.as_posix()}")
-    if any(run[key] != now[key] for run in (origin, origin.get("resumed_by", origin)) for key in ("inputs", "source")):
+    runs = (origin, origin.get("resumed_by", origin))
+    if any(run.get(key) != now[key] for run in runs for key in ("inputs", "source")):
         say(f"{name}: resumes what other code or inputs began (--force {name} starts over)")
         origin["resumed_by"] = {key: now[key] for key in ("commit", "source", "inputs")}
     _note_written(planned, origin, replaced(origin.get("stamps", {}), now["stamps"]))
@@ -152,7 +153,7 @@ def _note_written(planned: PlannedStage, origin: dict[str, Any], written: list[s
     if written:
         name, files = planned.name, ", ".join(written)
         say(f"{name}: {files}: written since the stage began, and perhaps not the same in between (--force {name})")
-        origin["rewritten"] = sorted({*origin.get("rewritten", []), *written})
+        origin["rewritten"] = sorted({*map(str, origin.get("rewritten", [])), *written})
 
 
 def build_data(name: str, plan: Plan, built: dict[str, Any] | None = None) -> Any:
