@@ -77,7 +77,7 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
 def test_a_killed_rank_is_all_that_is_said(tmp_path: Path) -> None:
     """The other rank fails too, for it waits for the killed one; how it fails is no news."""
     running = process(fitting(tmp_path, epochs=1_000_000), "devices=2")
-    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")))
+    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")), seconds=300)
     os.kill(ranks_of(running.pid)[1], signal.SIGKILL)
     _, err = running.communicate(timeout=120)
     assert running.returncode == 137
