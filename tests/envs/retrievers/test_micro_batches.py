@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from common.errors import RetrievalError
-from envs.retrievers.micro_batches import Busy, MicroBatches
+from envs.retrievers.micro_batches import Busy, MicroBatches, _size
 from envs.types import Document, Hit
 
 
@@ -74,6 +74,16 @@ def test_the_answers_kept_have_a_size_in_bytes(room: float, kept: int) -> None:
         asyncio.run(search(batches, *reversed(letters)))
         assert retriever.searched == 3 + 3 - kept
         assert 0 <= batches._recent._bytes <= room * (10 * size + 4200)
+
+
+@pytest.mark.parametrize(("less", "searches"), [(0, 1), (1, 2)])
+def test_an_answer_may_take_just_as_many_bytes_as_are_kept(less: int, searches: int) -> None:
+    held = Held()
+    held.go.set()
+    batches = MicroBatches(held, max_batch=1, cached=9, cached_bytes=_size("a", hits("a", 3)) - less)
+    for _ in range(2):
+        assert asyncio.run(batches.search(["a"], 3)) == [hits("a", 3)]
+    assert len(held.searches) == searches
 
 
 def test_what_arrives_during_a_search_shares_the_next_one() -> None:

@@ -377,6 +377,21 @@ def test_a_limit_that_lets_nothing_through_is_refused(limit: dict[str, int]) -> 
         create_app(Overlap(), **limit)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"topk": 100},
+        {"topk": 1, "max_topk": 1},
+        {"max_queries": 1, "max_query_chars": 1, "max_body_bytes": 1, "max_bytes_in_work": 1, "max_batch": 1},
+        {"queue": 0},
+        {"cached_answers": 0},
+        {"cached_bytes": 0},
+    ],
+)
+def test_the_smallest_and_largest_limits_are_allowed(limits: dict[str, int]) -> None:
+    assert TestClient(create_app(Overlap(), **limits)).get("/health").json()["topk"] == limits.get("topk", 3)
+
+
 @pytest.mark.parametrize("limit", [{"max_bytes_in_work": 2**24 - 1}, {"max_hits": 2}])
 def test_limits_that_no_request_could_meet_are_refused(limit: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="max_bytes_in_work must be at least max_body_bytes, max_hits at least topk"):
