@@ -60,7 +60,7 @@ class BoundedHTTP:
     def __init__(
         self, address: str, *, what: str, key: str = "", most_bytes: int = MOST_BYTES, proxies: bool = True
     ) -> None:
-        url = _parsed(address, what)
+        url = parsed_address(address, what)
         login = f"{url.username}:{url.password}" if url.userinfo else ""
         self.secrets = Secrets(key, login, url.password or url.username)
         self.address = str(url.copy_with(username=None, password=None) if login else url).rstrip("/")
@@ -235,7 +235,12 @@ def _message(response: httpx.Response) -> str:
         return response.text[:10_000]
 
 
-def _parsed(address: str, what: str) -> httpx.URL:
+def parsed_address(address: str, what: str) -> httpx.URL:
+    """The address of a server.
+
+    Raises:
+        ConfigError: it is none of http or https.
+    """
     wrong = f"{what}: give an address like http://127.0.0.1:8000, with neither `?` nor `#`"
     try:
         url = httpx.URL(address)

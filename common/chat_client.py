@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from common.bounded_http import HTTPFailure
+from common.bounded_http import HTTPFailure, parsed_address
 from common.chat_endpoint import ChatCall, ChatEndpoint, ChatError, ChatRejection
 from common.errors import ConfigError
 from common.json_replies import json_object
@@ -54,7 +54,7 @@ class ChatClient:
         json_mode: request JSON mode; some servers do not have it.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: a number is out of range, or `base_url` is no address.
     """
 
     def __init__(
@@ -87,6 +87,8 @@ class ChatClient:
                 f"reply_tokens {reply_tokens} must be positive, retries {retries} and temperature {temperature} "
                 "not negative"
             )
+        if base_url is not None:
+            parsed_address(base_url, "chat client")
         self.model, self.retries, self.concurrency, self.max_failures = model, retries, concurrency, max_failures
         self.where = Secrets().shown(f"{model} at {base_url or 'api.openai.com'}")
         self.counts: Counter[str] = Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Sequence
@@ -40,7 +41,14 @@ class HTTPRetriever:
         max_query_chars: int = 4096,
         cache: str | None = None,
     ) -> None:
-        if timeout <= 0 or retries < 0 or backoff < 0 or batch_size < 1 or max_query_chars < 1:
+        if (
+            not (math.isfinite(timeout) and math.isfinite(backoff))
+            or timeout <= 0
+            or retries < 0
+            or backoff < 0
+            or batch_size < 1
+            or max_query_chars < 1
+        ):
             raise ConfigError(
                 "retrieval server: timeout, batch_size and max_query_chars must be positive, "
                 "retries and backoff not negative"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -295,10 +296,19 @@ def test_a_file_that_is_no_store_is_a_clear_error(tmp_path: Path) -> None:
         client("http://127.0.0.1:9/v1", tmp_path)
 
 
-@pytest.mark.parametrize("setting", [{"timeout": 0}, {"concurrency": 0}, {"retries": -1}, {"temperature": -1}])
+@pytest.mark.parametrize(
+    "setting", [{"timeout": 0}, {"timeout": math.nan}, {"concurrency": 0}, {"retries": -1}, {"temperature": -1}]
+)
 def test_settings_out_of_range_are_refused(tmp_path: Path, setting: dict) -> None:
     with pytest.raises(ConfigError, match="chat client"):
         client("http://127.0.0.1:9/v1", tmp_path, **setting)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000/v1", "http://", "http://host/v1?key=1", "http://host:99999/v1"])
+def test_an_address_that_cannot_be_one_is_refused_at_once(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match="chat client: give an address like"):
+        client(url, tmp_path)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_reply_that_cannot_be_kept_ends_the_work_and_nobody_waits_for_it(
