@@ -55,7 +55,7 @@ class Policy:
         configs = [config for part in own if isinstance(config := vars(part).get("config"), PretrainedConfig)]
         for part in (*own, *configs):
             for name, value in list(vars(part).items()):
-                if value and isinstance(value, float) and _is_noise(part, name):
+                if isinstance(value, float) and value and _is_noise(part, name):
                     setattr(part, name, 0.0)
 
     def save(self, folder: Path | str) -> None:

@@ -37,7 +37,7 @@ class LibraryDecoder:
         layers = kept.past_key_values.layers
         shapes = {tuple(states.shape[1::2]) for layer in layers for states in (layer.keys, layer.values)}
         if len(shapes) != 1:
-            raise ConfigError(f"the keys and values of its layers differ in shape: {sorted(shapes)}")
+            raise ValueError(f"keys and values differ in shape between its layers: {sorted(shapes)}")
         return Rows(len(layers), shapes.pop(), like)
 
     def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ REFUSED = {
     "gpt_neo": r"GPTNeoForCausalLM \(gpt_neo\) has layers of local",
     "bloom": r"rows of BloomForCausalLM \(bloom\)",
     "falcon, ALiBi": r"rows of FalconForCausalLM \(falcon\)",
-    "deepseek_v3": "keys and values of its layers differ in shape",
+    "deepseek_v3": "keys and values differ in shape between its layers",
     "hyperclovax, scaled logits": r"HyperCLOVAXForCausalLM \(hyperclovax\) changes its logits after the output layer",
     "mamba": r"MambaForCausalLM \(mamba\) has layers of linear_attention",
     "rwkv": r"rows of RwkvForCausalLM \(rwkv\)",
