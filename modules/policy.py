@@ -89,7 +89,8 @@ def load_policy(
 
     Raises:
         ConfigError: there is no such model or adapter, it reads rows otherwise in a batch than alone, `tokenizer`
-            numbers the model's tokens otherwise, or `begin_as` names a token that is not new.
+            numbers the model's tokens otherwise or comes with an adapter, or `begin_as` names a token that is not new
+            or a text without tokens.
     """
     require_present(model, "policy")
     try:

@@ -44,6 +44,7 @@ def test_a_number_depends_on_seed_position_and_attempt_alone() -> None:
 def test_numbers_never_change_between_versions() -> None:
     numbers = [uniforms(torch.tensor([123456789]), torch.tensor([position]), attempt) for position, attempt in PLACES]
     assert [number.item() for number in numbers] == pytest.approx(EXPECTED, abs=1e-9)
+    assert [number.item() * 2**32 % 1 for number in numbers] == [0.5] * 3, "so none is 0 or 1"
 
 
 def test_numbers_are_spread_evenly_and_neighbours_are_uncorrelated() -> None:
@@ -147,6 +148,13 @@ def test_a_greedy_row_among_sampled_ones_takes_the_best_at_its_own_temperature()
 def test_nothing_is_put_down_where_all_rows_sample_at_temperature_one() -> None:
     settings = RowSettings.of([1.0, 1.0], [1.0, 1.0], [False, False], torch.device("cpu"))
     assert settings == RowSettings(None, None, None, all_best=False)
+
+
+def test_one_row_at_temperature_one_does_not_take_the_others_there() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]])).expand(2, 3)
+    settings = RowSettings.of([1.0, 0.5], [1.0, 1.0], [True, True], torch.device("cpu"))
+    _, logps = choose_tokens(logits, torch.arange(2), torch.zeros(2, dtype=torch.long), settings)
+    assert logps.tolist() == pytest.approx([math.log(0.5), math.log(0.25 / 0.38)])
 
 
 def test_what_is_more_probable_comes_first_and_the_first_of_equals() -> None:
