@@ -12,7 +12,8 @@ from common.errors import DataError
 MANIFEST = "manifest.json"
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("kind", "source"), str),
-    **dict.fromkeys(("inputs", "versions", "metrics", "accounts", "files", "resumed_by", "stamps"), dict),
+    **dict.fromkeys(("inputs", "versions", "metrics", "files", "resumed_by", "stamps"), dict),
+    "accounts": (dict, type(None)),
     "commit": (str, type(None)),
     "rewritten": list,
     "seconds": (int, float),
