@@ -28,6 +28,12 @@ def test_limit_takes_the_first(tmp_path: Path) -> None:
     assert texts(NQ(nq_file(tmp_path, 9), limit=3)) == ["q1", "q2", "q3"]
 
 
+def test_one_question_is_a_limit_and_a_sample(tmp_path: Path) -> None:
+    path = nq_file(tmp_path, 30)
+    assert texts(NQ(path, limit=1)) == ["q1"]
+    assert texts(NQ(path, sample=1, seed=1)) == ["q14"]
+
+
 def test_sample_is_fixed_by_seed_and_ids_alone(tmp_path: Path) -> None:
     path = nq_file(tmp_path, 30)
     assert texts(NQ(path, sample=4, seed=1)) == ["q14", "q3", "q8", "q28"]

@@ -258,6 +258,11 @@ def test_settings_out_of_range_are_refused(tmp_path, change):
         BM25(write(tmp_path / "c.jsonl", [("Oslo", "fjord")]), **change)
 
 
+@pytest.mark.parametrize("change", [{"title_weight": 0.0}, {"k1": 0.0}, {"b": 0.0}, {"b": 1.0}])
+def test_the_ends_of_the_ranges_are_allowed(tmp_path, change):
+    assert ranking(BM25(write(tmp_path / "c.jsonl", [("x", "fjord"), ("y", "trams")]), **change), "fjord") == ["0"]
+
+
 def test_a_missing_corpus_is_named(tmp_path):
     with pytest.raises(DataError, match=r"none\.jsonl"):
         BM25(tmp_path / "none.jsonl")
