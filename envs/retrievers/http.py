@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from common.bounded_http import BoundedHTTP, HTTPFailure
+from common.bounded_http import BoundedHTTP, HTTPFailure, parsed_address
 from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
 from envs.retrievers.cache import QueryCache
@@ -53,6 +53,7 @@ class HTTPRetriever:
                 "retrieval server: timeout, batch_size and max_query_chars must be positive, "
                 "retries and backoff not negative"
             )
+        parsed_address(url, "retrieval server")
         self._http = BoundedHTTP(url.rstrip("/").removesuffix("/retrieve"), what="retrieval server")
         self.url = self._http.address
         self.timeout, self.retries, self.backoff = timeout, retries, backoff

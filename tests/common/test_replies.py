@@ -97,6 +97,14 @@ def test_a_call_is_claimed_once_until_it_is_paid_or_released(store: Replies) -> 
         assert store.get("b") == Reply("text", cut=False)
 
 
+def test_a_file_that_a_killed_owner_left_is_removed_and_no_other(store: Replies) -> None:
+    left = store.path.with_name("replies.sqlite.1-abc.lock")
+    left.touch()
+    with store.owner() as one, store.owner():
+        assert not left.exists()
+        assert store.path.with_name(f"replies.sqlite.{one}.lock").exists()
+
+
 def test_what_an_owner_leaves_is_free(store: Replies) -> None:
     with store.owner() as one:
         assert store.claim("a", one, 10, FREE)

@@ -102,6 +102,6 @@ def test_processes_may_share_a_file_from_its_first_moment(tmp_path: Path) -> Non
 def test_a_file_that_is_no_cache_is_one_clear_line(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes " * 100)
-    with pytest.raises(DataError, match=r"query cache .*notes\.txt: file is not a database; delete the file or name"):
+    with pytest.raises(DataError, match=r"query cache .*notes\.txt: file is not a database; name another file"):
         QueryCache(path)
     assert path.read_text().startswith("these are my notes")

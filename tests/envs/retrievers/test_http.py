@@ -287,7 +287,9 @@ def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
         HTTPRetriever(url)
 
 
-@pytest.mark.parametrize("setting", [{"timeout": 0}, {"retries": -1}, {"backoff": -1}, {"batch_size": 0}])
+@pytest.mark.parametrize(
+    "setting", [{"timeout": 0}, {"timeout": float("inf")}, {"retries": -1}, {"backoff": -1}, {"batch_size": 0}]
+)
 def test_a_setting_out_of_range_is_refused_at_once(setting: dict) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         HTTPRetriever("http://127.0.0.1:8000", **setting)
