@@ -69,8 +69,8 @@ def load_policy(
     to tell them apart.) `device` "auto" is CUDA where there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such model or adapter, `tokenizer` numbers the model's tokens otherwise or comes with an
-            adapter, or `begin_as` names a token that is not new or a text without tokens.
+        ConfigError: there is no such model or adapter, `tokenizer` numbers the model's tokens otherwise or comes with
+            an adapter, or `begin_as` names a token that is not new or a text without tokens.
     """
     require_present(model, "policy")
     try:
