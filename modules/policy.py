@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from peft import PeftModel
@@ -88,14 +88,22 @@ def load_policy(
     to tell them apart.) `device` "auto" is CUDA where there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such model or adapter, it reads rows otherwise in a batch than alone, `tokenizer`
-            numbers the model's tokens otherwise or comes with an adapter, or `begin_as` names a token that is not new
-            or a text without tokens.
+        ConfigError: there is no such model or adapter, it lacks weights, it reads rows otherwise in a batch than alone,
+            `tokenizer` numbers the model's tokens otherwise or comes with an adapter, or `begin_as` names a token that
+            is not new or a text without tokens.
     """
     require_present(model, "policy")
     try:
         with _LOADING:
-            loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), revision=revision)
+            read: Any = AutoModelForCausalLM.from_pretrained(
+                model, dtype=getattr(torch, dtype), revision=revision, output_loading_info=True
+            )
+        loaded, info = read
+        if missing := sorted(info["missing_keys"]):
+            raise ConfigError(
+                f"{model} lacks {len(missing)} weights, such as {missing[0]}, which would be random: it is damaged, or "
+                "no causal language model"
+            )
         _agree_on_tie(loaded)
         own = load_tokenizer(adapter or model, revision=None if adapter else revision)
         if adapter is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig
+from safetensors.torch import load_file, save_file
 from torch.nn import Dropout
 from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
@@ -157,6 +158,17 @@ def test_a_model_that_is_no_causal_language_model_is_refused_when_it_is_loaded(t
     BertLMHeadModel(BertConfig(**sizes, intermediate_size=48, initializer_range=0.5)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"BertLMHeadModel \(bert\) gives other log-probs"):
+        load_policy(str(tmp_path), device="cpu")
+
+
+def test_a_model_that_lacks_weights_is_refused_and_not_begun_at_random(tmp_path: Path) -> None:
+    tiny_policy().save(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    lost = "model.layers.0.mlp.up_proj.weight"
+    save_file(
+        {name: w for name, w in weights.items() if name != lost}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(ConfigError, match=f"lacks 1 weights, such as {lost}, which would be random"):
         load_policy(str(tmp_path), device="cpu")
 
 
