@@ -162,7 +162,7 @@ def test_a_model_that_is_no_causal_language_model_is_refused_when_it_is_loaded(t
 
 
 def test_a_model_that_lacks_weights_is_refused_and_not_begun_at_random(tmp_path: Path) -> None:
-    tiny_policy().save(tmp_path)
+    tiny_policy(byte_tokenizer()).save(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     lost = "model.layers.0.mlp.up_proj.weight"
     save_file(
