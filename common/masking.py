@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
+from common.plain_text import one_line
+
 MASK = "***"
 _PART = 6
 _FOREIGN = re.compile(r"\bsk-[\w-]{6,}|(?<=://)[^\s/@]+(?=@)")  # keys and credentials that are not our own
@@ -45,9 +47,8 @@ class Secrets:
         line = self.without(str(text))
         for pattern in (_FOREIGN, *self._short):
             line = pattern.sub(MASK, line)
-        line = " ".join(line.split())
-        line = line if len(line) <= most else f"{line[:most]}…"
-        return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+        line = one_line(line)
+        return line if len(line) <= most else f"{line[:most]}…"
 
 
 def _forms(value: str) -> Iterator[str]:

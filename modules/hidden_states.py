@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from common.errors import ConfigError
 from modules.functional.linear_logprobs import linear_logprobs
 from modules.functional.logprobs import changed_logits, token_entropy, token_logprobs
-from modules.positions import require_readable
+from modules.positions import require_row_fits
 
 Answer = TypeVar("Answer", bound=Tensor | tuple[Tensor, ...])
 
@@ -36,7 +36,7 @@ def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor],
     head = model.get_output_embeddings()
     if head is None:
         raise ConfigError(f"{type(model).__name__} has no output layer: give a causal language model")
-    require_readable(model.config, ids_BT.shape[1])
+    require_row_fits(model.config, ids_BT.shape[1])
     answers: list[Answer] = []
     logits_11N = torch.tensor([[[-30.0, -1.0, 0.5, 40.0]]], device=ids_BT.device)
 

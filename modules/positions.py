@@ -25,7 +25,7 @@ def longest_row(config: PretrainedConfig) -> tuple[int, str] | None:
     return None
 
 
-def require_readable(config: PretrainedConfig, tokens: int) -> None:
+def require_row_fits(config: PretrainedConfig, tokens: int) -> None:
     """Require that a model can read a row of so many tokens.
 
     Raises:

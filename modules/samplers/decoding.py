@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from common.errors import DataError
 from modules.functional.token_choice import RowSettings, choose_tokens
-from modules.positions import require_readable
+from modules.positions import require_row_fits
 from modules.samplers.fused_decoder import FusedDecoder, can_fuse
 from modules.samplers.kv_cache import Rows
 from modules.samplers.library_decoder import LibraryDecoder
@@ -58,7 +58,7 @@ class Decoding:
         Raises:
             ConfigError: the model has no positions for that many tokens of a turn.
         """
-        require_readable(self.model.config, max(len(turn.prefix) + turn.limit for turn in turns))
+        require_row_fits(self.model.config, max(len(turn.prefix) + turn.limit for turn in turns))
         if self._rows is None:
             self._decoder = FusedDecoder(self.model) if can_fuse(self.model) else LibraryDecoder(self.model)
             self._rows = self._decoder.rows()

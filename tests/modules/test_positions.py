@@ -8,7 +8,7 @@ import pytest
 from transformers import GPT2Config, LlamaConfig, Phi3Config, PretrainedConfig, Qwen3Config, XLNetConfig
 
 from common.errors import ConfigError
-from modules.positions import longest_row, require_readable
+from modules.positions import longest_row, require_row_fits
 
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 48, "long_factor": [4.0] * 48,
@@ -32,12 +32,12 @@ LINEAR = DYNAMIC | {"rope_type": "linear"}
 def test_the_longest_row(config: PretrainedConfig, tokens: int | None) -> None:
     found = longest_row(config)
     assert (found and found[0]) == tokens
-    require_readable(config, tokens or 10**6)
+    require_row_fits(config, tokens or 10**6)
     if tokens:
         with pytest.raises(
             ConfigError, match=f"a row of {tokens + 1} tokens is too long for {config.model_type}: it has"
         ):
-            require_readable(config, tokens + 1)
+            require_row_fits(config, tokens + 1)
 
 
 def test_positions_that_differ_by_kind_of_layer() -> None:
