@@ -1,4 +1,4 @@
-"""What a stage reads, looked at when it begins and when it ends: its result is that of its fingerprint or none."""
+"""Inputs of a stage, checked when it begins and when it ends: its result is that of its fingerprint, or there is none."""
 
 from __future__ import annotations
 
