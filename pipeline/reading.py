@@ -1,4 +1,4 @@
-"""Inputs of a stage, checked when it begins and when it ends: its result is that of its fingerprint, or there is none."""
+"""Inputs of a stage, checked when it begins and when it ends: its result is that of its fingerprint, or none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pipeline.origins import leaves
 from pipeline.plan import Plan
 
 
-def look(name: str, plan: Plan) -> dict[str, Any]:
-    """What a stage reads, as it is now.
+def look(name: str, plan: Plan, *, ended: bool = False) -> dict[str, Any]:
+    """What a stage reads, as it is now; of one that has `ended`, a file that was not there before is its own.
 
     `inputs` are artifacts, with the hashes of their manifests; `stamps` differ also where an input file was replaced
     and put back.
@@ -26,7 +26,8 @@ def look(name: str, plan: Plan) -> dict[str, Any]:
     settings, inputs = settings_of(planned.stage), plan.inputs.again()
     before, now = dict(leaves(planned.pinned)), dict(leaves(inputs.pinned(settings)))
     for key, text in leaves(settings):
-        if now[key] != before[key]:
+        appeared = before[key] == text  # it was no input when the run was planned
+        if now[key] != before[key] and not (appeared and ended):
             where = plan.origins.at(("stages", name, *key))
             raise DataError(f"{text} at {where} has changed since this run was planned: run again, and it is read anew")
     inputs.save()
@@ -41,7 +42,7 @@ def check_unchanged(name: str, plan: Plan, begun: dict[str, Any]) -> list[str]:
     Raises:
         DataError: as `look`, or an artifact was made again.
     """
-    now = look(name, plan)
+    now = look(name, plan, ended=True)
     for need, artifact in now["inputs"].items():
         if artifact != begun["inputs"].get(need):
             folder = plan.stages[need].artifact.folder

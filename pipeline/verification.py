@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from common.errors import DataError
-from common.terminal import say
+from common.terminal import print_error, say
 from pipeline.store import Artifact
 
 
@@ -13,7 +13,7 @@ def verify(artifacts: Iterable[Artifact]) -> None:
     """Read all files of the finished ones among these artifacts, and print how many there are.
 
     Raises:
-        DataError: files are missing or damaged, or were added; each is printed on a line of its own.
+        DataError: files are missing or damaged, or were added: the last of them, for the others are printed.
     """
     wrong: list[str] = []
     sizes: list[int] = []
@@ -32,8 +32,8 @@ def verify(artifacts: Iterable[Artifact]) -> None:
         else:
             verified += 1
             sizes += [size for size, _ in files.values()]
-    for line in wrong:
-        say(line)
+    for line in wrong[:-1]:
+        print_error(line)
     if wrong:
-        raise DataError(f"{len(wrong)} damages in the store, listed above")
+        raise DataError(wrong[-1])
     say(f"verified: {len(sizes)} files of {verified} artifacts, {sum(sizes):,} bytes")

@@ -180,8 +180,8 @@ def test_verification_names_every_damaged_file(path: Path, tmp_path: Path, capsy
     lines = captured.err.splitlines()
     assert [line.partition(" is ")[0] for line in lines] == [
         f"error: {first}/data/all.jsonl",
-        f"{first}/data/rank-0.jsonl",
-        f"{more}/manifest.json",
+        f"error: {first}/data/rank-0.jsonl",
+        f"error: {more}/manifest.json",
     ]
     assert captured.out == ""
 

@@ -97,9 +97,9 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     module = {"target": "tests.toy_training:ActorCritic", "critic_lr": 0.1, "critic_clip": 0.5}
     for devices in (1, 2):
         folder = tmp_path / str(devices)
-        (folder / "gradients").mkdir(parents=True)
+        (folder / "runs" / "gradients").mkdir(parents=True)
         stage = {
-            "module": module | {"folder": str(folder / "gradients")},
+            "module": module | {"folder": str(folder / "runs" / "gradients")},
             "data": {"target": "tests.toy_training:Rows", "micro_batch": 4},
             "trainer": {"max_epochs": 2, "gradient_clip_val": 0.05, "strategy": "ddp" if devices == 2 else "auto"},
         }
@@ -111,9 +111,9 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
         ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 0, ended.stderr
     for step in (0, 1):
-        one = gradients(tmp_path / "1" / "gradients", step)
+        one = gradients(tmp_path / "1" / "runs" / "gradients", step)
         for rank in (0, 1):
-            two = gradients(tmp_path / "2" / "gradients", step, rank)
+            two = gradients(tmp_path / "2" / "runs" / "gradients", step, rank)
             assert all(torch.allclose(two[name], one[name], atol=1e-6) for name in one)
 
 

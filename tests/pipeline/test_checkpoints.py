@@ -89,13 +89,18 @@ def test_a_run_that_finds_its_checkpoint_or_events_damaged_says_so_in_one_line(t
         events.write_bytes(wrong)
         (shown / "artifact").unlink(missing_ok=True)
         capsys.readouterr()
-        assert run(path) == 1
-        said = f"error: {events} is damaged: remove it, and headline metrics are drawn in its place\n"
+        assert run(path) == 2
+        size = f"{len(wrong):,} bytes, not {len(content):,}"
+        said = f"error: {events} is damaged ({size}): remove {made} to make it again, or copy it again\n"
         assert capsys.readouterr().err == said
-    events.unlink()
+    events.write_bytes(b"x" * len(content))
+    assert run(path) == 1
+    assert capsys.readouterr().err == f"error: {events} is damaged: remove {made} to make it again\n"
+    events.write_bytes(content)
     assert run(path) == 0
     assert (shown / "artifact").exists()
-    (made / "manifest.json").unlink()
+    origin = (made / "manifest.json").rename(made / "origin.json")
+    assert origin.exists()
     last = made / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:-100])
     capsys.readouterr()
