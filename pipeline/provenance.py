@@ -70,13 +70,13 @@ def _targets(settings: object) -> Iterator[str]:
 def _commit() -> str | None:
     """The git commit of the source, with a `+` where files differ from it; None outside a repository."""
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        commit = _git("rev-parse", "HEAD")
+        # `git describe --dirty` takes a lock, which would stay behind where a full disk or a signal ends it.
+        changed = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return described.stdout.strip()
+    return f"{commit}+" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True).stdout.strip()
