@@ -1,4 +1,4 @@
-"""What an episode found of the gold documents, and whether it stopped when it had them. Pure."""
+"""Gold documents that an episode found, and whether it stopped once it had them. Pure."""
 
 from __future__ import annotations
 

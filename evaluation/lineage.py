@@ -1,4 +1,4 @@
-"""What went into a policy: the stages that an evaluation's policy came from, what they cost, which were evaluated."""
+"""Lineage of a policy: the stages that an evaluation's policy came from, their cost, and which were evaluated."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def load_policy(
     tokenizer: Path | None = None,
     begin_as: dict[str, str] | None = None,
 ) -> Policy:
-    """Load a policy from a folder or hub id; `adapter` is a folder, saved by `Policy.save`, of a LoRA adapter on it.
+    """Load a policy from a folder or hub id; `adapter` is the `adapter/` folder of a LoRA fit on it.
 
     The tokenizer is the adapter's where there is one. `tokenizer` replaces the model's own by one that knows more
     tokens, a format's tags: each new one begins as the mean of the tokens that spelt it before, or that spell the text

@@ -1,4 +1,4 @@
-"""What all training modules share: the optimiser, exact means over ranks and accumulated batches, and the export."""
+"""Base of all training modules: the optimiser, exact means over ranks and accumulated batches, and the export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each setting was written, so that every message can point at its line."""
+"""Origins of settings: the file and line of each, for messages."""
 
 from __future__ import annotations
 

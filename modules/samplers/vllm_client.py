@@ -1,4 +1,4 @@
-"""What is said to a vLLM server over HTTP: token ids in and out, and new weights."""
+"""HTTP client of a vLLM server: token ids in and out, and weight updates."""
 
 from __future__ import annotations
 
