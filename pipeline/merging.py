@@ -1,4 +1,4 @@
-"""Merging of several documents of settings into one: each is merged over those before it, and stages may be `like` others.
+"""Merging of documents of settings into one: each is merged over those before it, and stages may be `like` others.
 
 A stage with `like: other` is the other stage, as all documents together leave it, with its own settings merged over it.
 """
