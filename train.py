@@ -12,7 +12,7 @@ from filelock import FileLock
 from common.errors import ConfigError, DataError
 from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, say
-from evaluation.failure_page import page_of_launched, page_on_failure
+from evaluation.report.failure_page import page_of_launched, page_on_failure
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
@@ -58,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def write_report(plan: Plan, question: str) -> None:
     """Write the experiment's pages, which begin with its question, and print its headline table."""
-    from evaluation import report, tensorboard_summary
+    from evaluation import tensorboard_summary
+    from evaluation.report import report
 
     output, experiment = Path(plan.experiment.output), plan.experiment
     with FileLock(plan.folder / ".report.lock"):  # the same experiment may run in another process

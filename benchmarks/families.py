@@ -23,10 +23,10 @@ from envs.packing import SequenceBatch, collate, pack
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Question
+from modules.decoder.fused_decoder import can_fuse
 from modules.functional.logprobs import token_logprobs
 from modules.model_checks import require_independent_rows
 from modules.policy import Policy
-from modules.samplers.fused_decoder import can_fuse
 from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import logprobs_and_entropy, sequence_logprobs
 from tests.tiny import byte_tokenizer

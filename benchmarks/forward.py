@@ -21,8 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Co
 
 from benchmarks.measures import alternating, ratios
 from benchmarks.report import report
-from modules.samplers.fused_decoder import FusedDecoder
-from modules.samplers.library_decoder import LibraryDecoder
+from modules.decoder.fused_decoder import FusedDecoder
+from modules.decoder.library_decoder import LibraryDecoder
 
 PACKAGES = ("torch", "numba", "transformers")
 MOST_READ = 16  # rows

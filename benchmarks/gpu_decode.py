@@ -31,9 +31,9 @@ from envs.rollout import rollout
 from envs.types import Episode, Question
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_command import installed_version
-from modules.samplers.vllm_engine import ENGINE_PYTHON, VLLMEngine
+from modules.samplers.vllm.command import installed_version
+from modules.samplers.vllm.engine import ENGINE_PYTHON, VLLMEngine
+from modules.samplers.vllm.sampler import VLLMSampler
 
 PACKAGES = ("torch", "transformers")
 

@@ -37,7 +37,7 @@ from modules.functional.credit import dual_granularity
 from modules.grpo import GRPO
 from modules.lora import LoRA
 from modules.optimizer import AdamW
-from modules.reward_model import RewardModel, untrained_reward_model
+from modules.reward_model.model import RewardModel, untrained_reward_model
 from modules.rewards.process import process
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler

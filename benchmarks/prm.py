@@ -28,9 +28,9 @@ from envs.packing import by_length
 from envs.score_positions import ScoredSequence, collate_scored, scored_sequences
 from envs.text import load_tokenizer
 from envs.types import Episode
-from modules import reward_model
 from modules.policy import Policy
-from modules.reward_model import RewardModel, to_device, untrained_reward_model
+from modules.reward_model import model as reward_model
+from modules.reward_model.model import RewardModel, to_device, untrained_reward_model
 
 
 def prefixes(episodes: Sequence[Episode]) -> list[ScoredSequence]:

@@ -22,8 +22,8 @@ from envs.sampling import Greedy
 from envs.types import Question
 from modules.policy import Policy, load_policy
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_engine import VLLMEngine
+from modules.samplers.vllm.engine import VLLMEngine
+from modules.samplers.vllm.sampler import VLLMSampler
 
 Made = Callable[[Policy, Mapping[str, Any]], Sampler]
 

@@ -13,7 +13,7 @@ from benchmarks.measures import Stopwatch
 from benchmarks.ways import Message
 from envs.types import Episode
 from modules.policy import Policy, load_policy
-from modules.reward_model import untrained_reward_model
+from modules.reward_model.model import untrained_reward_model
 
 
 class Scored:

@@ -30,7 +30,7 @@ from envs.labelled_steps import LabelBatch, LabelledEpisode
 from envs.siblings import Candidate
 from envs.types import Episode
 from modules.label_prm import LossWeights
-from modules.reward_model import RewardModel, freeze_unused_output, to_device
+from modules.reward_model.model import RewardModel, freeze_unused_output, to_device
 from modules.training import TrainingError
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from datamodules.tree.node import Tree
 from datamodules.tree.pairs import candidate_groups, mixed_group
 from datamodules.tree.tree_text import pair_text, tree_text
 from datamodules.tree_search import read_trees
-from envs.interfaces import Judge, Protocol
+from envs.interfaces import AgentFormat, Judge
 from envs.siblings import Candidate, Pair, Verdict
 
 _SHOWN = 3  # pairs of each sort in the report
@@ -46,7 +46,7 @@ class Preferences:
     def __init__(
         self,
         trees: Path,
-        protocol: Protocol,
+        protocol: AgentFormat,
         judge: Judge,
         *,
         pairs_per_node: int = 1,

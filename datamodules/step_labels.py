@@ -16,7 +16,7 @@ from datamodules.maker import missing, units, write_counts
 from datamodules.records import LABELLED, labelled_to_row, read_rows, write_rows
 from datamodules.step_paths import Use, by_hash, chosen_steps, judgeable_steps, question_paths, step_id
 from datamodules.tree.hard_negatives import MadeUp
-from envs.interfaces import Protocol, StepJudge
+from envs.interfaces import AgentFormat, StepJudge
 from envs.labelled_steps import LabelledEpisode
 from envs.siblings import Candidate
 from envs.types import Episode
@@ -51,7 +51,7 @@ class StepLabels:
     def __init__(
         self,
         path: Path,
-        protocol: Protocol,
+        protocol: AgentFormat,
         judge: StepJudge,
         *,
         use: Use = "tree",

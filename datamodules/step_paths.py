@@ -14,7 +14,7 @@ from datamodules.tree.hard_negatives import MadeUp
 from datamodules.tree.node import Tree
 from datamodules.tree.pairs import can_be_judged
 from datamodules.tree_search import read_trees
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.siblings import Candidate
 from envs.token_ids import require_ids_of
 from envs.types import Episode
@@ -22,7 +22,7 @@ from envs.types import Episode
 Use = Literal["tree", "rollouts", "both"]
 
 
-def question_paths(folder: Path, protocol: Protocol, use: Use) -> Iterator[list[Episode]]:
+def question_paths(folder: Path, protocol: AgentFormat, use: Use) -> Iterator[list[Episode]]:
     """The paths of each question of a stage, in the order of its questions; paths of a question may share turns.
 
     `tree` takes the paths to the leaves of a search's trees, `rollouts` the finished episodes of any stage that has
@@ -89,14 +89,14 @@ def chosen_steps(questions: Iterable[Sequence[Episode]], *, most: int, seed: int
     return frozenset(names[:most])
 
 
-def _episodes(path: Path, protocol: Protocol) -> Iterator[Episode]:
+def _episodes(path: Path, protocol: AgentFormat) -> Iterator[Episode]:
     for where, row in numbered_rows(path):
         episode = episode_from_row(row, where)
         require_ids_of(protocol.codec.tokenizer, episode.tokenizer, where)
         yield episode
 
 
-def _leaves(tree: Tree, protocol: Protocol) -> list[Episode]:
+def _leaves(tree: Tree, protocol: AgentFormat) -> list[Episode]:
     """The episodes along the paths to the leaves, as the protocol reads them."""
     episodes = [tree.episode(path) for path in tree.paths() if len(path) > 1 and not path[-1].children]
     for episode in episodes:

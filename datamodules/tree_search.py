@@ -29,7 +29,7 @@ from datamodules.tree.search import SearchSettings, TreeSearcher
 from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
 from datamodules.tree.tree_text import tree_text
 from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, LeafValue
-from envs.interfaces import Protocol, Sampler
+from envs.interfaces import AgentFormat, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.token_ids import require_ids_of
 from envs.types import Question
@@ -170,7 +170,7 @@ def _played(unit: Path) -> Path:
 _TREE = "One tree: N visits, Q mean backed-up value, P prior; in brackets how an episode ended, and its value."
 
 
-def read_trees(folder: Path, protocol: Protocol | None = None) -> Iterator[Tree]:
+def read_trees(folder: Path, protocol: AgentFormat | None = None) -> Iterator[Tree]:
     """Stream the trees of a search's stage folder, for a protocol to read.
 
     Raises:

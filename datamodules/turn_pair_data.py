@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from common.errors import DataError
 from datamodules.pair_data import Pairs
-from envs.packing import PackedSequence
+from envs.packing import PackedSequence, TurnPairBatch, collate_turn_pairs, context, last_turn
 from envs.siblings import Pair
-from envs.turn_pairs import TurnPairBatch, collate_turn_pairs, context, last_turn
 
 
 class TurnPairData(Pairs[PackedSequence, TurnPairBatch]):

@@ -17,7 +17,7 @@ from datamodules.tree.labels import Labels, rollouts
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.tree_text import pair_text, tree_text
 from datamodules.tree_search import read_trees
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.siblings import Candidate, Pair
 
 
@@ -42,7 +42,7 @@ class ValuePairs:
     """
 
     def __init__(
-        self, trees: Path, protocol: Protocol, *, labels: Labels = rollouts, min_gap: float = 0.01, unit: int = 64
+        self, trees: Path, protocol: AgentFormat, *, labels: Labels = rollouts, min_gap: float = 0.01, unit: int = 64
     ) -> None:
         if unit < 1 or not 0 < min_gap <= 1:
             raise ConfigError(f"unit {unit}, min_gap {min_gap}: unit must be at least 1, min_gap in (0, 1]")

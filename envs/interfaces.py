@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers t
     from envs.text import Codec
 
 
-class Protocol(typing.Protocol):
+class AgentFormat(typing.Protocol):
     """How a policy and the environment talk: the one place that knows a method's tags.
 
     A protocol holds no state of an episode; everything is read from the episode.
@@ -135,7 +135,7 @@ class AnswersLater(typing.Protocol):
 class ChecksCompatibility(typing.Protocol):
     """A sampler that cannot write every format, nor at any length."""
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that it can work with.
 
         Raises:
@@ -248,7 +248,7 @@ class RewardContext:
     what several ranks asked is accounted for once.
     """
 
-    protocol: Protocol
+    protocol: AgentFormat
     sampler: Sampler | None = None
     counts: Counter[str] = field(default_factory=Counter)
     logged: dict[str, Tensor] = field(default_factory=dict)

@@ -6,8 +6,32 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.pieces import Piece
 from envs.types import Action, Episode, Finish, Status, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A piece of a context: trusted text, in which tags become their tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """A piece of a context: token ids that the policy sampled earlier; never cut, and not trained in this place."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A piece of a context: untrusted text, neutralised; passages may be cut to the limits, a question may not."""
+
+    text: str
+    cuttable: bool = False
+
+
+Piece = Control | Quoted | Data
 
 
 @dataclass(frozen=True, slots=True)

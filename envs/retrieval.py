@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
-from envs.interfaces import ChecksCompatibility, Protocol, Retriever, Sampler
-from envs.pieces import Data, Piece
-from envs.requests import Act, Done, Request
+from envs.interfaces import AgentFormat, ChecksCompatibility, Retriever, Sampler
+from envs.requests import Act, Data, Done, Piece, Request
 from envs.token_ids import fingerprint
 from envs.types import Episode, Hit, Limits, Question, Status, Turn
 
@@ -36,7 +35,7 @@ class RetrievalEnvironment:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: AgentFormat,
         retriever: Retriever | None = None,
         *,
         top_k: int = 3,

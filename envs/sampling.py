@@ -11,7 +11,7 @@ from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import AnswersLater, ChecksCompatibility, HasEngine, KeepsPrefixes, Protocol, Sampler
+from envs.interfaces import AgentFormat, AnswersLater, ChecksCompatibility, HasEngine, KeepsPrefixes, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
@@ -80,7 +80,7 @@ class ByAgent:
         dtypes = {one.engine_dtype for one in loading if isinstance(one, HasEngine) and one.engine_dtype}
         return next(iter(sorted(dtypes - {"float32"})), "float32" if dtypes else None)
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Check every agent's sampler; see `ChecksCompatibility`."""
         for sampler in self.samplers.values():
             if isinstance(sampler, ChecksCompatibility):
@@ -184,7 +184,7 @@ class AtTemperature:
         """That of the sampler behind; see `HasEngine`."""
         return self.behind.engine_dtype if isinstance(self.behind, HasEngine) else None
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Check the sampler behind; see `ChecksCompatibility`."""
         if isinstance(self.behind, ChecksCompatibility):
             self.behind.check(protocol, limits)

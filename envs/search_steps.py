@@ -1,10 +1,14 @@
-"""Which steps search, which claim reads what a search found, and which steps state something without a search."""
+"""What the steps of an episode do: search, read, state; in which state each begins, and how a judge sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from envs.types import Step
+from common.answers import normalize_answer
+from common.plain_text import without_tags
+from common.seeds import stable_hash
+from envs.types import Episode, Step
 
 
 def searches(steps: Sequence[Step]) -> list[tuple[int, int | None]]:
@@ -34,3 +38,30 @@ def statements(steps: Sequence[Step]) -> list[int]:
 
 def _claims(step: Step) -> bool:
     return bool(step.claim) and step.kind != "answer"
+
+
+def shown_step(step: Step) -> dict[str, Any]:
+    """A step as JSON can hold it, without tags: all that was said and, where it has them, query, passages and claim."""
+    row: dict[str, Any] = {"kind": step.kind, "said": without_tags(step.said)}
+    if step.query:
+        row["query"] = without_tags(step.query)
+        row["found"] = [without_tags(f"{hit.document.title}: {hit.document.text}") for hit in step.hits]
+    if step.claim:
+        row["claim"] = without_tags(step.claim)
+    return row
+
+
+def step_states(episode: Episode) -> tuple[str, ...]:
+    """For each step a name of the state it begins in; on one question, equal names are equal states.
+
+    A state is the sequence of steps so far, of each its kind, the ids of the passages that it found, in their order,
+    and its claim, normalised. How a query was put or what was thought is no part of it, so two episodes that searched
+    in other words and found the same passages are in the same state.
+    """
+    names: list[str] = []
+    state = 0
+    for step in episode.steps:
+        names.append(f"{state:016x}")
+        found = "\n".join(hit.document.id for hit in step.hits)
+        state = stable_hash(state, step.kind, found, normalize_answer(step.claim or ""))
+    return tuple(names)

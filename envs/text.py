@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from common.errors import ConfigError
 from common.model_files import check_model_files
-from envs.pieces import Control, Data, Piece, Quoted
+from envs.requests import Control, Data, Piece, Quoted
 
 _SLOT = "\ue000{}\ue001"
 _MARK = re.compile("\ue000(\\w+)\ue001")

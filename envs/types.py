@@ -181,7 +181,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a teacher does next, in no format: a protocol writes it (`Protocol.say`).
+    """What a teacher does next, in no format: a protocol writes it (`AgentFormat.say`).
 
     `search` for the query `text`; `read`, claim `text` from the hits just seen; `recall`, claim `text` without a
     search; `conclude` with the answer `text`. `thought` is the reasoning before it, and `documents` are those, by id or

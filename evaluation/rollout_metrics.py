@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from common.answers import exact_match
-from envs.interfaces import Oracle, Protocol
+from envs.interfaces import AgentFormat, Oracle
 from envs.types import Episode, Status
 from modules.functional.normalization import no_spread
 from modules.rewards.terms import NAN, Scores
 
 
 def measure(
-    episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, protocol: Protocol, *, group_size: int
+    episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, protocol: AgentFormat, *, group_size: int
 ) -> dict[str, Tensor]:
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 

@@ -10,7 +10,7 @@ from common.errors import ConfigError
 from envs.packing import SequenceBatch
 from modules.hidden_states import read_states
 from modules.policy import Policy
-from modules.reward_model import RewardModel, freeze_unused_output, untrained_reward_model
+from modules.reward_model.model import RewardModel, freeze_unused_output, untrained_reward_model
 from modules.sequence_logprobs import before, to_tokens, trained_places
 
 

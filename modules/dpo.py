@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError
-from envs.turn_pairs import TurnPairBatch
+from envs.packing import TurnPairBatch
 from modules.functional.losses import dpo_loss
 from modules.held_out import each_once
 from modules.lora import LoRA

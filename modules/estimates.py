@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import SequenceBatch, by_length, collate, pack
 from envs.types import Episode
-from modules.token_order import by_step
+from modules.training_rows import by_step
 
 _TOKENS = 8192  # of one forward pass
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.labelled_steps import LabelBatch
-from modules.calibration import platt_of_labels
 from modules.functional.label_losses import group_pairs, label_loss
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.reward_model import ReadAt
-from modules.reward_training import RewardTraining
+from modules.reward_model.calibration import platt_of_labels
+from modules.reward_model.model import ReadAt
+from modules.reward_model.training import RewardTraining
 
 _MOST_STEPS = 10**7  # of a fit: a pair of steps has one number
 

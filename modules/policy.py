@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from common.errors import ConfigError, UserError
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.text import load_tokenizer, require_present
 from envs.types import Limits
 from modules.model_checks import require_independent_rows
@@ -236,7 +236,7 @@ def end_of_message(policy: Policy) -> frozenset[int]:
     return frozenset(token for token in ids if token is not None)
 
 
-def check_policy(policy: Policy, protocol: Protocol, limits: Limits) -> None:
+def check_policy(policy: Policy, protocol: AgentFormat, limits: Limits) -> None:
     """Require a policy that can read the protocol's ids, and as many as the limits allow.
 
     Raises:

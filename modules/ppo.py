@@ -28,7 +28,7 @@ from modules.grpo import GRPO
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.reward_model import RewardModel
+from modules.reward_model.model import RewardModel
 from modules.sharding import full_state, whole
 from modules.training import Loss, TrainingError
 
@@ -40,8 +40,8 @@ class PPO(GRPO):
 
     Args:
         critic: what the critic begins at, always as a copy: a policy, or what another run wrote to `critic/`
-            (`modules.reward_model:load_reward_model`); None is the policy as it is now. It trains all its weights,
-            also where `lora` trains adapters of the policy.
+            (`modules.reward_model.model:load_reward_model`); None is the policy as it is now. It trains all its
+            weights, also where `lora` trains adapters of the policy.
         critic_lr: the critic's learning rate, on the optimiser's schedule; the papers take ten times the policy's.
         credit: a credit function that reads the critic's values.
         value_clip: how far from its value at the rollout a value may move before it has no gradient.

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.score_positions import PairBatch
-from modules.calibration import platt
 from modules.functional.losses import pairwise_ranking_loss
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.reward_model import ReadAt
-from modules.reward_training import RewardTraining
+from modules.reward_model.calibration import platt
+from modules.reward_model.model import ReadAt
+from modules.reward_model.training import RewardTraining
 
 
 class PRM(RewardTraining):

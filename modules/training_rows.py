@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import CHANNELS, PackedSequence, pack
-from envs.step_states import step_states
+from envs.search_steps import step_states
 from envs.types import Episode
 from modules.functional.credit import CreditInputs, Estimates, one_rank
 from modules.rewards.terms import Scores
-from modules.token_order import by_step, by_turn
 from modules.training import TrainingError
 
 
@@ -187,3 +186,23 @@ def _rows(episode: Episode, names: Sequence[str], means: Mapping[str, Tensor]) -
         packed.channels = dict(zip(names, values_CT, strict=True))
         rows.append(packed)
     return rows
+
+
+def by_step(episode: Episode, turns: Sequence[Tensor]) -> Tensor:
+    """`[T]`: values of the tokens of each turn, in the order of the steps."""
+    pieces = [turns[turn][start:end] for step in episode.steps for turn, start, end in step.spans]
+    return torch.cat(pieces) if pieces else torch.zeros(0)
+
+
+def by_turn(episode: Episode, values_CT: Tensor) -> list[Tensor]:
+    """`[C, n]` for each turn of n tokens: C values of each token, from `[C, T]` in the order of the steps.
+
+    They are 0 for tokens in no step.
+    """
+    turns = [values_CT.new_zeros(len(values_CT), len(turn.action_ids)) for turn in episode.turns]
+    place = 0
+    for step in episode.steps:
+        for turn, start, end in step.spans:
+            turns[turn][:, start:end] = values_CT[:, place : place + end - start]
+            place += end - start
+    return turns

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parent.parent
-_SOURCES = ("train.py", "callbacks", "common", "datamodules", "envs", "evaluation", "modules", "pipeline")
+_SOURCES = ("train.py", "callbacks", "common", "datamodules", "envs", "evaluation", "modules", "pipeline", "systems")
 _LIBRARIES = ("torch", "lightning", "transformers", "peft", "numpy", "bm25s", "faiss-cpu", "faiss-gpu")
 _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 

@@ -30,7 +30,11 @@ def ppo(folder: Path, start: dict[str, str]) -> dict[str, Any]:
     """What makes PPO of the stage's GRPO: a critic from disk, and a divergence from the first policy in the reward."""
     if not (folder / "critic").exists():
         save_critic(folder / "critic")
-    critic = {"target": "modules.reward_model:load_reward_model", "model": str(folder / "critic"), "device": "cpu"}
+    critic = {
+        "target": "modules.reward_model.model:load_reward_model",
+        "model": str(folder / "critic"),
+        "device": "cpu",
+    }
     credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
     module: dict[str, Any] = {"target": "tests.toy_rl:RecordingPPO", "critic": critic, "critic_lr": 3e-2}
     return module | {"credit": credit, "reference": start}

@@ -35,7 +35,7 @@ def agents_config(folder: Path, *, adapters: bool = False, **settings: Any) -> P
         "optimizer": stage["module"]["optimizer"],
         "state": {"target": "tests.toy_agents:seen", "tokenizer": str(folder / ASKER)},
         "critic": {
-            "target": "modules.reward_model:load_reward_model",
+            "target": "modules.reward_model.model:load_reward_model",
             "model": str(folder / "critic"),
             "device": "cpu",
         },

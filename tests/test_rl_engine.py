@@ -17,10 +17,10 @@ def with_engine(path: Path, *servers: VLLMServer) -> Path:
     """The stage of `tests.test_rl`, which samples from servers, one a rank."""
     content = yaml.safe_load(path.read_text())
     (path.parent / "scratch").mkdir(exist_ok=True)
-    engine = {"target": "modules.samplers.vllm_engine:VLLMEngine", "context": 256, "dtype": "float32"}
+    engine = {"target": "modules.samplers.vllm.engine:VLLMEngine", "context": 256, "dtype": "float32"}
     engine |= {"urls": [server.url for server in servers], "scratch": str(path.parent / "scratch")}
     rollout = content["stages"]["rl"]["callbacks"]["rollout"]
-    rollout["sampler"] = {"target": "modules.samplers.vllm:VLLMSampler", "engine": engine, "temperature": 1.0}
+    rollout["sampler"] = {"target": "modules.samplers.vllm.sampler:VLLMSampler", "engine": engine, "temperature": 1.0}
     path.write_text(yaml.safe_dump(content))
     return path
 

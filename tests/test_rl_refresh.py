@@ -24,7 +24,7 @@ def refreshed(folder: Path, **changes: Any) -> Path:
         save_reward_model(folder / "prm")
     content = yaml.safe_load(path.read_text())
     callbacks = content["stages"]["rl"]["callbacks"]
-    scorer = {"target": "modules.reward_model:load_reward_model", "model": str(folder / "prm"), "device": "cpu"}
+    scorer = {"target": "modules.reward_model.model:load_reward_model", "model": str(folder / "prm"), "device": "cpu"}
     process = {"target": "modules.rewards.process:process", "scorer": scorer}
     callbacks["rollout"]["rewards"]["prm"] = {"weight": 1.0, "level": "step", "reward": process}
     judge = {"target": "tests.toy_refresh:EvenEnd"}

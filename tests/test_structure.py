@@ -13,8 +13,9 @@ import pytest
 import train
 
 ROOT = Path(train.__file__).parent
-PACKAGES = ("common", "envs", "modules", "datamodules", "evaluation", "callbacks", "pipeline")
-# What each package may import of the others; `common` needs none, and only train.py may import all.
+PACKAGES = ("common", "envs", "modules", "datamodules", "evaluation", "callbacks", "systems", "pipeline")
+# What each package may import of the others; `common` needs none, and only train.py may import all. Nothing imports
+# `systems`, and no system another.
 MAY_IMPORT = {
     "common": set(),
     "envs": {"common"},
@@ -23,15 +24,26 @@ MAY_IMPORT = {
     "datamodules": {"common", "envs"},
     "evaluation": {"common", "envs", "modules", "datamodules"},
     "callbacks": {"common", "envs", "modules", "datamodules", "evaluation"},
+    "systems": {"common", "envs", "modules", "datamodules", "evaluation", "callbacks"},
     "pipeline": {"common"},
+}
+# Rooms within a package, and those of its other rooms that each may import; of its root all may.
+ROOMS_BELOW: dict[str, set[str]] = {
+    "evaluation/steps": set(),
+    "evaluation/pages": {"steps"},
+    "evaluation/report": {"steps", "pages"},
+    "modules/decoder": set(),
+    "modules/reward_model": {"decoder"},
+    "modules/samplers": {"decoder"},
 }
 WITHOUT_LIGHTNING = ("common", "envs", "modules/functional", "evaluation")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-# A system's protocol and its reward, or a rollout and its callback, are one thing under one name.
-ONE_THING = ("rollout.py", "hiprag.py", "search_r1.py", "reasonrag.py", "sirag.py")
+SYSTEMS = sorted(path.parent.name for path in (ROOT / "systems").glob("*/__init__.py"))
+# Of two rooms that share a file name one says what it is of: a rollout and its callback are one thing.
+ONE_THING = ("rollout.py",)
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -60,6 +72,25 @@ def test_imports_go_one_way(package: str) -> None:
     forbidden = {*PACKAGES, "configs", "train"} - MAY_IMPORT[package] - {own}
     for path in sorted((ROOT / package).rglob("*.py")):
         wrong = forbidden & set(imported(path))
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_no_system_imports_another(system: str) -> None:
+    others = {f"systems.{other}" for other in SYSTEMS if other != system}
+    for path in sorted((ROOT / "systems" / system).rglob("*.py")):
+        names = {".".join(name.split(".")[:2]) for name in _modules(path)}
+        assert not names & others, path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("room, others", ROOMS_BELOW.items())
+def test_the_rooms_of_a_package_have_floors(room: str, others: set[str]) -> None:
+    """A room within a package imports, of the other rooms of that package, those below it alone."""
+    package, _, _ = room.rpartition("/")
+    rooms = {other.rpartition("/")[2] for other in ROOMS_BELOW if other.rpartition("/")[0] == package}
+    forbidden = {f"{package.replace('/', '.')}.{other}" for other in rooms - others - {room.rpartition("/")[2]}}
+    for path in sorted((ROOT / room).rglob("*.py")):
+        wrong = [name for name in _modules(path) if any(name == one or name.startswith(f"{one}.") for one in forbidden)]
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
@@ -109,7 +140,8 @@ def test_the_entry_point_stays_a_table_of_contents() -> None:
 def test_every_component_that_the_docs_name_exists() -> None:
     for page in PAGES:
         for module, name in re.findall(
-            r"\b((?:common|envs|modules|datamodules|evaluation|callbacks|pipeline)(?:\.\w+)+):(\w+)", page.read_text()
+            r"\b((?:common|envs|modules|datamodules|evaluation|callbacks|systems|pipeline)(?:\.\w+)+):(\w+)",
+            page.read_text(),
         ):
             source = ROOT / f"{module.replace('.', '/')}.py"
             assert source.exists(), f"{page.name} names {module}"

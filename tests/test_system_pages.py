@@ -8,7 +8,7 @@ import pytest
 
 from datamodules.records import read_rows
 from tests import micro
-from tests.evaluation.view_fakes import Page
+from tests.evaluation.report.view_fakes import Page
 
 pytestmark = pytest.mark.slow
 TEACHERS = ("hiprag_teacher", "reasonrag_teacher", "sirag_teacher")

@@ -15,18 +15,17 @@ import torch
 from torch import Tensor
 
 from envs.interfaces import Sampler
-from envs.pieces import Control, Data, Piece, Quoted
 from envs.protocols.prorag import TAGS
-from envs.requests import Act, Done, Request
+from envs.requests import Act, Control, Data, Done, Piece, Quoted, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.sampling import ByAgent
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step, Turn
 from modules.functional.credit import tree_gae
-from modules.joint_ppo import JointPPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
+from systems.sirag.joint_ppo import JointPPO
 from tests.toy_rl import letters, retriever, save_critic, small_policy, small_tokenizer
 
 ASKER, PICKER, ANSWERER = "asker", "picker", "answerer"

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
-from envs.pieces import Control, Data, Piece, Quoted
 from envs.protocols.rendering import render_hits
-from envs.requests import Act, Done, Request
+from envs.requests import Act, Control, Data, Done, Piece, Quoted, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
 from tests.tiny import byte_tokenizer

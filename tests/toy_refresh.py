@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from callbacks.refresh import RewardModelRefresh
 from envs.siblings import Candidate
-from modules.reward_model import RewardModel, untrained_reward_model
+from modules.reward_model.model import RewardModel, untrained_reward_model
 from tests.toy_rl import small_policy
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from common.errors import ConfigError
 from common.seeds import stable_hash
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.types import Action, Episode, Step, Turn
 
 _MARK = "/made up: "
 # A path and its protocol -> paths that end in a made-up step.
-_Making = Callable[[Episode, Protocol], Iterator[Episode]]
+_Making = Callable[[Episode, AgentFormat], Iterator[Episode]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class MadeUp:
         if min(self.wrong_hop, self.early_answer) < 0 or not self.wrong_hop + self.early_answer:
             raise ConfigError(f"wrong_hop {self.wrong_hop}, early_answer {self.early_answer}: at least one above 0")
 
-    def __call__(self, paths: Sequence[Episode], protocol: Protocol, *, seed: int) -> list[Episode]:
+    def __call__(self, paths: Sequence[Episode], protocol: AgentFormat, *, seed: int) -> list[Episode]:
         """Paths of one question that end in a made-up step, each step once, chosen by hash."""
         makers: list[tuple[int, _Making]] = [(self.wrong_hop, wrong_hops), (self.early_answer, early_answers)]
         made: list[Episode] = []
@@ -58,7 +58,7 @@ class MadeUp:
         return _MARK in turn.uid
 
 
-def wrong_hops(path: Episode, protocol: Protocol) -> Iterator[Episode]:
+def wrong_hops(path: Episode, protocol: AgentFormat) -> Iterator[Episode]:
     """For every claim of a path, the same words with each claim of another search in its place."""
     claims = _claims(path)
     for number, step in claims.items():
@@ -67,7 +67,7 @@ def wrong_hops(path: Episode, protocol: Protocol) -> Iterator[Episode]:
                 yield made
 
 
-def early_answers(path: Episode, protocol: Protocol) -> Iterator[Episode]:
+def early_answers(path: Episode, protocol: AgentFormat) -> Iterator[Episode]:
     """The answer of a path, given in place of each search after the first, with what was claimed last before it."""
     claims = _claims(path)
     if not path.steps or path.steps[-1].kind != "answer" or not path.steps[-1].valid:
@@ -88,7 +88,7 @@ def _claims(path: Episode) -> dict[int, Step]:
     }
 
 
-def _with_claim(path: Episode, number: int, words: Turn, value: str, protocol: Protocol) -> Episode | None:
+def _with_claim(path: Episode, number: int, words: Turn, value: str, protocol: AgentFormat) -> Episode | None:
     """The path up to a turn, in whose place `words` are said, with another claim; None where they cannot be."""
     value, before = protocol.codec.neutralise(value), words.action.text
     text, count = re.subn(rf"(?<!\w){re.escape(before)}(?!\w)", lambda _: value, words.text)  # not within a word

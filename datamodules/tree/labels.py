@@ -11,15 +11,15 @@ from math import fsum
 from common.answers import f1_score
 from common.errors import DataError
 from datamodules.tree.node import Node, Tree
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 
 # (tree, its protocol) -> label of each node by `id`; a node without a label has no entry.
-Labels = Callable[[Tree, Protocol], Mapping[int, float]]
+Labels = Callable[[Tree, AgentFormat], Mapping[int, float]]
 
 _DIGITS = 9  # of a label: what is left of a difference of sums is rounding
 
 
-def rollouts(tree: Tree, protocol: Protocol) -> dict[int, float]:
+def rollouts(tree: Tree, protocol: AgentFormat) -> dict[int, float]:
     """The mean of what was played out from a node itself; the outcome where an episode ends in it.
 
     A node's value is the plain mean of its own values and those of the nodes below it, so its own are what is left when
@@ -48,7 +48,7 @@ def rollouts(tree: Tree, protocol: Protocol) -> dict[int, float]:
     return labels
 
 
-def tree_backup(tree: Tree, protocol: Protocol, *, alpha: float = 0.9) -> dict[int, float]:
+def tree_backup(tree: Tree, protocol: AgentFormat, *, alpha: float = 0.9) -> dict[int, float]:
     """F1 of the answer · alpha^depth where an episode ends; elsewhere the mean over labelled children by their visits.
 
     It needs no rollouts, so the search may be guided by any value. Without an end below, a node has no label.

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from common.seeds import stable_hash
 from datamodules.tree.node import Tree
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.siblings import Candidate
 from envs.types import Episode
 
 
 def candidate_groups(
-    tree: Tree, protocol: Protocol, *, min_visits: int = 1, descend_visits: int = 3
+    tree: Tree, protocol: AgentFormat, *, min_visits: int = 1, descend_visits: int = 3
 ) -> Iterator[list[Candidate]]:
     """Groups of at least two siblings, from the root down, depth first.
 

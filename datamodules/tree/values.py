@@ -1,7 +1,7 @@
 """What a leaf is worth, and what its value changes on the path to it.
 
 `TreeSearch` takes any leaf value and back-up of these types. ProRAG's are `AnswerScore` and `DiscountedMean`;
-ReasonRAG's are `SPRE` and, with a model's opinion in place of rollouts, `datamodules.tree.judged_value.JudgedValue`.
+ReasonRAG's are `SPRE` and, with a model's opinion in place of rollouts, `systems.reasonrag.judged_value.JudgedValue`.
 """
 
 from __future__ import annotations

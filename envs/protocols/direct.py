@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.pieces import Data
 from envs.protocols.rendering import render_hits
-from envs.requests import Act, Done, Request
+from envs.requests import Act, Data, Done, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
@@ -16,11 +16,11 @@ class GoldAnswers(WritesAtOnce):
         protocol: the format that the answers are written in.
     """
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: AgentFormat) -> None:
         super().__init__()
         self._protocol = protocol
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a format with answers."""
         require_moves(self, protocol, ("conclude",))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import DataError
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
@@ -56,13 +56,13 @@ class PlanTeacher(WritesAtOnce):
         DataError: on writing, a question has no plan.
     """
 
-    def __init__(self, protocol: Protocol, planner: Planner) -> None:
+    def __init__(self, protocol: AgentFormat, planner: Planner) -> None:
         super().__init__()
         self._protocol, self._planner = protocol, planner
         self._plans: dict[str, Plan | str] = {}
         self._documents: dict[str, tuple[str, ...]] = {}
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a format with searches and answers."""
         require_moves(self, protocol, ("search", "conclude"))
 

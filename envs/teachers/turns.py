@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.errors import ConfigError
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.types import Move, MoveKind, Turn
 
 
-def written_turn(protocol: Protocol, request: Request, moves: Sequence[Move]) -> Turn:
+def written_turn(protocol: AgentFormat, request: Request, moves: Sequence[Move]) -> Turn:
     """The turn that makes `moves`, or as many of them as one turn of the format holds; its log-probs are 0.
 
     It is cut at the tokens that a policy would have: a longer one would teach turns that no policy can finish.
@@ -20,7 +20,7 @@ def written_turn(protocol: Protocol, request: Request, moves: Sequence[Move]) ->
     return request.turn(cut, (0.0,) * len(cut), "stop" if cut == ids else "length", protocol.codec.decode(cut))
 
 
-def require_moves(teacher: object, protocol: Protocol, moves: Sequence[MoveKind]) -> None:
+def require_moves(teacher: object, protocol: AgentFormat, moves: Sequence[MoveKind]) -> None:
     """Require a format that can write a teacher's moves.
 
     Raises:

@@ -10,7 +10,7 @@ from random import Random
 
 from common.errors import ConfigError
 from common.seeds import stable_hash
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
@@ -45,14 +45,14 @@ class ReadingTeacher(WritesAtOnce):
     """
 
     def __init__(
-        self, world: Path, protocol: Protocol, *, paraphrases: int = 3, flaws: Flaws | None = None, seed: int = 0
+        self, world: Path, protocol: AgentFormat, *, paraphrases: int = 3, flaws: Flaws | None = None, seed: int = 0
     ) -> None:
         super().__init__()
         self._world, self._protocol, self._paraphrases = World.load(world), protocol, paraphrases
         self._flaws, self._seed = flaws or Flaws(), seed
         self._kind: MoveKind = "read" if "read" in protocol.moves else "recall"
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a format with claims and answers, and without searches of the policy's own."""
         require_moves(self, protocol, (self._kind, "conclude"))
         if "search" in protocol.moves:

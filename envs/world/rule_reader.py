@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
@@ -29,11 +29,11 @@ class RuleReader(WritesAtOnce):
         DataError: there is no world; on answering, a question is not of this world.
     """
 
-    def __init__(self, world: Path, protocol: Protocol) -> None:
+    def __init__(self, world: Path, protocol: AgentFormat) -> None:
         super().__init__()
         self._world, self._protocol = World.load(world), protocol
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a format with answers."""
         require_moves(self, protocol, ("conclude",))
 

@@ -9,7 +9,7 @@ from random import Random
 
 from common.errors import ConfigError
 from common.seeds import stable_hash
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
@@ -77,7 +77,7 @@ class Teacher(WritesAtOnce):
     def __init__(
         self,
         world: Path,
-        protocol: Protocol,
+        protocol: AgentFormat,
         *,
         paraphrases: int = 3,
         flaws: Flaws | None = None,
@@ -93,7 +93,7 @@ class Teacher(WritesAtOnce):
         self._flaws, self._seed = flaws or Flaws(), seed
         self._search_share = {True: search_known, False: 1 - state_unknown}  # by whether a fact is known
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a format with searches and answers."""
         require_moves(self, protocol, ("search", "conclude"))
 

@@ -65,7 +65,7 @@ class CreditInputs:
         step_valid_BS: `[B, S]` bool, false on steps out of format.
         step_turns_BS: B rows of S uids of the turns in which the steps begin; empty beyond the last step. Where two
             episodes are paths of one tree, steps that they share have the same.
-        step_states_BS: B rows of S names of the states in which the steps begin, as `envs.step_states` tells them
+        step_states_BS: B rows of S names of the states in which the steps begin, as `envs.search_steps` tells them
             apart; empty beyond the last step.
         step_agents_BS: B rows of S names, the agents that wrote the steps; empty beyond the last step.
         trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
@@ -226,7 +226,7 @@ def tree_gae(
     """
     mask_BT, lengths_BS, values_BT = inputs.trained_BT, inputs.step_lengths_BS, inputs.values_BT
     if mask_BT is None or lengths_BS is None or values_BT is None or inputs.step_turns_BS is None:
-        raise MissingInput("credit tree_gae reads a critic's values: train with modules.joint_ppo:JointPPO")
+        raise MissingInput("credit tree_gae reads a critic's values: train with systems.sirag.joint_ppo:JointPPO")
     credits_BS = _tree_credits(inputs, inputs.step_turns_BS, alpha, beta)
     known_BS = credits_BS.isfinite()
     rewards_BS = credits_BS.masked_fill(~known_BS, 0.0)

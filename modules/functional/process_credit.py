@@ -42,7 +42,7 @@ def potential_difference(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
 def state_gain(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     """`[B, S]`: outcome advantage plus `beta` times what the step is better than the group's others from its state.
 
-    Explained at `modules.functional.process_advantages.state_gains`; what a state is, at `envs.step_states`.
+    Explained at `modules.functional.process_advantages.state_gains`; what a state is, at `envs.search_steps`.
 
     Raises:
         MissingInput: there are no kinds or no states of the steps.

@@ -15,7 +15,7 @@ from common.chat_client import ChatCall, ChatClient
 from common.errors import ConfigError
 from common.plain_text import without_tags
 from common.seeds import stable_hash
-from envs.shown_steps import shown_step
+from envs.search_steps import shown_step
 from envs.siblings import Candidate, Verdict
 
 INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. In a \

@@ -11,7 +11,7 @@ from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
 from common.chat_scores import chat_scores
 from common.plain_text import without_tags
-from envs.shown_steps import shown_step
+from envs.search_steps import shown_step
 from envs.siblings import Candidate
 from envs.types import Step
 

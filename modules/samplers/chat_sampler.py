@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from common.accounts import tokens_of
 from common.chat_client import ChatCall, ChatClient
 from common.errors import ConfigError
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.sampling import WritesAtOnce
 from envs.types import Finish, Turn
@@ -46,7 +46,7 @@ class ChatSampler(WritesAtOnce):
         ChatError: on collecting, the work has to end; replies that were paid for are kept.
     """
 
-    def __init__(self, client: ChatClient, protocol: Protocol) -> None:
+    def __init__(self, client: ChatClient, protocol: AgentFormat) -> None:
         super().__init__()
         self._client, self._codec = client, protocol.codec
         self.counts: Counter[str] = Counter()

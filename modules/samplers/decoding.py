@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from common.errors import DataError
+from modules.decoder.fused_decoder import FusedDecoder, can_fuse
+from modules.decoder.kv_cache import Rows
+from modules.decoder.library_decoder import LibraryDecoder
 from modules.functional.token_choice import RowSettings, choose_tokens
 from modules.positions import require_row_fits
-from modules.samplers.fused_decoder import FusedDecoder, can_fuse
-from modules.samplers.kv_cache import Rows
-from modules.samplers.library_decoder import LibraryDecoder
 from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 

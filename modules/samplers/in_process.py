@@ -15,13 +15,13 @@ import torch
 
 from common.accounts import tokens_of
 from common.errors import ConfigError
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
+from modules.decoder.fused_decoder import can_fuse
+from modules.decoder.library_decoder import require_decodable
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
-from modules.samplers.fused_decoder import can_fuse
-from modules.samplers.library_decoder import require_decodable
 from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.stop_tags import Decode, StopTags
@@ -122,7 +122,7 @@ class InProcessSampler:
             raise ConfigError(_NO_POLICY)
         return self._policy
 
-    def check(self, protocol: Protocol, limits: Limits) -> None:
+    def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read; see `modules.policy.check_policy`."""
         check_policy(self.policy, protocol, limits)
         self._most = max(self._most or 0, limits.total_tokens)

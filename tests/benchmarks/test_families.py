@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from benchmarks.families import FAMILIES, line
-from modules.samplers import attention_masks
+from modules.decoder import attention_masks
 
 REFUSED = {
     "llama, dynamic RoPE beyond": "llama: it has dynamic rotary positions, which .* beyond 40 tokens",

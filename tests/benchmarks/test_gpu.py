@@ -14,7 +14,7 @@ from benchmarks import gpu_decode, gpu_memory, gpu_update
 from benchmarks.equal_turns import Work
 from benchmarks.gpu_decode import limit
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
-from modules.samplers.fused_decoder import FusedDecoder
+from modules.decoder.fused_decoder import FusedDecoder
 from modules.samplers.in_process import InProcessSampler
 
 HAND = Shape(4, 8, layers=1, heads=2, kv_heads=1, head_dim=2, vocabulary=10, tied=False)

@@ -18,8 +18,8 @@ from benchmarks.rollout_way import WAYS, Sampling, cache_bytes
 from benchmarks.rollouts import agreement, proved
 from benchmarks.ways import Message, WayFailed
 from modules.policy import Policy, load_policy
-from modules.samplers.vllm import VLLMSampler
-from modules.samplers.vllm_engine import VLLMEngine
+from modules.samplers.vllm.engine import VLLMEngine
+from modules.samplers.vllm.sampler import VLLMSampler
 from tests.vllm_server import vllm_server
 
 WORK = Work(questions=2, group=2, turns=2, turn_tokens=6, observation=12, prompt=16)

@@ -16,7 +16,7 @@ from common.accounts import JUDGED_STEPS
 from common.errors import ConfigError
 from envs.siblings import Candidate
 from modules.label_prm import LossWeights
-from modules.reward_model import RewardModel, load_reward_model
+from modules.reward_model.model import RewardModel, load_reward_model
 from modules.rewards.process import process
 from modules.rewards.terms import Term
 from tests.toy_refresh import EvenEnd, RefreshInAnyFormat, reward_model

@@ -107,4 +107,4 @@ def test_a_bound_takes_the_reward_model_s_place_in_reinforcement_alone(tmp_path:
         stages = stages_of(CONFIGS / "credit" / f"{name}.yaml", tmp_path)
         rewards = stages["rl"].callbacks["rollout"]["rewards"]
         assert rewards["prm"]["reward"]["scorer"]["target"] == target
-        assert (stages["refine"].data or {})["scorer"]["target"] == "modules.reward_model:load_reward_model"
+        assert (stages["refine"].data or {})["scorer"]["target"] == "modules.reward_model.model:load_reward_model"

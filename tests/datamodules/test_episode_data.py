@@ -16,8 +16,6 @@ from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
 from envs.packing import SequenceBatch, collate
 from envs.protocols.prorag import TAGS, ProRAG
-from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
-from envs.protocols.sirag_parse import TAGS as SIRAG_TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
@@ -25,6 +23,8 @@ from envs.types import Document, Episode, Limits, Question
 from modules.optimizer import AdamW
 from modules.policy import load_policy
 from modules.sft import SFT
+from systems.sirag.parse import TAGS as SIRAG_TAGS
+from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError, DataError
-from datamodules.chosen_turns import ChosenTurns
 from datamodules.records import episode_from_row, pair_from_row, read_rows, tree_to_row, write_rows
 from datamodules.tree.labels import rollouts, tree_backup
 from datamodules.tree.node import Node, Tree
 from datamodules.value_pairs import ValuePairs
 from envs.siblings import Pair
 from envs.types import Episode, Question, Turn
+from systems.reasonrag.chosen_turns import ChosenTurns
 from tests.tiny import byte_tokenizer
 from tests.toy_protocols import TAGS, Notebook
 

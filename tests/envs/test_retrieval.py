@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ConfigError, RejectedError, RetrievalError
-from envs.pieces import Data, Quoted
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
-from envs.requests import Request
+from envs.requests import Data, Quoted, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Action, Document, Episode, Hit, Limits, Observation, Question, Step

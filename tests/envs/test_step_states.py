@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from envs.protocols.prorag import ProRAG
-from envs.step_states import step_states
+from envs.search_steps import step_states
 from envs.types import Document, Episode, Hit
 from tests.steps import final, played, query, subanswer
 from tests.tiny import byte_tokenizer

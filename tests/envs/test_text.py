@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from common.errors import ConfigError
-from envs.pieces import Control, Data, Quoted
 from envs.protocols.prorag import TAGS
+from envs.requests import Control, Data, Quoted
 from envs.text import Codec
 from tests.tiny import byte_tokenizer
 

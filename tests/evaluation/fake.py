@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation import report
-from evaluation.step_auc import BASELINES
+from evaluation.report import report
+from evaluation.steps.step_auc import BASELINES
 
 
 def answered(number: int, em: float, **more: Any) -> dict[str, Any]:

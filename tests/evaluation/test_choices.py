@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
-from envs.protocols.sirag_parse import TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.sampling import ByAgent
 from envs.types import Document, Episode, Gold, Question
-from evaluation import report
 from evaluation.choices import choices_by_hops
 from evaluation.evaluate import Benchmark, Evaluation
+from evaluation.report import report
+from systems.sirag.parse import TAGS
+from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
 

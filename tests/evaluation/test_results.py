@@ -11,10 +11,10 @@ import pytest
 from common.contents import listing
 from common.errors import DataError
 from common.hashes import FileHashes
-from evaluation import compare, freeze
-from evaluation.report import write
+from evaluation.pages import compare, freeze
+from evaluation.report.report import write
+from evaluation.report.view_run import read_run
 from evaluation.results import read_manifest
-from evaluation.view_run import read_run
 from tests.evaluation.fake import answered, evaluation, run
 
 DAMAGED = [b"{}", b"[]", b'{"kind": "ma', b"\xff\x00\xfe", b"", b"[" * 100_000]

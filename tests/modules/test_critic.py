@@ -12,7 +12,7 @@ from envs.packing import collate, pack
 from envs.types import Episode, Step, Turn
 from modules.critic import new_critic, token_values
 from modules.estimates import token_estimates
-from modules.reward_model import RewardModel, load_reward_model, untrained_reward_model
+from modules.reward_model.model import RewardModel, load_reward_model, untrained_reward_model
 from modules.sequence_logprobs import sequence_logprobs
 from tests.tiny import byte_tokenizer, question, tiny_policy
 from tests.toy_rl import small_policy

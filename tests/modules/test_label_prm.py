@@ -14,7 +14,7 @@ from datamodules.label_data import LabelData
 from envs.protocols.prorag import ProRAG
 from modules.label_prm import LabelPRM
 from modules.optimizer import AdamW
-from modules.reward_model import load_reward_model
+from modules.reward_model.model import load_reward_model
 from tests.labelled import labelled_queries, write_labels
 from tests.tiny import byte_tokenizer, tiny_policy
 

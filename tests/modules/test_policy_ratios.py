@@ -18,7 +18,7 @@ from modules.policy import Policy
 from modules.ppo import PPO
 from modules.samplers.in_process import InProcessSampler
 from modules.sequence_logprobs import sequence_logprobs
-from modules.token_order import by_step
+from modules.training_rows import by_step
 from tests.modules.test_grpo import TEMPERATURE, batch, changed, module, sampled, step
 from tests.toy_rl import learn, small_policy
 

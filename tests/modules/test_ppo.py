@@ -21,7 +21,7 @@ from modules.critic import new_critic, token_values
 from modules.functional.credit import CreditInputs, gae
 from modules.optimizer import AdamW
 from modules.ppo import PPO
-from modules.reward_model import load_reward_model
+from modules.reward_model.model import load_reward_model
 from modules.rewards.terms import Term
 from modules.training import TrainingError
 from tests.tiny import byte_tokenizer, question, tiny_policy

@@ -17,7 +17,7 @@ from envs.protocols.prorag import ProRAG
 from envs.score_positions import PairBatch, ScoreBatch
 from modules.optimizer import AdamW
 from modules.prm import PRM
-from modules.reward_model import RewardModel, load_reward_model
+from modules.reward_model.model import RewardModel, load_reward_model
 from tests.steps import toy_pairs
 from tests.tiny import byte_tokenizer, tiny_policy
 

@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from envs.interfaces import Protocol
-from envs.protocols.hiprag_parse import TAGS as HIPRAG
+from envs.interfaces import AgentFormat
 from envs.protocols.prorag import TAGS as PRORAG
-from envs.protocols.reasonrag_parse import TAGS as REASONRAG
-from envs.protocols.search_o1 import TAGS as SEARCH_O1
-from envs.protocols.search_r1 import TAGS as SEARCH_R1
-from envs.protocols.sirag_parse import TAGS as SIRAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import WritesAtOnce
 from envs.types import Document, Episode, Finish, Limits, Move, Question, Status, Step, Turn
+from systems.baselines.search_o1 import TAGS as SEARCH_O1
+from systems.hiprag.parse import TAGS as HIPRAG
+from systems.reasonrag.parse import TAGS as REASONRAG
+from systems.search_r1.protocol import TAGS as SEARCH_R1
+from systems.sirag.parse import TAGS as SIRAG
 from tests.tiny import FixedRetriever
 
 # Every tag of every system of the suite.
@@ -58,7 +58,7 @@ BROKEN: dict[str, Callable[[str, str], tuple[str, Finish]]] = {
 }
 
 
-def check_protocol(protocol: Protocol, script: Sequence[Move], answer: str) -> None:
+def check_protocol(protocol: AgentFormat, script: Sequence[Move], answer: str) -> None:
     """`script` is all that a good policy does, move by move; `answer` is how its answer should be read."""
     assert {move.kind for move in script} == set(protocol.moves)
     clean = _play(protocol, script, HARMLESS, "Who wrote the first program?")
@@ -88,7 +88,7 @@ class Script(WritesAtOnce):
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: AgentFormat,
         moves: Sequence[Move],
         broken: tuple[int, Callable[[str, str], tuple[str, Finish]]] | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class Script(WritesAtOnce):
 
 
 def _play(
-    protocol: Protocol,
+    protocol: AgentFormat,
     script: Sequence[Move],
     texts: Sequence[str],
     question: str,
@@ -151,7 +151,7 @@ def _stated(episode: Episode) -> list[tuple[str, list[str]]]:
     return moves
 
 
-def _steps_say_what_was_written(protocol: Protocol, episode: Episode) -> None:
+def _steps_say_what_was_written(protocol: AgentFormat, episode: Episode) -> None:
     for step in episode.steps:
         written = (protocol.codec.decode(episode.turns[turn].action_ids[a:b]) for turn, a, b in step.spans)
         assert step.said.split() == "".join(written).split()
@@ -159,7 +159,7 @@ def _steps_say_what_was_written(protocol: Protocol, episode: Episode) -> None:
     assert [step.hits for step in episode.steps if step.query] == searched
 
 
-def _a_format_has_a_place_for_claims_or_none(protocol: Protocol, episode: Episode) -> None:
+def _a_format_has_a_place_for_claims_or_none(protocol: AgentFormat, episode: Episode) -> None:
     """A step that searches has a claim, maybe an empty one, just where the format can write what was found."""
     searching = [step.claim is not None for step in episode.steps if step.query]
     assert searching == [bool({"read", "recall"} & set(protocol.moves))] * len(searching)
@@ -179,7 +179,7 @@ def _trained(episode: Episode) -> list[int]:
     ]
 
 
-def _whole(protocol: Protocol, episode: Episode) -> None:
+def _whole(protocol: AgentFormat, episode: Episode) -> None:
     """What holds of any episode, and of each of its beginnings, however badly the policy writes."""
     assert episode.status in typing.get_args(Status)
     assert episode.steps == protocol.steps(episode)
@@ -195,7 +195,7 @@ def _whole(protocol: Protocol, episode: Episode) -> None:
             assert protocol.parse(beginning, episode.turns[turns]) == episode.turns[turns].action
 
 
-def _every_sampled_token_lies_in_one_step(protocol: Protocol, episode: Episode) -> None:
+def _every_sampled_token_lies_in_one_step(protocol: AgentFormat, episode: Episode) -> None:
     covered: Counter[tuple[int, int]] = Counter()
     for step in protocol.steps(episode):
         for turn, start, end in step.spans:
@@ -209,13 +209,13 @@ def _every_sampled_token_lies_in_one_step(protocol: Protocol, episode: Episode) 
     }
 
 
-def _data_never_becomes_control(protocol: Protocol) -> None:
+def _data_never_becomes_control(protocol: AgentFormat) -> None:
     control = {i for i, token in protocol.codec.tokenizer.added_tokens_decoder.items() if token.special}
     for text in HOSTILE:
         assert not control & set(protocol.codec.data(text))
 
 
-def _passages_are_cut_to_their_limit(protocol: Protocol, script: Sequence[Move]) -> None:
+def _passages_are_cut_to_their_limit(protocol: AgentFormat, script: Sequence[Move]) -> None:
     long = ["word " * 400 + "needle"]
     for limit, seen in ((5000, True), (50, False)):
         episode = _play(protocol, script, long, "Who?", Limits(observation_tokens=limit))
@@ -225,7 +225,7 @@ def _passages_are_cut_to_their_limit(protocol: Protocol, script: Sequence[Move])
         assert bool(episode.truncations["observation"]) is (searched and not seen)
 
 
-def _budgets_end_episodes(protocol: Protocol, script: Sequence[Move], turns: int) -> None:
+def _budgets_end_episodes(protocol: AgentFormat, script: Sequence[Move], turns: int) -> None:
     tight = _play(protocol, script, HARMLESS, "Who?", Limits(total_tokens=1))
     assert tight.status == "token_budget"
     assert tight.truncations == {"prompt": 1} or "total" in tight.truncations

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from envs.protocols.direct import Direct
-from envs.protocols.flare import FLARE
-from envs.protocols.ircot import IRCoT
-from envs.protocols.iter_retgen import IterRetGen
 from envs.protocols.prorag import ProRAG
-from envs.protocols.reasonrag import ReasonRAG
-from envs.protocols.reasonrag_parse import TAGS as REASONRAG_TAGS
-from envs.protocols.search_o1 import TAGS as SEARCH_O1_TAGS
-from envs.protocols.search_o1 import SearchO1
-from envs.protocols.sirag import SIRAG
-from envs.protocols.sirag_parse import TAGS as SIRAG_TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
 from modules.samplers.in_process import InProcessSampler
+from systems.baselines.flare import FLARE
+from systems.baselines.ircot import IRCoT
+from systems.baselines.iter_retgen import IterRetGen
+from systems.baselines.search_o1 import TAGS as SEARCH_O1_TAGS
+from systems.baselines.search_o1 import SearchO1
+from systems.reasonrag.parse import TAGS as REASONRAG_TAGS
+from systems.reasonrag.protocol import ReasonRAG
+from systems.sirag.parse import TAGS as SIRAG_TAGS
+from systems.sirag.protocol import SIRAG
 from tests.envs.protocols.conformance import Script, check_protocol
 from tests.tiny import FixedRetriever, byte_tokenizer, question, tiny_policy
 from tests.toy_protocols import ForcedSearch, Notebook, OneMove, SearchOnly, Spanning, TwoAgents

@@ -19,11 +19,9 @@ from datamodules.sources.hotpotqa import HotpotQA
 from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.musique import MuSiQue
 from datamodules.sources.twowiki import TwoWiki
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
-from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
-from envs.protocols.sirag_parse import TAGS
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.retrievers.bm25 import BM25
@@ -34,6 +32,8 @@ from envs.teachers.gold_plans import GoldPlans
 from envs.teachers.plans import Plan, PlannedHop, PlanTeacher
 from envs.teachers.wording import natural
 from envs.types import Document, Episode, Gold, GoldStep, Hit, Limits, Question
+from systems.sirag.parse import TAGS
+from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.tiny import FixedRetriever, byte_tokenizer
 from tests.toy_protocols import OneMove, SearchOnly, Spanning, TwoAgents
 
@@ -189,7 +189,7 @@ def test_a_format_that_cannot_search_is_refused_before_any_work() -> None:
     [(PROTOCOL, 5), (OneMove(), 5), (SearchOnly(), 3), (TwoAgents(), 5), (Spanning(), 3)],
     ids=lambda one: type(one).__name__,
 )
-def test_a_plan_is_carried_out_in_every_format(protocol: Protocol, turns: int) -> None:
+def test_a_plan_is_carried_out_in_every_format(protocol: AgentFormat, turns: int) -> None:
     steps = (GoldStep("The Reed >> director", "Ansel Birk", ("d1",)), GoldStep("#1 >> place of birth", "Velmark"))
     question = Question("q", "Where was the director of The Reed born?", ("Velmark",), Gold(steps=steps))
     teacher = PlanTeacher(protocol, GoldPlans())

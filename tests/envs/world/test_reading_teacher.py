@@ -10,9 +10,6 @@ import pytest
 
 from common.errors import ConfigError
 from envs.protocols.direct import Direct
-from envs.protocols.flare import FLARE
-from envs.protocols.ircot import IRCoT
-from envs.protocols.iter_retgen import IterRetGen
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
@@ -24,6 +21,9 @@ from envs.world.passages import passage
 from envs.world.query_reader import Reader
 from envs.world.questions import question
 from envs.world.reading_teacher import GUESS, ReadingTeacher, settled
+from systems.baselines.flare import FLARE
+from systems.baselines.ircot import IRCoT
+from systems.baselines.iter_retgen import IterRetGen
 from tests.tiny import byte_tokenizer
 
 CHAIN = "w-2hop-000020-director-birthplace"  # The Silent Orchard -> Ilva Tarrow (architect) -> Keldan

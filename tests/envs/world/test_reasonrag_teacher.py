@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from envs.protocols.reasonrag import ReasonRAG
-from envs.protocols.reasonrag_parse import TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.teachers.gold_plans import GoldPlans
@@ -15,6 +13,8 @@ from envs.teachers.plans import PlanTeacher
 from envs.types import Document, Gold, GoldStep, Question
 from envs.world.flaws import Flaws
 from envs.world.oracle import Oracle
+from systems.reasonrag.parse import TAGS
+from systems.reasonrag.protocol import ReasonRAG
 from tests.envs.world.test_teacher import BORN, CHAINS, taught, written
 from tests.tiny import FixedRetriever, byte_tokenizer
 

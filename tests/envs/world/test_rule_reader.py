@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError, DataError
-from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
-from envs.protocols.sirag_parse import TAGS
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
@@ -23,6 +21,8 @@ from envs.world.query_reader import Reader
 from envs.world.questions import question
 from envs.world.rule_reader import RuleReader
 from envs.world.teacher import Teacher
+from systems.sirag.parse import TAGS
+from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.tiny import Scripted, byte_tokenizer
 from tests.tiny import question as any_question
 

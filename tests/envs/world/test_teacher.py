@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from common.errors import ConfigError
 from datamodules.sources.world_questions import WorldQuestions
 from datamodules.tagged_tokenizer import TaggedTokenizer
-from envs.interfaces import Protocol
+from envs.interfaces import AgentFormat
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
@@ -52,7 +52,7 @@ def taught(
     seed: int = 0,
     paraphrases: int = 3,
     flaws: Flaws | None = None,
-    protocol: Protocol | None = None,
+    protocol: AgentFormat | None = None,
     **habits: float,
 ) -> Episode:
     world = World.load(folder)
@@ -104,7 +104,7 @@ CHAINS = [BORN, "w-1hop-000020-director", "w-compare-000010-000011-country", "w-
 
 
 @pytest.mark.parametrize("protocol", FORMATS, ids=lambda protocol: type(protocol).__name__)
-def test_a_flawless_teacher_is_flawless_in_every_format(village: Path, protocol: Protocol) -> None:
+def test_a_flawless_teacher_is_flawless_in_every_format(village: Path, protocol: AgentFormat) -> None:
     for identity in CHAINS:
         episode = taught(village, identity, protocol=protocol)
         judgement = Oracle(village).judge(episode)
@@ -117,7 +117,7 @@ def test_a_flawless_teacher_is_flawless_in_every_format(village: Path, protocol:
 
 
 @pytest.mark.parametrize("protocol", FORMATS, ids=lambda protocol: type(protocol).__name__)
-def test_flaws_are_flaws_in_every_format(village: Path, protocol: Protocol) -> None:
+def test_flaws_are_flaws_in_every_format(village: Path, protocol: AgentFormat) -> None:
     def judged(flaws: Flaws) -> Judgement:
         return Oracle(village).judge(taught(village, BORN, flaws=flaws, protocol=protocol))
 
@@ -139,7 +139,7 @@ def taught_village(village: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.mark.parametrize("protocol", [OneMove(), Spanning()], ids=lambda protocol: type(protocol).__name__)
 def test_a_teacher_with_habits_states_what_it_knows_and_some_of_what_it_does_not(
-    taught_village: Path, protocol: Protocol
+    taught_village: Path, protocol: AgentFormat
 ) -> None:
     """Of the director, who is known, and of the birthplace, which is not, whether it searches."""
 

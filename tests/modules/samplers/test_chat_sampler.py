@@ -12,14 +12,14 @@ import pytest
 from common.accounts import tokens_of
 from common.chat_client import ChatClient, ChatError
 from common.errors import ConfigError
-from envs.protocols.sirag import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
-from envs.protocols.sirag_parse import TAGS
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
 from envs.types import Document, Episode, Limits, Question
 from modules.samplers.chat_sampler import INSTRUCTION, NO_REPLY, ChatSampler, ended
+from systems.sirag.parse import TAGS
+from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.chat_server import ChatServer, chat_server
 from tests.tiny import FixedRetriever, byte_tokenizer
 

@@ -14,12 +14,12 @@ from common.errors import ConfigError
 from envs.requests import Request
 from envs.sampling import Greedy, take_turns
 from envs.types import Episode, Question
+from modules.decoder.fused_decoder import FusedDecoder
+from modules.decoder.kv_cache import Rows
 from modules.functional.logprobs import token_logprobs
 from modules.functional.token_choice import uniforms
 from modules.policy import Policy
-from modules.samplers.fused_decoder import FusedDecoder
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.kv_cache import Rows
 from modules.samplers.stop_tags import StopTags
 from tests.tiny import byte_tokenizer, tiny_policy
 

@@ -9,9 +9,9 @@ import torch
 
 from envs.requests import Request
 from envs.sampling import take_turns
-from modules.samplers.fused_decoder import FusedDecoder
+from modules.decoder.fused_decoder import FusedDecoder
+from modules.decoder.kv_cache import Rows
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.kv_cache import Rows
 from tests.modules.samplers.test_in_process import POLICY, STOP, TOKENIZER, episode, run_turns, training_logps
 from tests.tiny import tiny_policy
 

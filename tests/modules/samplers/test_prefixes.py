@@ -12,9 +12,9 @@ import torch
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Turn
-from modules.samplers.fused_decoder import FusedDecoder
+from modules.decoder.fused_decoder import FusedDecoder
+from modules.decoder.kv_cache import Rows
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.kv_cache import Rows
 from modules.samplers.prefixes import PrefixStore, Segment
 from tests.tiny import byte_tokenizer, question, tiny_policy
 

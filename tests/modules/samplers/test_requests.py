@@ -12,8 +12,8 @@ from common.errors import ConfigError, DataError
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Turn
+from modules.decoder.kv_cache import Rows
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.kv_cache import Rows
 from tests.tiny import byte_tokenizer, question, tiny_policy
 
 TOKENIZER = byte_tokenizer()

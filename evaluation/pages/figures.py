@@ -1,0 +1,74 @@
+"""The figures of results by name, drawn from frozen results alone: a page or a run's report says which it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import DataError
+from common.files import atomic_write
+from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
+from evaluation.pages.result_figures import arms, by_hops, sweep
+
+Results = Mapping[str, Any]
+
+# Each draws results (`rows`, `stopping`, `rankings` of evaluation.pages.freeze), or None where they lack what it shows.
+FIGURES: dict[str, Callable[[Results], str | None]] = {
+    "arms": arms,
+    "auc": auc_by_kind,
+    "hops": by_hops,
+    "learning": learning_curves,
+    "reliability": reliability,
+    "sweep": sweep,
+}
+_CAPTIONS = {
+    "arms": "Exact match by arm: mean and 95 % interval, single seeds faint.",
+    "auc": "AUC of true against untrue steps within each kind of step: mean and 95 % interval, dotted: chance.",
+    "hops": "When policies stop, by the number of hops: means, single seeds faint.",
+    "learning": "AUC within each kind of step by the number of judged steps: means, single seeds faint.",
+    "reliability": "Reliability: share of true steps by the share that scores predict; areas show how many steps.",
+    "sweep": "Exact match by the number that the arms differ in: means, single seeds faint.",
+}
+
+
+def draw(asked: str, results: Results) -> str:
+    """A figure as SVG; `asked` is its name, or `<name>=<arm>,<arm>` for some experiments or `<experiment>:<stage>`.
+
+    Raises:
+        DataError: there is no such figure, or the results of these arms hold nothing for it.
+    """
+    name, _, chosen = asked.partition("=")
+    if name not in FIGURES:
+        raise DataError(f"no figure is called {name!r}; there are: {', '.join(FIGURES)}")
+    wanted = chosen.split(",") if chosen else []
+    parts = ("rows", "stopping", "rankings")
+    results = {part: [row for row in results.get(part, []) if _is_one_of(row, wanted)] for part in parts}
+    if (text := FIGURES[name](results)) is None:
+        of = f" of {chosen}" if chosen else ""
+        raise DataError(f"the results{of} hold nothing for the figure {name!r}: freeze them again, or leave it out")
+    return text
+
+
+def image(asked: str, path: str) -> str:
+    """The Markdown that shows a figure; its caption is the alternative text and the line below."""
+    title, _, rest = _CAPTIONS[asked.partition("=")[0]].partition(": ")
+    return f"![{title}]({path})\n*{title}: {rest}*"
+
+
+def file_name(asked: str) -> str:
+    """What the file of a figure is called, without folder."""
+    return asked.translate(str.maketrans("=,:/", "----")) + ".svg"
+
+
+def draw_all(names: Iterable[str], results: Results, folder: Path) -> Iterator[str]:
+    """Write those figures that the results hold something for to `folder`; gives the Markdown that shows each."""
+    for name in names:
+        if (text := FIGURES[name](results)) is not None:
+            with atomic_write(folder / file_name(name)) as file:
+                file.write(text)
+            yield image(name, f"{folder.name}/{file_name(name)}")
+
+
+def _is_one_of(row: Mapping[str, Any], wanted: list[str]) -> bool:
+    return not wanted or row["experiment"] in wanted or f"{row['experiment']}:{row['stage']}" in wanted

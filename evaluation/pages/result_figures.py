@@ -1,0 +1,131 @@
+"""Figures of answers: arms side by side, a sweep of one number, results by hops. Pure: from frozen results to SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from evaluation.pages.plots import Dot, Line, dots, lines
+from evaluation.pages.sweeps import shown_name, split_number
+from evaluation.statistics import seeds_interval
+
+Row = Mapping[str, Any]
+
+EM = "exact match, %"
+NEEDED = "one search a hop"
+BY_HOPS = {
+    "em": EM,
+    "searches": "searches a question",
+    "premature": "premature answers, %",
+    "late": "late searches, %",
+}
+
+
+def arms(results: Row) -> str | None:
+    """Exact match of every arm with its seeds, a panel for each dataset.
+
+    Intervals are over seeds where there are several, else over questions.
+    """
+    panels = arms_panels(results)
+    return dots(panels, "Exact match by arm", axis=EM) if panels else None
+
+
+def arms_panels(results: Row) -> dict[str, dict[str, Dot]]:
+    """The dots of `arms` by dataset and arm."""
+    panels: dict[str, dict[str, Dot]] = {}
+    for (place, arm), by_seed in _by_arm(results["rows"]).items():
+        values = [_shown("em", row) for row in by_seed.values() if row.get("em") is not None]
+        if values:
+            low, high = seeds_interval(values) if len(values) > 1 else _question_interval(next(iter(by_seed.values())))
+            dot = Dot(math.fsum(values) / len(values), low, high, values if len(values) > 1 else ())
+            panels.setdefault(place, {})[arm] = dot
+    return panels
+
+
+def sweep(results: Row) -> str | None:
+    """Exact match against the number that ends the arms' names, a line for each family of arms, with its seeds.
+
+    The number ends the experiment's name, or else the stage's. Arms without a number are what the families are compared
+    with, such as the policy that all start from.
+    """
+    families: dict[str, dict[tuple[str, str], dict[float, dict[int, Row]]]] = {}
+    others: dict[str, dict[str, dict[int, Row]]] = {}
+    axes: dict[str, None] = {}
+    for (place, arm), by_seed in _by_arm(results["rows"]).items():
+        experiment, _, stage = arm.partition(":")
+        (family, number), (stem, last) = split_number(experiment), split_number(stage)
+        if number is None and last is None:
+            others.setdefault(place, {})[arm] = by_seed
+            continue
+        axes[f"number after {stem}_" if number is None else shown_name(family)] = None
+        key, value = ((experiment, stem), last) if number is None else ((family, stage), number)
+        families.setdefault(place, {}).setdefault(key, {})[value or 0.0] = by_seed
+    panels: dict[str, dict[str, Line]] = {}
+    for place, named in families.items():
+        ends = sorted(number for numbers in named.values() for number in numbers)
+        for arm, by_seed in others.get(place, {}).items():
+            values = dict.fromkeys((ends[0], ends[-1]), by_seed)
+            panels.setdefault(place, {})[arm] = _line("em", values, reference=True)
+        several = len({stage for _, stage in named}) > 1
+        for (family, stage), numbers in named.items():
+            label = f"{shown_name(family)}: {stage}" if several else shown_name(family)
+            panels.setdefault(place, {})[label] = _line("em", numbers)
+    return lines(panels, "Exact match in a sweep", x=", ".join(axes), y=EM) if panels else None
+
+
+def by_hops(results: Row) -> str | None:
+    """Exact match, searches, premature and late answers by the number of hops, a line for each arm, with its seeds."""
+    panels, titles = hops_panels(results)
+    return lines(panels, "Results by hops", x="hops", y=titles, same_scale=False) if panels else None
+
+
+def hops_panels(results: Row) -> tuple[dict[str, dict[str, Line]], dict[str, str]]:
+    """The lines of `by_hops` by panel and arm, and the axis of each panel."""
+    rows = [{**row, "hops": int(row["hops"])} for row in results["stopping"]]
+    panels: dict[str, dict[str, Line]] = {}
+    titles: dict[str, str] = {}
+    for (place, arm), by_seed in _by_arm(rows, "hops").items():
+        for measure, axis in BY_HOPS.items():
+            numbers = {hops: rows for hops, rows in sorted(by_seed.items()) if _any(measure, rows.values())}
+            if numbers:
+                title = f"{place}: {measure}"
+                titles[title] = axis
+                panels.setdefault(title, {})[arm] = _line(measure, numbers)
+                if measure == "searches":
+                    panels[title][NEEDED] = Line([*numbers], [[*numbers]], reference=True)
+    return panels, titles
+
+
+def _by_arm(rows: Iterable[Row], *keys: str) -> dict[tuple[str, str], dict[Any, Any]]:
+    """Rows by (`<dataset>/<split>`, `<experiment>:<stage>`), then by each of the keys, then by seed."""
+    found: dict[tuple[str, str], dict[Any, Any]] = {}
+    for row in rows:
+        arm = f"{row['experiment']}:{row['stage']}" if row["stage"] else row["experiment"]
+        inner = found.setdefault((f"{row['dataset']}/{row['split']}", arm), {})
+        for key in keys:
+            inner = inner.setdefault(row[key], {})
+        inner[row["seed"]] = row
+    return found
+
+
+def _line(measure: str, numbers: Mapping[float, Mapping[int, Row]], *, reference: bool = False) -> Line:
+    """The values of each seed at each number."""
+    places = sorted(numbers)
+    seeds = list(dict.fromkeys(seed for place in places for seed in numbers[place]))
+    by_seed = [[_shown(measure, numbers[place].get(seed, {})) for place in places] for seed in seeds]
+    return Line(places, by_seed, reference=reference)
+
+
+def _shown(measure: str, row: Row) -> float:
+    value = row.get(measure)
+    return math.nan if value is None else value if measure == "searches" else 100 * value
+
+
+def _question_interval(row: Row) -> tuple[float | None, float | None]:
+    low, high = (None if row.get(key) is None else 100 * row[key] for key in ("em_low", "em_high"))
+    return low, high
+
+
+def _any(measure: str, rows: Iterable[Row]) -> bool:
+    return any(row.get(measure) is not None for row in rows)

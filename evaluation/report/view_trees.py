@@ -1,0 +1,122 @@
+"""Trees as they unfold on a page: of a search, with what was judged in it, and of a rollout, with its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush, nsmallest
+from itertools import count, groupby, islice
+from statistics import fmean
+
+from datamodules.records import TREE, read_rows
+from evaluation.report.view_run import Run
+from evaluation.report.view_share import Listing
+from evaluation.report.view_steps import shown_question
+from evaluation.report.view_text import Row, printable
+from evaluation.report.view_verdicts import Verdicts, verdicts
+from evaluation.tables import MISSING
+
+TREES, NODES = 6, 150  # of a search that a page shows, and nodes of a tree
+_READ = 400  # trees among which the least decided are looked for
+
+
+def search_trees(run: Run, *, prefix: str = "") -> Iterator[Listing]:
+    """The stages of a run that searched, each with the trees whose value is nearest to a half: least is decided there.
+
+    A node has its step, `visits`, `value` (mean backed-up value, Q), `prior`, how its episode ended, the verdicts on
+    it (`judged`), and whether it is on the most visited path (`chosen`). `prefix` comes before the names of stages.
+    """
+    for stage, folder in run.artifacts.items():
+        path = folder / "data" / "trees.jsonl"
+        if path.exists():
+            first = islice(read_rows(path, TREE), _READ)
+            rows = nsmallest(TREES, first, key=lambda row: abs(row["root"]["value"] - 0.5))
+            judged = verdicts(run, folder.name, {row["question"]["id"] for row in rows})
+            with path.open("rb") as file:
+                searched = sum(1 for _ in file)
+            told = {"stage": prefix + stage, "searched": searched, "read": min(searched, _READ)}
+            yield Listing("tree", told, [_search_tree(row, judged) for row in rows])
+
+
+def rollout_trees(rows: Sequence[Row]) -> list[Row]:
+    """Trees of the kept episodes that share turns, as SIRAG samples them: a node's value is its leaves' mean reward."""
+    trees: list[Row] = []
+    for _, group in groupby(rows, key=lambda row: row["id"]):
+        episodes = list(group)
+        turns = [{step["uid"] for step in row["steps"] if "uid" in step} for row in episodes]
+        if sum(map(len, turns)) > len(set().union(*turns)):
+            root = _shared_node([(row, row["steps"]) for row in episodes], None)
+            trees.append({"question": shown_question(episodes[0]), "root": root, "cut": 0})
+    return trees
+
+
+def _search_tree(row: Row, judged: Verdicts) -> Row:
+    question = row["question"]
+    gold = question["gold"] or {"hops": None, "type": None, "steps": []}
+    shown = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
+    path, kept, left_out = _grown(row["root"])
+    return {"question": shown_question(shown), "root": _node(row["root"], path, kept, judged), "cut": left_out}
+
+
+def _grown(root: Row) -> tuple[set[int], set[int], int]:
+    """The most visited path, the nodes that a page shows, both by identity, and the number of those that it leaves out.
+
+    The path comes first, then the most visited nodes.
+    """
+    path, node = {id(root)}, root
+    while visited := [child for child in node["children"] if child["visits"]]:
+        node = max(visited, key=lambda child: (child["visits"], child["value"]))
+        path.add(id(node))
+    kept, number = set[int](), count()
+    border = [(False, 0, next(number), root)]
+    while border and len(kept) < NODES:
+        *_, node = heappop(border)
+        kept.add(id(node))
+        for child in node["children"]:
+            heappush(border, (id(child) not in path, -child["visits"], next(number), child))
+    return path, kept, sum(_size(node) for *_, node in border)
+
+
+def _size(node: Row) -> int:
+    return 1 + sum(map(_size, node["children"]))
+
+
+def _node(node: Row, path: set[int], kept: set[int], judged: Verdicts) -> Row:
+    turn = node["turn"] or {"action": {"kind": "question"}, "text": "", "uid": ""}
+    value = node["value"] if node["visits"] else None
+    ended = "" if node["status"] is None else f"{node['status']}, value {_two(node['outcome'])}"
+    return {
+        "kind": printable(turn["action"]["kind"], 40),
+        "said": printable(turn["text"], 400),
+        "figures": f"N {node['visits']}, Q {_two(value)}, P {_two(node['prior'])}",
+        "value": value,
+        "ended": ", ".join(filter(None, [ended, "dead" if node["dead"] else ""])),
+        "judged": judged.get(turn["uid"], ()),
+        "chosen": id(node) in path,
+        "children": [_node(child, path, kept, judged) for child in node["children"] if id(child) in kept],
+    }
+
+
+def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -> Row:
+    """The node of a step that begins the rest of some episodes: (episode, its steps from there on)."""
+    rewards = [row["outcome"]["reward"] for row, _ in paths if row["outcome"].get("reward") is not None]
+    value = fmean(rewards) if rewards else None
+    deeper = [(row, steps) for row, steps in paths if steps]
+    branches = groupby(deeper, key=lambda path: path[1][0].get("uid"))
+    ended = [row for row, steps in paths if not steps]
+    return {
+        "kind": printable(step["kind"] if step else "question", 40),
+        "said": printable(step.get("said") or step["text"] if step else "", 400),
+        "figures": f"{len(paths)} {'leaf' if len(paths) == 1 else 'leaves'}, mean reward {_two(value)}",
+        "value": value,
+        "ended": ", ".join(f"{row['status']}: {printable(row['prediction'], 80)}" for row in ended),
+        "judged": (),
+        "chosen": False,
+        "children": [
+            _shared_node([(row, steps[1:]) for row, steps in members], members[0][1][0])
+            for members in (list(group) for _, group in branches)
+        ],
+    }
+
+
+def _two(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"

@@ -1,0 +1,1 @@
+"""How well a reward ranks steps: AUC, calibration, agreement with the truth."""

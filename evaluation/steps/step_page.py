@@ -1,0 +1,104 @@
+"""The page of one step ranking as Markdown: what the scores add, within kinds first, then how they are calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evaluation.steps.step_auc import ALL, KIND, LOGP, MACRO, POOLED, POSITION, combined, title
+from evaluation.tables import MISSING, table
+
+Group = Mapping[str, Any]
+
+
+def page(groups: Sequence[Group], calibrations: Mapping[str, Sequence[Group]]) -> str:
+    """What `measure_groups` found in one run, and `calibration` for each scorer by name."""
+    *within, pooled = groups
+    parts = ["# Ranking of true and untrue steps", *answers(groups, list(calibrations))]
+    parts += [
+        "AUC with a 95 % bootstrap interval over questions; .500 is chance. A dash: all steps are true, or none is."
+        f" `{ALL}` and names with `+` are combined by logistic regression within a kind, cross-fitted over questions."
+    ]
+    parts += ["## Within kinds of step", auc_table(within)]
+    parts += [
+        "## Pooled over kinds",
+        f"To compare with `{POSITION}` and `{KIND}`, which know nothing of a step's content.",
+        auc_table([pooled]),
+    ]
+    if any(calibrations.values()):
+        parts += ["## Calibration", CALIBRATION_LEGEND, calibration_table(calibrations)]
+        parts += list(_agreements(calibrations))
+    return "\n\n".join(parts) + "\n"
+
+
+CALIBRATION_LEGEND = (
+    "Expected calibration error of the score read as log-odds that a step is true: the mean distance between the "
+    "predicted and the observed share of true steps, over ten bins, with a 95 % bootstrap interval over questions."
+)
+
+
+def answers(groups: Sequence[Group], scorers: Sequence[str]) -> Iterator[str]:
+    """A sentence for each scorer: its AUC within kinds, and what it adds to the mean log-probability."""
+    macro = next((group for group in groups if group["group"] == MACRO), None)
+    for name in scorers:
+        if macro is None or macro["scorers"][name]["auc"] is None:
+            yield f"`{name}`: there is nothing to rank, no kind of step has both true and untrue steps with a score."
+            continue
+        weakest = _least_gain(groups, name)
+        gain = cell(macro, name, "auc_gain", "+.3f")
+        yield (
+            f"Within kinds of step `{name}` ranks true above untrue steps with an AUC of {cell(macro, name)} on the "
+            f"mean of kinds, {gain} against the policy's mean log-probability (`{LOGP}`). "
+            f"It gains least in steps of kind {weakest['group']}: {cell(weakest, name, 'auc_gain', '+.3f')}. "
+            f"Combined, they gain {cell(macro, combined(name, LOGP), 'auc_gain', '+.3f')}. All baselines combined have "
+            f"{cell(macro, ALL)}; to these it adds {cell(macro, combined(name, ALL), 'auc_gain_all', '+.3f')}."
+        )
+
+
+def _least_gain(groups: Sequence[Group], name: str) -> Group:
+    kinds = [group for group in groups if group["group"] not in (MACRO, POOLED)]
+    known = [group for group in kinds if group["scorers"][name]["auc_gain"] is not None]
+    return min(known, key=lambda group: group["scorers"][name]["auc_gain"])
+
+
+def auc_table(groups: Sequence[Group], scorers: Sequence[str] | None = None) -> str:
+    """A row for each of some scorers, by default all; a column a group."""
+    header = [f"{title(g['group'])} (n {g['n']}, {100 * g['true']:.0f} % true)" for g in groups]
+    names = scorers or (groups[0]["scorers"] if groups else [])
+    rows = [[name, *(cell(group, name) for group in groups)] for name in names]
+    return table(["scorer", *header], rows)
+
+
+def calibration_table(calibrations: Mapping[str, Sequence[Group]]) -> str:
+    """A row a scorer, a column a kind of step and one for all."""
+    names = list(dict.fromkeys(group["group"] for groups in calibrations.values() for group in groups))
+    rows = []
+    for scorer, groups in calibrations.items():
+        found = {group["group"]: group for group in groups}
+        rows.append([scorer, *(_error(found[name]) if name in found else MISSING for name in names)])
+    return table(["scorer", *map(title, names)], rows)
+
+
+def _agreements(calibrations: Mapping[str, Sequence[Group]]) -> Iterator[str]:
+    for name, groups in calibrations.items():
+        for group in groups:
+            if group["group"] == POOLED:
+                agrees, always = (f"{100 * group[key]:.1f} %" for key in ("accuracy_at_0", "true"))
+                yield f"`{name}`: a score above 0 agrees with the truth for {agrees} of steps (always true: {always})."
+
+
+def cell(group: Group, scorer: str, key: str = "auc", shown: str = ".3f") -> str:
+    """A figure with its interval over questions, a dash where there is none."""
+    values = group["scorers"][scorer]
+    if values[key] is None:
+        return MISSING
+    return _with_bounds(values, key, shown)
+
+
+def _error(group: Group) -> str:
+    return _with_bounds(group, "ece", ".3f")
+
+
+def _with_bounds(values: Mapping[str, Any], key: str, shown: str) -> str:
+    bounds = (values[key], values[f"{key}_low"], values[f"{key}_high"])
+    return "{} [{}, {}]".format(*(MISSING if value is None else format(value, shown) for value in bounds))

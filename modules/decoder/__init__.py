@@ -1,0 +1,1 @@
+"""The forward pass for sampling in this process."""

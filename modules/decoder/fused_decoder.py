@@ -1,0 +1,247 @@
+"""The forward pass of Llama-like models without gradients: the tokens of all rows side by side, without padding.
+
+It computes what the transformers model computes, in fewer and larger operations: queries, keys and values are one
+product, and so are the two of the gate; keys and values go straight to their places in the rows. Sampling goes through
+it, and on a CPU a reward model that scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from peft.utils.other import TrainableTokensWrapper
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
+
+from modules.decoder.attention_masks import FULL, layer_kinds
+from modules.decoder.cpu.cpu_attention import cpu_stepping, fits
+from modules.decoder.cpu.elementwise import gated, normed, share_threads
+from modules.decoder.kv_cache import Rows, kv_shape
+from modules.decoder.products import Precision, Product, can_multiply
+from modules.decoder.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
+from modules.decoder.step_graphs import CudaRecorder, StepGraphs, padded_rows, padded_width
+
+_FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+_CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
+_CHUNK_GPU = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The weights of one layer; `qk_norm` is `[query and key heads, head_dim]`, where the model has such norms."""
+
+    norm: Tensor
+    qkv: Product
+    qk_norm: Tensor | None
+    out: Product
+    mlp_norm: Tensor
+    gate_up: Product
+    down: Product
+
+
+class FusedDecoder:
+    """Reads and continues rows with a model's weights as they are now; weights that change later need a new one.
+
+    Args:
+        model: one for which `can_fuse` holds.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.config: Any = model.config.get_text_config()
+        inner: Any = cast(Any, model).model
+        table: Any = model.get_input_embeddings()
+        weight = table.weight.detach()  # where tokens have adapters, a copy with their rows
+        self.embed: Callable[[Tensor], Tensor] = (
+            table if type(table) is nn.Embedding else lambda ids: F.embedding(ids, weight)
+        )
+        self.rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = inner.rotary_emb
+        self.precision = Precision.of(weight)
+        self.heads, (self.kv_heads, self.head_dim) = self.config.num_attention_heads, kv_shape(self.config)
+        self.layers = [self._layer(layer) for layer in inner.layers]
+        self.norm, self.eps = _own(inner.norm.weight), float(self.config.rms_norm_eps)
+        self._output = cast(nn.Module, model.get_output_embeddings())
+        self.device = weight.device
+        self.graphs = StepGraphs(CudaRecorder(self.device)) if self.device.type == "cuda" else None
+
+    @cached_property
+    def head(self) -> Product:
+        """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
+        return Product([self._output], self.precision)
+
+    def rows(self) -> Rows:
+        """Empty rows for this decoder."""
+        like = torch.empty(0, dtype=self.precision.stored, device=self.device)
+        return Rows(len(self.layers), (self.kv_heads, self.head_dim), like)
+
+    def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:
+        """Slots and columns that the steps of so many rows need: recorded steps need more, and must not move rows."""
+        return (slots, columns) if self.graphs is None else (padded_rows(slots), padded_width(columns, limit))
+
+    def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Feed rows the tokens that follow what they hold; logits `[B, V]` after the last of each.
+
+        Args:
+            rows: where keys and values lie.
+            first: the slot of the first of the B rows, which lie in a sequence.
+            new: the tokens, at least one a row.
+            starts: how many tokens each row holds already.
+        """
+        last = []
+        size = _CHUNK if self.device.type == "cpu" else _CHUNK_GPU
+        with torch.autocast(self.device.type, enabled=False), _kernels(self.device):
+            for chunk in chunks([len(ids) for ids in new], size):
+                ids = [token for row, start, end in chunk for token in new[row][start:end]]
+                pieces = [(first + row, starts[row] + start, starts[row] + end) for row, start, end in chunk]
+                columns = [column for _, start, end in pieces for column in range(start, end)]
+                states_TD = self._states(ids, columns, reading(rows, pieces, self.precision.work))
+                after = list(accumulate(end - start for _, start, end in chunk))
+                last += [
+                    states_TD[t - 1] for t, (row, _, end) in zip(after, chunk, strict=True) if end == len(new[row])
+                ]
+            return self._logits(torch.stack(last))
+
+    def step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Feed one token to each of the rows in the first B slots; logits `[B, V]`.
+
+        Args:
+            rows: where keys and values lie.
+            ids_B: the tokens, `[B]` int64.
+            lengths_B: how many tokens each row holds already, `[B]` int64.
+            lengths: the same on the host.
+        """
+        with torch.autocast(self.device.type, enabled=False):
+            if self.graphs is not None:
+                return self.graphs(self.fixed_step, rows, ids_B, lengths_B, lengths)
+            if fits(rows, self.heads):
+                attend = cpu_stepping(rows, lengths_B, self._rotation(lengths_B), self.eps)
+                return self._logits(self._attended(ids_B, attend))
+            return self.fixed_step(rows, ids_B, lengths_B, max(lengths) + 1)
+
+    def fixed_step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, width: int) -> Tensor:
+        """`step` where all rows read `width` columns: nothing in it but tensors depends on what the rows hold."""
+        read = stepping(rows, lengths_B, width)
+        return self._logits(self._attended(ids_B, attending(read, self._rotation(lengths_B), self.kv_heads, self.eps)))
+
+    def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+        """What the output layer would read of each sequence: hidden states `[T, D]`; keys and values are not kept."""
+        states: list[Tensor] = []
+        with torch.autocast(self.device.type, enabled=False):
+            for part in consecutive([len(ids) for ids in sequences], _CHUNK):
+                counts = [len(ids) for ids in sequences[part]]
+                ids = [token for ids in sequences[part] for token in ids]
+                columns = [column for count in counts for column in range(count)]
+                states_TD = self._states(ids, columns, whole(counts, self.precision.work))
+                states += normed(states_TD, self.norm, self.eps).split(counts)
+        return states
+
+    def _states(self, ids: Sequence[int], columns: Sequence[int], read: Read) -> Tensor:
+        """Hidden states `[T, D]`, before the last norm, of tokens at these columns of their rows."""
+        ids_T, columns_T = torch.tensor(ids, device=self.device), torch.tensor(columns, device=self.device)
+        return self._attended(ids_T, attending(read, self._rotation(columns_T), self.kv_heads, self.eps))
+
+    def _attended(self, ids_T: Tensor, attend: Attend) -> Tensor:
+        if self.device.type == "cpu":
+            share_threads()
+        x_TD = self.embed(ids_T).detach()
+        for number, layer in enumerate(self.layers):
+            qkv = layer.qkv(normed(x_TD, layer.norm, self.eps)).unflatten(-1, (-1, self.head_dim))
+            x_TD += layer.out(attend(number, qkv, layer.qk_norm))
+            x_TD += layer.down(gated(layer.gate_up(normed(x_TD, layer.mlp_norm, self.eps))))
+        return x_TD
+
+    def _rotation(self, columns_T: Tensor) -> Rotation:
+        cos, sin = self.rotary(self.norm, columns_T[None])  # which asks the first for its type alone
+        return cos[0], sin[0]
+
+    def _logits(self, states_BD: Tensor) -> Tensor:
+        return self.head(normed(states_BD, self.norm, self.eps))
+
+    def _layer(self, layer: Any) -> Layer:
+        attention, mlp, precision = layer.self_attn, layer.mlp, self.precision
+        qk_norm = None
+        if hasattr(attention, "q_norm"):
+            norms = [attention.q_norm.weight.detach()] * self.heads
+            norms += [attention.k_norm.weight.detach()] * self.kv_heads
+            qk_norm = torch.stack(norms)
+        return Layer(
+            _own(layer.input_layernorm.weight),
+            Product([attention.q_proj, attention.k_proj, attention.v_proj], precision),
+            qk_norm,
+            Product([attention.o_proj], precision),
+            _own(layer.post_attention_layernorm.weight),
+            Product([mlp.gate_proj, mlp.up_proj], precision),
+            Product([mlp.down_proj], precision),
+        )
+
+
+def _kernels(device: torch.device) -> AbstractContextManager[Any]:
+    """Attention of any length: on a GPU not cuDNN's, which makes a plan for every new pair of lengths."""
+    if device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def can_fuse(model: PreTrainedModel) -> bool:
+    """Whether `FusedDecoder` computes what this model does: a Llama, Mistral, Qwen2 or Qwen3 with plain layers."""
+    if not any(type(model).forward is kind.forward for kind in _FAMILY) or model.config.hidden_act != "silu":
+        return False
+    inner: Any = cast(Any, model).model
+    if layer_kinds(model.config.get_text_config()) != [FULL]:
+        return False
+    if inner.rotary_emb.rope_type in ("dynamic", "longrope"):  # they follow the longest row of a batch
+        return False
+    linear = [
+        child
+        for layer in inner.layers
+        for block in (layer.self_attn, layer.mlp)
+        for name, child in block.named_children()
+        if name.endswith("_proj")
+    ]
+    table = model.get_input_embeddings()
+    looks_up = type(table) is nn.Embedding or isinstance(table, TrainableTokensWrapper)
+    return looks_up and all(can_multiply(child) for child in [*linear, cast(nn.Module, model.get_output_embeddings())])
+
+
+def chunks(counts: Sequence[int], size: int) -> list[list[tuple[int, int, int]]]:
+    """Cut rows of so many tokens, one after the other, into chunks of `size` tokens: `(row, start, end)` pieces each.
+
+    A row may go on in the next chunk, which reads what the one before it wrote.
+    """
+    chunks: list[list[tuple[int, int, int]]] = [[]]
+    room = size
+    for row, count in enumerate(counts):
+        start = 0
+        while start < count:
+            if not room:
+                chunks.append([])
+                room = size
+            end = min(start + room, count)
+            chunks[-1].append((row, start, end))
+            room -= end - start
+            start = end
+    return chunks
+
+
+def consecutive(counts: Sequence[int], size: int) -> list[slice]:
+    """Cut rows of so many tokens into runs of `size` tokens at most, but at least a row."""
+    first, total = 0, 0
+    parts: list[slice] = []
+    for row, count in enumerate(counts):
+        if row > first and total + count > size:
+            parts.append(slice(first, row))
+            first, total = row, 0
+        total += count
+    return [*parts, slice(first, len(counts))] if counts else []
+
+
+def _own(weight: Tensor) -> Tensor:
+    """A copy of a norm's weight: what NumPy has looked at cannot be resized, as a gathered weight is when it goes."""
+    return weight.detach().clone()

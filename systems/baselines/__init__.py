@@ -1,0 +1,1 @@
+"""Inference methods without training of their own, one a file."""

@@ -1,0 +1,1 @@
+"""HiPRAG (arXiv 2510.07794): a policy is paid for searching just where it must."""

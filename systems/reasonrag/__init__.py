@@ -1,0 +1,1 @@
+"""ReasonRAG (arXiv 2505.14069): a tree search prefers turns, and DPO learns from them."""

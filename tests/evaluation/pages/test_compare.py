@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import DataError
+from evaluation.pages.compare import compare, main
+from evaluation.report.report import write
+from evaluation.results import Arm, find_arms
+from tests.evaluation.fake import answered, evaluation, run
+
+
+def cells(text: str, arm: str) -> list[str]:
+    """The cells of an arm's line."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {arm} ")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def arms(runs: Path, *names: str) -> list[Arm]:
+    return [arm for name in names for arm in find_arms(str(runs / name))]
+
+
+def test_a_difference_is_paired_by_question_with_interval_and_both_tests(tmp_path: Path) -> None:
+    run(tmp_path, "base", [1, 0] * 20)
+    run(tmp_path, "better", [1, 1] * 20)
+    text = compare(arms(tmp_path, "base", "better"))
+    arm, seeds, n, em, spread, difference, bootstrap, student = cells(text, "better:eval")
+    assert (arm, seeds, n, em, spread) == ("better:eval", "0", "40", "100.0 [100.0, 100.0]", "–")
+    low, high = map(float, re.fullmatch(r"\+50\.0 \[\+([\d.]+), \+([\d.]+)\]", difference).groups())
+    assert 30 < low < 40 < 60 < high < 70
+    assert bootstrap == student == "<0.001"
+    assert cells(text, "base:eval")[5:] == ["–", "–", "–"]
+    assert "Holm bootstrap" not in text
+
+
+def test_pairs_follow_the_question_and_not_its_place(tmp_path: Path) -> None:
+    one = [answered(i, i % 2) for i in range(10)]
+    for name, predictions in {"one": one, "turned": one[::-1]}.items():
+        artifact = evaluation(tmp_path / "store" / name, predictions)
+        write(tmp_path, name, 0, {"eval": artifact})
+    assert cells(compare(arms(tmp_path, "one", "turned")), "turned:eval")[5:] == ["+0.0 [+0.0, +0.0]", "1.000", "1.000"]
+
+
+def test_seeds_are_averaged_per_question_and_their_spread_is_shown(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 1, 0, 0], seed=0)
+    run(tmp_path, "exp", [1, 1, 1, 1], seed=1)
+    run(tmp_path, "exp", [0, 0, 0, 0], seed=2)
+    _, seeds, n, em, spread, *_ = cells(compare(arms(tmp_path, "exp")), "exp:eval")
+    assert (seeds, n, spread) == ("0, 1, 2", "4", "50.0")
+    assert em == "50.0 [33.3, 66.7]"  # questions score 2/3, 2/3, 1/3, 1/3
+
+
+def test_seeds_of_different_worlds_bring_their_own_questions(tmp_path: Path) -> None:
+    for name, ems in {"base": [0, 1], "other": [1, 1]}.items():
+        for seed in (0, 1):
+            run(tmp_path, name, ems, seed=seed, first=10 * seed)
+    text = compare(arms(tmp_path, "base", "other"))
+    assert cells(text, "other:eval")[1:3] == ["0, 1", "4"]
+    assert cells(text, "other:eval")[5].startswith("+50.0")
+
+
+def test_seeds_are_tested_by_their_means(tmp_path: Path) -> None:
+    """Differences of the three seeds: 0.5, 0.25 and 0: t = 0.25 / (0.25 / sqrt(3)) = 1.732, 2 degrees of freedom."""
+    for seed, ems in enumerate([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]):
+        run(tmp_path, "base", [0, 0, 0, 0], seed=seed)
+        run(tmp_path, "other", ems, seed=seed)
+    text = compare(arms(tmp_path, "base", "other"))
+    header = cells(text, "arm")
+    assert header[-4:] == ["p bootstrap", "p t-test", "p seeds", "difference by seed"]
+    assert cells(text, "other:eval")[-2:] == ["0.225", "+50.0, +25.0, +0.0"]
+    assert cells(text, "base:eval")[5:] == ["–"] * 5
+
+
+def test_one_seed_or_stage_alone_can_be_compared(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 1, 0, 0], seed=0)
+    run(tmp_path, "exp", [1, 1, 1, 0], seed=1)
+    text = compare(arms(tmp_path, str(tmp_path / "exp" / "seed0"), "exp/seed1:eval"))
+    assert cells(text, "exp/seed1:eval")[5].startswith("+25.0")
+
+
+def test_different_questions_are_never_paired(tmp_path: Path) -> None:
+    run(tmp_path, "a", [1, 0, 1])
+    run(tmp_path, "b", [1, 0, 1], first=1)
+    with pytest.raises(DataError, match=r"cannot pair b:eval with a:eval on toy/dev: 2 question ids differ \(q0"):
+        compare(arms(tmp_path, "a", "b"))
+
+
+def test_the_same_ids_of_other_questions_are_never_paired(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        predictions = [answered(i, 1, question=f"{name}'s question {i}") for i in range(3)]
+        write(tmp_path, name, 0, {"eval": evaluation(tmp_path / "store" / name, predictions)})
+    with pytest.raises(DataError, match="3 question ids differ"):
+        compare(arms(tmp_path, "a", "b"))
+
+
+def test_several_comparisons_are_adjusted_together(tmp_path: Path) -> None:
+    ems = [0.0, 1.0] * 15
+    run(tmp_path, "base", ems)
+    run(tmp_path, "little", [1, 1, *ems[2:]])
+    run(tmp_path, "some", [1, 1, 1, 1, 1, 1, 1, 1, *ems[8:]])
+    text = compare(arms(tmp_path, "base", "little", "some"))
+    little, some = cells(text, "little:eval"), cells(text, "some:eval")
+    assert little[7] == little[9] == "0.326"  # 1 of 30 questions: t = 1, 29 degrees of freedom
+    assert (some[7], some[9]) == ("0.043", "0.087")
+    assert math.isclose(float(some[8]), 2 * float(some[6]), abs_tol=0.002)
+
+
+def test_another_metric_and_questions_it_does_not_apply_to(tmp_path: Path) -> None:
+    first = [answered(0, 1, recall=1.0), answered(1, 1, recall=None), answered(2, 1, recall=0.5)]
+    write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "store" / "x", first)})
+    assert cells(compare(arms(tmp_path, "exp"), metric="recall"), "exp:eval")[2:4] == ["2", "75.0 [50.0, 100.0]"]
+    for metric in ("recal", "status", "steps"):
+        with pytest.raises(DataError, match=f"no question has the figure '{metric}'; there are: em, f1, recall"):
+            compare(arms(tmp_path, "exp"), metric=metric)
+
+
+def test_a_baseline_is_named_by_arm_experiment_or_stage(tmp_path: Path) -> None:
+    run(tmp_path, "a", [1, 0])
+    run(tmp_path, "b", [1, 1])
+    both = arms(tmp_path, "a", "b")
+    for name in ("b", "b:eval"):
+        assert compare(both, baseline=name).startswith("Baseline: b:eval.")
+    with pytest.raises(DataError, match="several arms are called 'eval'; choose one of: a:eval, b:eval"):
+        compare(both, baseline="eval")
+    for name in ("c", "ev"):
+        with pytest.raises(DataError, match=f"no arm is called '{name}'"):
+            compare(both, baseline=name)
+
+
+def test_two_runs_of_one_name_are_refused_and_a_run_given_twice_counts_once(tmp_path: Path) -> None:
+    for place, ems in {"here": [1, 0], "there": [1, 1]}.items():
+        run(tmp_path / place, "exp", ems)
+    here, there = (arms(tmp_path / place, "exp") for place in ("here", "there"))
+    with pytest.raises(DataError, match=r"two runs are called exp:eval \(.*here.* and .*there.*\): rename"):
+        compare([*here, *there])
+    assert compare([*here, *here]) == compare(here)
+    os.rename(tmp_path / "there" / "exp", tmp_path / "there" / "other")
+    assert cells(compare([*here, *arms(tmp_path / "there", "other")]), "other:eval")[5].startswith("+50.0")
+
+
+def test_missing_and_unfinished_runs_are_named(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    (tmp_path / "exp" / "seed1").mkdir()
+    (tmp_path / "empty").mkdir()
+    for name, message in {
+        "nowhere": "no run at .*nowhere",
+        "exp": "seed1 is unfinished",
+        "empty": "empty has no finished evaluation",
+        "exp/seed0:other": ".*exp/seed0 has no evaluation 'other'; it has: eval",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            find_arms(str(tmp_path / name))
+
+
+def test_lost_predictions_are_named(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    (tmp_path / "store" / "eval-exp-0" / "data" / "predictions-toy-dev.jsonl").unlink()
+    with pytest.raises(DataError, match=r"predictions-toy-dev\.jsonl"):
+        compare(arms(tmp_path, "exp"))
+
+
+def test_runs_can_be_moved(tmp_path: Path) -> None:
+    run(tmp_path / "runs", "exp", [1, 0])
+    os.rename(tmp_path / "runs", tmp_path / "moved")
+    assert "50.0" in compare(arms(tmp_path / "moved", "exp"))
+
+
+def test_the_command_prints_and_writes_or_says_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "runs", "a", [1, 0])
+    run(tmp_path / "runs", "b", [1, 1])
+    monkeypatch.chdir(tmp_path)
+    main(["runs/a", "b", "--metric", "f1", "--out", "page.md"])
+    printed = capsys.readouterr().out
+    assert "F1" in printed
+    assert (tmp_path / "page.md").read_text() == f"# Comparison\n\n{printed}"
+    with pytest.raises(SystemExit, match=r"^error: no run at c: give [^\n]*$"):
+        main(["a", "c"])
+
+
+def test_it_runs_as_a_module(tmp_path: Path) -> None:
+    run(tmp_path, "a", [1, 0])
+    command = [sys.executable, "-m", "evaluation.pages.compare", str(tmp_path / "a"), str(tmp_path / "b")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: no run at ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,43 @@
+"""What is sampled through the library is tried once: in any number type, in evaluation mode, with rows that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.families import tiny_config, tiny_model
+from common.errors import ConfigError
+from modules.decoder.library_decoder import require_decodable
+
+
+def model_of(kind: str, **settings: Any) -> Any:
+    return tiny_model(tiny_config(kind, settings))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["gemma2", "mixtral", "gpt2"])
+def test_rounding_is_no_reason_to_refuse(kind: str, dtype: torch.dtype) -> None:
+    require_decodable(model_of(kind).to(dtype))
+
+
+def test_dropout_is_none_either_and_stays_as_it_was() -> None:
+    model = model_of("gpt2").train()
+    require_decodable(model)
+    assert model.training
+    assert model.config.resid_pdrop == 0.1
+
+
+def test_a_table_of_few_positions_is_not_passed() -> None:
+    require_decodable(model_of("gpt2", n_positions=4))
+
+
+def test_logits_of_rows_that_depend_on_the_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("gpt2")
+    own = model.transformer.wpe.forward
+    monkeypatch.setattr(model.transformer.wpe, "forward", lambda ids: own(ids.amax(dim=0, keepdim=True).expand_as(ids)))
+    with pytest.raises(
+        ConfigError, match=r"GPT2LMHeadModel \(gpt2\) gives other logits \(by .*% of their deviation\) where"
+    ):
+        require_decodable(model)

@@ -1,0 +1,105 @@
+"""The real engine, where `make engine` has installed it: ids, log-probs, seeds, new weights, a start after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from envs.requests import Request
+from envs.sampling import take_turns
+from envs.types import Episode, Question, Turn
+from modules.functional.logprobs import token_logprobs
+from modules.policy import Policy, random_policy
+from modules.samplers.vllm.client import NoAnswer
+from modules.samplers.vllm.engine import VLLMEngine
+from modules.samplers.vllm.sampler import VLLMSampler
+from tests.modules.samplers.vllm.test_watched_process import eventually
+from tests.tiny import byte_tokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+STOP = ("</step>", "ab")
+
+
+def asked(count: int) -> list[Request]:
+    """Requests after prompts of different lengths that end in a control tag."""
+    episodes = [
+        Episode(Question(f"q{n}", "?", ("a",)), tuple((7 * n + i) % 250 for i in range(9 + n))) for n in range(count)
+    ]
+    return [Request(e, (260,), STOP, max_tokens=24, seed=2**62 + n) for n, e in enumerate(episodes)]
+
+
+def gap(policy: Policy, requests: list[Request], turns: list[Turn], temperature: float) -> float:
+    """The largest difference between log-probs of the engine and of one forward pass."""
+    largest = 0.0
+    for request, turn in zip(requests, turns, strict=True):
+        both = torch.tensor([[*request.prefix(), *turn.action_ids]])
+        with torch.no_grad():
+            logits = policy.model(both).logits[:, len(request.prefix()) - 1 : -1]
+        fresh = token_logprobs(logits, both[:, len(request.prefix()) :], temperature)[0]
+        largest = max(largest, float((fresh - torch.tensor(turn.action_logps)).abs().max()))
+    return largest
+
+
+def found(*by: str) -> list[str]:
+    """The processes that `pgrep` finds."""
+    return subprocess.run(["pgrep", *by], capture_output=True, text=True).stdout.split()
+
+
+def half_a_layer(policy: Policy, folder: Path) -> None:
+    """Write one of the three weights that vLLM joins to one, and a file that cannot be read after it."""
+    folder.mkdir()
+    name = "model.layers.0.self_attn.k_proj.weight"
+    save_file({name: policy.model.state_dict()[name] * 2}, folder / "a.safetensors")
+    (folder / "b.safetensors").write_bytes(b"broken off")
+
+
+def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    policy = random_policy(tmp_path / "tokenizer", hidden_size=64, layers=2, heads=2, kv_heads=1, feed_forward=128)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(3.0)  # surer of itself, so that other weights show
+    sampler = VLLMSampler(VLLMEngine(512, dtype="float32", scratch=str(tmp_path)), policy, temperature=0.8)
+    first = take_turns(sampler, asked(12))
+    assert gap(policy, asked(12), first, 0.8) < 1e-3
+    assert {turn.finish for turn in first} <= {"stop", "eos", "length"}
+    assert all(turn.text.endswith(STOP) for turn in first if turn.finish == "stop")
+    assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in first], "seeds"
+
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(0.7)  # and the tied head
+    sampler.load(policy)
+    second = take_turns(sampler, asked(12))
+    assert gap(policy, asked(12), second, 0.8) < 1e-3, "a tied head and cached prefixes are of the new weights too"
+    assert gap(policy, asked(12), first, 0.8) > 0.01
+
+    client = sampler.engine._client
+    assert client is not None
+    client._json("POST", "/pause?mode=wait")
+    client._json("POST", "/start_weight_update")  # and the run is killed
+    sampler.load(policy)
+    assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
+    half_a_layer(policy, tmp_path / "broken")
+    with pytest.raises(NoAnswer, match="/update_weights answered 500"):
+        client.update(str(tmp_path / "broken"), "broken")
+    sampler.load(policy)
+    assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
+    assert sampler.engine.life == 1
+
+    for process in found("-f", str(tmp_path))[1:]:  # the first watches
+        os.kill(int(process), signal.SIGKILL)
+    assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
+    assert sampler.engine.life == 2
+    assert sampler.counts["turns_asked_again"] >= 1
+    group = str(os.getpgid(int(found("-f", str(tmp_path))[1])))
+    assert len(found("-g", group)) > 1, "the engine's own processes, which have other names, are of the server's group"
+    sampler.engine.close()
+    assert not found("-f", str(tmp_path))
+    assert eventually(lambda: not found("-g", group))
+    assert sampler.engine.manifest_facts["engine"].startswith("vllm ")
