@@ -83,7 +83,7 @@ def test_no_system_imports_another(system: str) -> None:
         assert not names & others, path.relative_to(ROOT)
 
 
-@pytest.mark.parametrize("room, others", ROOMS_BELOW.items())
+@pytest.mark.parametrize(("room", "others"), ROOMS_BELOW.items())
 def test_the_rooms_of_a_package_have_floors(room: str, others: set[str]) -> None:
     """A room within a package imports, of the other rooms of that package, those below it alone."""
     package, _, _ = room.rpartition("/")
