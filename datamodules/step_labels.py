@@ -15,7 +15,6 @@ from common.files import atomic_write, write_json
 from datamodules.maker import missing, units, write_counts
 from datamodules.records import LABELLED, labelled_to_row, read_rows, write_rows
 from datamodules.step_paths import Use, by_hash, chosen_steps, judgeable_steps, question_paths, step_id
-from datamodules.tree.hard_negatives import MadeUp
 from envs.interfaces import AgentFormat, StepJudge
 from envs.labelled_steps import LabelledEpisode
 from envs.siblings import Candidate
@@ -41,7 +40,6 @@ class StepLabels:
         use: paths through the search's trees, finished episodes (`rollouts`), or both.
         most: steps judged at most; None judges all. They are of as many questions as there can be, and those of a
             smaller number are among those of a larger one.
-        hard_negatives: steps made up to look right where they are not, judged beside the others.
         unit: questions a unit.
 
     Raises:
@@ -56,14 +54,13 @@ class StepLabels:
         *,
         use: Use = "tree",
         most: int | None = None,
-        hard_negatives: MadeUp | None = None,
         unit: int = 64,
     ) -> None:
         if unit < 1 or (most is not None and most < 1):
             raise ConfigError(f"unit {unit}, most {most}: each must be at least 1")
         self.path, self.protocol, self.judge = Path(path), protocol, judge
         self.use: Use = use
-        self.most, self.made_up, self.unit = most, hard_negatives, unit
+        self.most, self.unit = most, unit
 
     def make(self, folder: Path, *, seed: int, rank: int, world_size: int) -> None:
         """Judge this rank's units that are not written yet.
@@ -71,8 +68,8 @@ class StepLabels:
         Raises:
             DataError: there are no paths.
         """
-        chosen = None if self.most is None else chosen_steps(self._questions(seed), most=self.most, seed=seed)
-        batches = units(folder / "data" / "units", self._questions(seed), self.unit)
+        chosen = None if self.most is None else chosen_steps(self._questions(), most=self.most, seed=seed)
+        batches = units(folder / "data" / "units", self._questions(), self.unit)
         for path, questions in missing(batches, rank=rank, world_size=world_size):
             asked: dict[str, Candidate] = {}
             places: list[tuple[Episode, dict[int, str]]] = []  # of each path the steps whose labels it will hold
@@ -111,8 +108,7 @@ class StepLabels:
             )
         write_rows(folder / "data" / "labels.jsonl", (row for path in paths for row in read_rows(path, LABELLED)))
         figures: dict[str, float] = {"steps": float(sum(total[f"steps/{kind}"] for kind in kinds))}
-        figures |= {name: float(total[name]) for name in ("unlabelled", "made_up")}
-        figures["questions"] = float(total["questions"])
+        figures |= {name: float(total[name]) for name in ("unlabelled", "questions")}
         for kind in kinds:
             figures[f"steps/{kind}"] = float(total[f"steps/{kind}"])
             figures[f"label/{kind}"] = total[f"sum/{kind}"] / total[f"steps/{kind}"]
@@ -121,13 +117,13 @@ class StepLabels:
             file.write(_report(figures, kinds))
         return figures | {name: float(count) for name, count in counts.items()}
 
-    def _questions(self, seed: int) -> Iterator[list[Episode]]:
-        """The paths of each question that has any, with those that end in a made-up step."""
+    def _questions(self) -> Iterator[list[Episode]]:
+        """The paths of each question that has any."""
         found = False
         for paths in question_paths(self.path, self.protocol, self.use):
             if paths:
                 found = True
-                yield paths + (self.made_up(paths, self.protocol, seed=seed) if self.made_up else [])
+                yield paths
         if not found:
             raise DataError(f"{self.path}: no steps to judge")
 
@@ -144,7 +140,7 @@ def _labelled(
 
 def _summary(asked: dict[str, Candidate], labels: dict[str, float | None]) -> dict[str, Any]:
     """Counts of a unit, and sums of labels by kind."""
-    summary: Counter[str] = Counter({"unlabelled": 0, "made_up": 0})
+    summary: Counter[str] = Counter({"unlabelled": 0})
     questions: set[str] = set()
     for name, candidate in asked.items():
         label = labels[name]
@@ -153,7 +149,6 @@ def _summary(asked: dict[str, Candidate], labels: dict[str, float | None]) -> di
             continue
         kind = candidate.episode.steps[-1].kind
         questions.add(candidate.episode.question.id)
-        summary["made_up"] += MadeUp.made(candidate.episode.turns[-1])
         summary[f"steps/{kind}"] += 1
         summary[f"sum/{kind}"] += label  # pyright: ignore[reportArgumentType]
     return dict(summary) | {"questions": len(questions)}
@@ -161,8 +156,8 @@ def _summary(asked: dict[str, Candidate], labels: dict[str, float | None]) -> di
 
 def _report(figures: dict[str, float], kinds: Sequence[str]) -> str:
     """What was labelled, by kind of step."""
-    said = f"{figures['steps']:g} labelled steps of {figures['questions']:g} questions"
-    said += f"; {figures['made_up']:g} made up, {figures['unlabelled']:g} more without a label."
+    said = f"{figures['steps']:g} labelled steps of {figures['questions']:g} questions; "
+    said += f"{figures['unlabelled']:g} more without a label."
     rows = [f"| {kind} | {figures[f'steps/{kind}']:g} | {figures[f'label/{kind}']:.3f} |" for kind in kinds]
     return (
         "\n".join(["# Labels of steps", "", said, "", "| kind | steps | mean label |", "|---|--:|--:|", *rows]) + "\n"

@@ -10,7 +10,6 @@ from typing import Literal
 
 from common.seeds import stable_hash
 from datamodules.records import episode_from_row, numbered_rows
-from datamodules.tree.hard_negatives import MadeUp
 from datamodules.tree.node import Tree
 from datamodules.tree.pairs import can_be_judged
 from datamodules.tree_search import read_trees
@@ -65,12 +64,8 @@ def step_id(candidate: Candidate) -> str:
 
 
 def by_hash(paths: Sequence[Episode], *, seed: int) -> list[Episode]:
-    """The paths of a question in the order in which they are judged: those that end in a made-up step first."""
-
-    def order(path: Episode) -> tuple[bool, int]:
-        return not MadeUp.made(path.turns[-1]), stable_hash(seed, "path", path.turns[-1].uid)
-
-    return sorted(paths, key=order)
+    """The paths of a question in the order in which they are judged."""
+    return sorted(paths, key=lambda path: stable_hash(seed, "path", path.turns[-1].uid))
 
 
 def chosen_steps(questions: Iterable[Sequence[Episode]], *, most: int, seed: int) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,37 +21,6 @@ from modules.reward_model.training import RewardTraining
 _MOST_STEPS = 10**7  # of a fit: a pair of steps has one number
 
 
-@dataclass(frozen=True, slots=True)
-class LossWeights:
-    """What `modules.functional.label_losses.label_loss` is made of.
-
-    Attributes:
-        pointwise: weight of the likelihood of each label.
-        ranking: weight of the ranking loss of steps of one question and one kind, whatever their histories.
-        min_gap: of the labels of two steps that are ranked.
-
-    Raises:
-        ConfigError: a weight or the gap is out of range.
-    """
-
-    pointwise: float = 1.0
-    ranking: float = 1.0
-    min_gap: float = 0.5
-
-    def __post_init__(self) -> None:
-        weights = self.pointwise, self.ranking
-        if not all(0 <= weight < math.inf for weight in weights) or not sum(weights) or not 0 < self.min_gap <= 1:
-            raise ConfigError(
-                f"pointwise {self.pointwise}, ranking {self.ranking}, min_gap {self.min_gap}: weights must be 0 or "
-                "more, one of them above 0, and min_gap in (0, 1]"
-            )
-
-    def loss(self, scores_P: Tensor, labels_P: Tensor, groups_P: Tensor) -> Tensor:
-        """The sum over P labelled steps."""
-        settings = {"pointwise": self.pointwise, "ranking": self.ranking, "min_gap": self.min_gap}
-        return label_loss(scores_P, labels_P, groups_P, **settings)
-
-
 class LabelPRM(RewardTraining):
     """Trains a policy with a scalar head to say how right a step is, on `datamodules.label_data:LabelData`.
 
@@ -65,7 +33,9 @@ class LabelPRM(RewardTraining):
         optimizer: how it is trained.
         read_at: as in `RewardTraining`.
         features: as in `RewardTraining`.
-        pointwise, ranking, min_gap: as in `LossWeights`.
+        pointwise: weight of the likelihood of each label.
+        ranking: weight of the ranking loss of steps of one question and one kind, whatever their histories.
+        min_gap: of the labels of two steps that are ranked.
 
     Raises:
         ConfigError: a weight or the gap is out of range.
@@ -84,17 +54,22 @@ class LabelPRM(RewardTraining):
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        weights = LossWeights(pointwise, ranking, min_gap)
+        weights = pointwise, ranking
+        if not all(0 <= weight < math.inf for weight in weights) or not sum(weights) or not 0 < min_gap <= 1:
+            raise ConfigError(
+                f"pointwise {pointwise}, ranking {ranking}, min_gap {min_gap}: weights must be 0 or more, one of them "
+                "above 0, and min_gap in (0, 1]"
+            )
         reading: dict[str, Any] = {"read_at": read_at, "features": features, "trains_zero": pointwise != 0}
         training: dict[str, Any] = {"lora": lora, "gradient_checkpointing": gradient_checkpointing}
         super().__init__(policy, optimizer, **reading, **training)
-        self.weights = weights
+        self.pointwise, self.ranking, self.min_gap = pointwise, ranking, min_gap
 
     def training_step(self, batch: LabelBatch, index: int) -> Tensor:
         scores_P = self.reward_model.raw_scores(batch.sequences)
-        if self.weights.pointwise:  # else zero means nothing
+        if self.pointwise:  # else zero means nothing
             self.log_means({"accuracy": ((scores_P > 0) == (batch.label_P > 0.5)).sum()}, len(batch))
-        total = self.weights.loss(scores_P, batch.label_P, batch.group_P)
+        total = self._loss(scores_P, batch.label_P, batch.group_P)
         return self.mean_loss(total, total.new_tensor(len(batch)))
 
     def scored(self, batch: LabelBatch) -> Tensor:
@@ -106,10 +81,10 @@ class LabelPRM(RewardTraining):
         """As the loss has them: each step, and by how much the better of two of a group differs from the worse."""
         number_P, label_P = batch.number_P.double(), batch.label_P.double()
         design_PD = self.design(batch.sequences).double()
-        alone_P3 = torch.stack([number_P, label_P, torch.full_like(label_P, self.weights.pointwise)], dim=-1)
-        better_N, worse_N, weight_N = group_pairs(batch.label_P, batch.group_P, min_gap=self.weights.min_gap)
+        alone_P3 = torch.stack([number_P, label_P, torch.full_like(label_P, self.pointwise)], dim=-1)
+        better_N, worse_N, weight_N = group_pairs(batch.label_P, batch.group_P, min_gap=self.min_gap)
         pair_N = _MOST_STEPS * (1 + number_P[better_N]) + number_P[worse_N]
-        pairs_N3 = torch.stack([pair_N, torch.ones_like(pair_N), self.weights.ranking * weight_N.double()], dim=-1)
+        pairs_N3 = torch.stack([pair_N, torch.ones_like(pair_N), self.ranking * weight_N.double()], dim=-1)
         rows = [(alone_P3, design_PD), (pairs_N3, design_PD[better_N] - design_PD[worse_N])]
         return torch.cat([torch.cat(columns, dim=-1) for columns in rows])
 
@@ -118,7 +93,12 @@ class LabelPRM(RewardTraining):
 
     def measure(self, rows_NC: Tensor) -> dict[str, Tensor]:
         _, scores_P, labels_P, groups_P = rows_NC.T
-        better_N, worse_N, _ = group_pairs(labels_P, groups_P.long(), min_gap=self.weights.min_gap)
+        better_N, worse_N, _ = group_pairs(labels_P, groups_P.long(), min_gap=self.min_gap)
         accuracy = (scores_P[better_N] > scores_P[worse_N]).float().mean()
-        loss = self.weights.loss(scores_P, labels_P, groups_P.long()) / len(scores_P)
+        loss = self._loss(scores_P, labels_P, groups_P.long()) / len(scores_P)
         return {"val_loss": loss, "prm/pair_accuracy": accuracy}
+
+    def _loss(self, scores_P: Tensor, labels_P: Tensor, groups_P: Tensor) -> Tensor:
+        """The sum over P labelled steps."""
+        settings = {"pointwise": self.pointwise, "ranking": self.ranking, "min_gap": self.min_gap}
+        return label_loss(scores_P, labels_P, groups_P, **settings)

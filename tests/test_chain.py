@@ -22,6 +22,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 import train
+from datamodules.records import LABELLED, labelled_from_row, read_rows
+from datamodules.tree_search import read_trees
 from pipeline.origins import leaves
 from tests import micro
 from tests.lives import PAGES, Break
@@ -73,6 +75,23 @@ def test_every_stage_finds_something_to_learn_from(quickstart: Quickstart) -> No
         spread = [event.value for event in scalars(quickstart.output, arm).Scalars("frac_reward_zero_std")]
         assert len(spread) == 2
         assert min(spread) < 1
+
+
+def test_every_step_of_what_was_played_out_is_judged_once(quickstart: Quickstart) -> None:
+    made = artifacts(quickstart.output)
+    rows = read_rows(made["label"] / "data" / "labels.jsonl", LABELLED)
+    held = [
+        one.episode.turns[place].uid
+        for one in map(labelled_from_row, rows)
+        for place, label in enumerate(one.labels)
+        if label is not None
+    ]
+    manifest = json.loads((made["label"] / "manifest.json").read_text())
+    assert len(held) == len(set(held)) == manifest["accounts"]["judged_steps"]
+    paths = [path for tree in read_trees(made["search"]) for path in tree.paths()]
+    nodes = {path[-1].turn.uid for path in paths if path[-1].turn is not None}
+    assert nodes & set(held), "steps of the trees"
+    assert set(held) - nodes, "and others"
 
 
 @pytest.mark.parametrize(("before", "after"), [("sft", "rft"), ("rft", "rl"), ("sft", "rl_outcome")])

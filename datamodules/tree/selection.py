@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from common.errors import ConfigError
 from datamodules.tree.node import Node
 from datamodules.tree.puct import puct_scores
 from datamodules.tree.uct import uct_scores
-from envs.types import Turn
 
 # (values, priors, visits) of a node's K children, and the node's own visits -> the scores of these children [K]; the
 # highest is selected, the first of equals.
@@ -113,47 +111,3 @@ class OneAtATime:
         sampled = sum(child.multiplicity for child in node.children)
         most = self.children if self.samples is None else self.samples
         return int(len(node.children) < self.children and sampled < most)
-
-
-@dataclass(frozen=True, slots=True)
-class MoreWhereUnsure:
-    """`children` are sampled together, as `AllAtOnce` does, and `more` at the next visit where they disagree.
-
-    The policy disagrees with itself where the children do different things: where the most frequent one has at most
-    `share` of the samples. Searches that find the same passage first are the same, and so are actions of the same text
-    otherwise; how they are worded, and the thought before them, makes no difference.
-
-    Args:
-        children: samples of a first expansion (K).
-        more: further samples of a node where they disagree.
-        share: of the samples with the same action, up to which they do.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-
-    children: int = 4
-    more: int = 4
-    share: float = 0.75
-
-    def __post_init__(self) -> None:
-        if min(self.children, self.more) < 1 or not 0 < self.share < 1:
-            raise ConfigError(
-                f"children {self.children}, more {self.more}, share {self.share}: at least 1, share in (0, 1)"
-            )
-
-    def __call__(self, node: Node) -> int:
-        if not node.children:
-            return AllAtOnce(self.children)(node)
-        done: Counter[tuple[str, str]] = Counter()
-        for child in node.children:
-            if child.turn is not None:
-                done[_what_it_does(child.turn)] += child.multiplicity
-        sampled = done.total()
-        return self.more if sampled <= self.children and max(done.values()) <= self.share * sampled else 0
-
-
-def _what_it_does(turn: Turn) -> tuple[str, str]:
-    """The kind of a turn's action, and the passage that it finds first or, without one, its text."""
-    found = turn.hits[0].document.id if turn.hits else " ".join(turn.action.text.casefold().split())
-    return turn.action.kind, found

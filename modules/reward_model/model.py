@@ -27,7 +27,7 @@ from modules.hidden_states import logprobs_of_states, read_states
 from modules.policy import Dtype, Policy, load_policy
 from modules.reward_model.features import FEATURES, FeatureWeights, step_features
 
-ReadAt = Literal["observation", "action", "both"]
+ReadAt = Literal["observation", "action"]
 
 SCHEMA, _BEFORE = "reward_model/2", "reward_model/1"
 _TOKENS = 16384  # of one forward pass
@@ -74,8 +74,7 @@ class RewardModel:
     Attributes:
         policy: the backbone.
         head: maps its hidden states to scores.
-        read_at: the score position of a step: the last token of its observation, its last policy token (`action`), or
-            `both`: the head then reads the two hidden states side by side.
+        read_at: the score position of a step: the last token of its observation, or its last policy token (`action`).
         scale, offset: the calibration: `scale * raw + offset` is the log-odds that a step is the better one.
     """
 
@@ -96,20 +95,16 @@ class RewardModel:
         return self.head(hidden_PD, features_PF, batch.kinds)
 
     def states(self, batch: ScoreBatch, decoder: FusedDecoder | None = None) -> tuple[Tensor, Tensor | None]:
-        """Hidden states `[P, D]` at the score positions and, where the head reads them, features of the steps `[P, F]`.
-
-        Read at both, the states are `[P, 2 D]`, those at the last policy tokens first.
-        """
-        places = {"action": [batch.action_P], "observation": [batch.observed_P]}
-        read_places = places.get(self.read_at, [batch.action_P, batch.observed_P])
-        until = max(int(places_P.max()) for places_P in read_places) + 1  # no token after the last one is run
+        """Hidden states `[P, D]` at the score positions and, where the head reads them, the steps' features `[P, F]`."""
+        place_P = batch.action_P if self.read_at == "action" else batch.observed_P
+        until = int(place_P.max()) + 1  # no token after the last one is run
         ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
         model = self.policy.model
 
         def hidden(hidden_BTD: Tensor) -> Tensor:
-            return torch.cat([hidden_BTD[batch.row_P, places_P] for places_P in read_places], dim=-1)
+            return hidden_BTD[batch.row_P, place_P]
 
-        def both(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        def with_features(hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
             row_N, column_N = (position_index_BT[:, 1:] >= 0).nonzero(as_tuple=True)  # of the token before each
             step_N = position_index_BT[row_N, column_N + 1]
             logps_N, _ = logprobs_of_states(model, hidden_BTD[row_N, column_N], ids_BT[row_N, column_N + 1])
@@ -117,15 +112,14 @@ class RewardModel:
 
         if decoder is not None:
             ends = [0] * len(ids_BT)
-            for places_P in read_places:
-                for row, place in zip(batch.row_P.tolist(), places_P.tolist(), strict=True):
-                    ends[row] = max(ends[row], place + 1)
+            for row, place in zip(batch.row_P.tolist(), place_P.tolist(), strict=True):
+                ends[row] = max(ends[row], place + 1)
             rows = [ids[:end] for ids, end in zip(ids_BT.tolist(), ends, strict=True)]
             hidden_BTD = pad_sequence(decoder.last_states(rows), batch_first=True)
-            return (hidden(hidden_BTD), None) if self.head.features is None else both(hidden_BTD)
+            return (hidden(hidden_BTD), None) if self.head.features is None else with_features(hidden_BTD)
         if self.head.features is None:
             return read_states(model, ids_BT, hidden), None
-        return read_states(model, ids_BT, both)
+        return read_states(model, ids_BT, with_features)
 
     @torch.inference_mode()
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
@@ -207,7 +201,7 @@ def untrained_reward_model(
     policy: Policy, *, read_at: ReadAt = "observation", kinds: Sequence[str] | None = None
 ) -> RewardModel:
     """A policy with an untrained head, which gives 0; with `kinds` it reads the features of steps of these kinds."""
-    hidden = policy.model.config.get_text_config().hidden_size * (2 if read_at == "both" else 1)
+    hidden = policy.model.config.get_text_config().hidden_size
     features = None if kinds is None else FeatureWeights(kinds)
     return RewardModel(policy, StepHead(hidden, features).to(policy.model.device), read_at)
 

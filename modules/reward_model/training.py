@@ -33,12 +33,11 @@ class RewardTraining(Training):
     Args:
         policy: the backbone: an SFT checkpoint, or any later policy.
         optimizer: how it is trained.
-        read_at: where a step's score is read: at the last token of its observation, at its last policy token
-            (`action`), or at both, side by side.
+        read_at: where a step's score is read: at the last token of its observation, or at its last policy token
+            (`action`).
         features: whether the score reads `modules.reward_model.features.FEATURES` too. Before the first update their
-        weights
-            are fitted by logistic regression on the training data, so training begins where they end and adds what the
-            backbone can tell beyond them. Without them the score begins at 0, as in the paper.
+            weights are fitted by logistic regression on the training data, so training begins where they end and adds
+            what the backbone can tell beyond them. Without them the score begins at 0, as in the paper.
         trains_zero: whether the loss says where the zero of a score is.
     """
 

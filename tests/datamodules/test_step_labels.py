@@ -10,7 +10,6 @@ from common.errors import ConfigError, DataError
 from datamodules.records import labelled_from_row, read_rows
 from datamodules.step_labels import StepLabels
 from datamodules.step_paths import Use
-from datamodules.tree.hard_negatives import MadeUp
 from envs.labelled_steps import LabelledEpisode
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.token_ids import fingerprint
@@ -75,7 +74,7 @@ def test_every_node_is_judged_once_whatever_its_siblings(protocol: ProRAG, searc
         "query Who?/subanswer Ada/answer Ada": 1, "query Who?/subanswer Ada/answer Bob": 0,
     }  # fmt: skip
     assert metrics == {
-        "steps": 30, "unlabelled": 0, "made_up": 0, "questions": 5, "judge/calls": 30, JUDGED_STEPS: 30,
+        "steps": 30, "unlabelled": 0, "questions": 5, "judge/calls": 30, JUDGED_STEPS: 30,
         "steps/query": 10, "label/query": 0, "steps/subanswer": 10, "label/subanswer": 0.5,
         "steps/answer": 10, "label/answer": 0.5,
     }  # fmt: skip
@@ -128,31 +127,8 @@ def test_a_step_without_a_label_is_counted_and_not_learnt(protocol: ProRAG, tmp_
         run(StepLabels(silent, protocol, Knows()), tmp_path / "none")
 
 
-def test_made_up_steps_are_judged_beside_the_others(protocol: ProRAG, tmp_path: Path) -> None:
-    """After the first claim, the answer; after it, the claim of the second search; after the second, that of the first.
-
-    The judge holds the first right: it is about Ada.
-    """
-    one = path(protocol, "query Who?", "subanswer Ada", "query Which?", "subanswer Eve", "answer Eve")
-    search = write_search(tmp_path / "search", [], [one])
-    made = {"hard_negatives": MadeUp(wrong_hop=2, early_answer=1), "use": "rollouts"}
-    metrics = run(StepLabels(search, protocol, Knows(), **made), tmp_path)
-    assert (metrics["made_up"], metrics["steps"]) == (3, 8)
-    own = {uid.partition("/made up: ")[2]: label for uid, label in by_step(tmp_path).items() if "made up" in uid}
-    assert own == {"answer Ada": 1.0, "subanswer Eve": 0.5, "subanswer Ada": 1.0}
-
-
-def test_a_budget_takes_paths_that_end_in_made_up_steps_first(protocol: ProRAG, tmp_path: Path) -> None:
-    """Two of the path's own steps lead to the first of them, and eight would be judged in all."""
-    one = path(protocol, "query Who?", "subanswer Ada", "query Which?", "subanswer Eve", "answer Eve")
-    search = write_search(tmp_path / "search", [], [one])
-    made = {"hard_negatives": MadeUp(wrong_hop=2, early_answer=1), "use": "rollouts"}
-    metrics = run(StepLabels(search, protocol, Knows(), most=6, **made), tmp_path)
-    assert (metrics["made_up"], metrics["steps"]) == (3, 6)
-
-
 def test_two_ranks_judge_what_one_does(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"unit": 2, "use": "both", "most": 20, "hard_negatives": MadeUp()}
+    settings: dict[str, Any] = {"unit": 2, "use": "both", "most": 20}
     run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "one")
     run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "two", world_size=2)
     assert files(tmp_path / "one") == files(tmp_path / "two")

@@ -70,18 +70,6 @@ def test_before_any_step_every_score_is_zero_and_a_step_costs_log_two(
     assert float(metrics["prm/pair_accuracy"]) == 0
 
 
-def test_read_at_both_it_learns_from_the_step_and_from_what_it_found(labels: Path, tmp_path: Path) -> None:
-    trainer = fitted(labels, tmp_path, read_at="both", features=True)
-    scorer = load_reward_model(tmp_path / "model", device="cpu")
-    weight = trainer.lightning_module.head.linear.weight  # pyright: ignore
-    assert weight.shape == (1, 64)
-    assert bool((weight[0, :32] != 0).any())
-    assert bool((weight[0, 32:] != 0).any())
-    assert torch.equal(scorer.head.linear.weight, weight.detach())
-    assert scorer.read_at == "both"
-    assert trainer.callback_metrics["prm/pair_accuracy"] >= 0.95
-
-
 def test_the_same_seed_gives_the_same_weights(labels: Path, tmp_path: Path) -> None:
     for name in ("first", "second"):
         fitted(labels, tmp_path / name, epochs=1, features=True)

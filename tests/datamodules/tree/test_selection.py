@@ -6,8 +6,8 @@ import pytest
 
 from common.errors import ConfigError
 from datamodules.tree.node import Node
-from datamodules.tree.selection import AllAtOnce, MoreWhereUnsure, OneAtATime, Puct, Uct
-from envs.types import Action, Document, Hit, Turn
+from datamodules.tree.selection import AllAtOnce, OneAtATime, Puct, Uct
+from envs.types import Turn
 
 STEP = Turn("policy", (), (1,), (-1.0,), "stop", "u")
 
@@ -56,32 +56,3 @@ def test_numbers_out_of_range_are_errors() -> None:
     for children, samples in ((0, None), (3, 2)):
         with pytest.raises(ConfigError, match=f"children is {children}, samples {samples}; children must be at least"):
             OneAtATime(children, samples)
-
-
-def says(kind: str, text: str, found: str = "", count: int = 1) -> Node:
-    hits = (Hit(Document(found, found, "")),) if found else ()
-    return Node(
-        Turn("policy", (), (1,), (-1.0,), "stop", "u", action=Action(kind, text), hits=hits), multiplicity=count
-    )
-
-
-def test_a_node_gets_more_children_once_where_they_do_different_things() -> None:
-    width = MoreWhereUnsure(children=4, more=3, share=0.75)
-    assert [width(Node()), width(Node(STEP)), width(Node(STEP, visits=1))] == [4, 0, 4], "first as all at once"
-    sure = [says("subanswer", "Ada ", count=3), says("subanswer", "ada")]
-    unsure = [says("subanswer", "Ada", count=2), says("subanswer", "Bob"), says("answer", "Ada")]
-    most = [says("subanswer", "Ada", count=3), says("subanswer", "Bob")]
-    assert [width(Node(STEP, children=children)) for children in (sure, unsure, most)] == [0, 3, 3]
-    assert width(Node(STEP, children=[*unsure, says("answer", "Eve", count=3)])) == 0, "seven samples: it had more"
-
-
-def test_searches_that_find_the_same_are_the_same_whatever_their_words() -> None:
-    width = MoreWhereUnsure(children=2, more=5, share=0.6)
-    assert width(Node(children=[says("query", "Who wrote it?", "d1"), says("query", "Its author?", "d1")])) == 0
-    assert width(Node(children=[says("query", "Who wrote it?", "d1"), says("query", "Who read it?", "d2")])) == 5
-
-
-@pytest.mark.parametrize("setting", [{"children": 0}, {"more": 0}, {"share": 0.0}, {"share": 1.0}])
-def test_a_width_that_means_nothing_is_refused(setting: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="share in"):
-        MoreWhereUnsure(**setting)

@@ -14,8 +14,7 @@ from envs.protocols.prorag import ProRAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.siblings import Candidate, Verdict
-from envs.types import Document, Episode, Hit, Limits, Turn
-from modules.judges.mean_label import MeanLabel
+from envs.types import Document, Hit, Limits, Turn
 from modules.judges.noisy import NoisyJudge
 from modules.judges.rollout_value import RolloutValue
 from modules.judges.value_gap import ValueGap
@@ -154,17 +153,3 @@ def test_a_judge_that_cannot_answer_is_named(protocol: ProRAG) -> None:
         NoisyJudge(Knows(), rate=0.1).compare([steps])
     with pytest.raises(ConfigError, match="rate 1"):
         NoisyJudge(Knows(), rate=1.5)
-
-
-def test_the_mean_is_over_the_judges_that_have_a_label(protocol: ProRAG) -> None:
-    class Half:
-        def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
-            return [0.5 if len(candidate.episode.turns) == 1 else None for candidate in candidates]
-
-    both = MeanLabel([Knows(), Half()])
-    steps = [Candidate(path(protocol, *texts)) for texts in (["query Ada"], ["query Who?", "subanswer Ada"])]
-    unknown: Episode = path(protocol, "query Who?", "subanswer unknown")
-    assert both.label([*steps, Candidate(path(protocol, "query unknown")), Candidate(unknown)]) == [0.75, 1, 0.5, None]
-    assert both.counts == {"judge/calls": 4}
-    with pytest.raises(ConfigError, match="judges is empty"):
-        MeanLabel([])

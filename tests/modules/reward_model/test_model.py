@@ -41,7 +41,7 @@ def until(episode: Episode, step: int) -> Episode:
     return replace(episode, turns=episode.turns[: step + 1], steps=episode.steps[: step + 1], status=None)
 
 
-@pytest.mark.parametrize("read_at", ["observation", "action", "both"])
+@pytest.mark.parametrize("read_at", ["observation", "action"])
 def test_one_pass_scores_what_every_prefix_alone_scores(protocol: ProRAG, read_at: ReadAt) -> None:
     scorer, whole = model(read_at, ["query", "answer"]), episodes(protocol)
     for episode, scores in zip(whole, scorer.score(whole), strict=True):
@@ -62,7 +62,7 @@ def test_a_step_is_read_after_its_observation_or_before_it(protocol: ProRAG) -> 
     [episode, *_] = episodes(protocol)
     blind = replace(episode, turns=[replace(turn, observation_ids=()) for turn in episode.turns[:1]])
     blind.steps = episode.steps[:1]
-    for read_at, equal in (("observation", False), ("both", False), ("action", True)):
+    for read_at, equal in (("observation", False), ("action", True)):
         scorer = model(read_at)  # type: ignore[arg-type]
         seen, unseen = (float(scorer.score([one])[0][0]) for one in (until(episode, 0), blind))
         assert (abs(seen - unseen) < 1e-4) == equal
@@ -85,7 +85,7 @@ def test_a_score_is_the_head_on_the_last_token_of_what_is_read(protocol: ProRAG)
                 ids += turn.observation_ids
 
 
-@pytest.mark.parametrize("read_at", ["observation", "action", "both"])
+@pytest.mark.parametrize("read_at", ["observation", "action"])
 @pytest.mark.parametrize("kinds", [None, ["query", "answer"]])
 def test_the_forward_pass_of_sampling_gives_the_scores_of_the_model(
     protocol: ProRAG, read_at: ReadAt, kinds: list[str] | None, monkeypatch: pytest.MonkeyPatch
