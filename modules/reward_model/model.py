@@ -95,7 +95,7 @@ class RewardModel:
         return self.head(hidden_PD, features_PF, batch.kinds)
 
     def states(self, batch: ScoreBatch, decoder: FusedDecoder | None = None) -> tuple[Tensor, Tensor | None]:
-        """Hidden states `[P, D]` at the score positions and, where the head reads them, the steps' features `[P, F]`."""
+        """Hidden states `[P, D]` at the score positions and, where the head reads them, features `[P, F]` of steps."""
         place_P = batch.action_P if self.read_at == "action" else batch.observed_P
         until = int(place_P.max()) + 1  # no token after the last one is run
         ids_BT, position_index_BT = batch.ids_BT[:, :until], batch.position_index_BT[:, :until]
