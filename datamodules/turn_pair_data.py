@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.errors import DataError
-from datamodules.pair_data import Pairs
+from datamodules.pair_data import Pairs, Sides
 from envs.packing import PackedSequence, TurnPairBatch, collate_turn_pairs, context, last_turn
 from envs.siblings import Pair
 
@@ -33,5 +33,5 @@ class TurnPairData(Pairs[PackedSequence, TurnPairBatch]):
             raise DataError(f"{where}: both sides are the same tokens, so neither can be better: make the pairs again")
         return chosen, rejected
 
-    def collate(self, items: Sequence[tuple[int, PackedSequence, PackedSequence]]) -> TurnPairBatch:
+    def collate(self, items: Sequence[Sides[PackedSequence]]) -> TurnPairBatch:
         return collate_turn_pairs(items)

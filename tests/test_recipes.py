@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +26,13 @@ from pipeline.plan import Plan
 from tests import micro
 from tests.envs.protocols.conformance import check_protocol
 from tests.micro import Quickstart, artifacts
+from tests.test_structure import PACKAGES
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
-Follow = Callable[..., dict[str, Path]]  # a recipe's title, and those that it needs; its artifacts by stage
+Follow = Callable[[str], dict[str, Path]]  # a recipe's title; its artifacts by stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-PAGE = (Path(train.__file__).parent / "docs" / "recipes.md").read_text()
+ROOT = Path(train.__file__).parent
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
 UNTRAINED = (*micro.TINY_WORLD, *(setting for setting in micro.SMALL if "eval_untrained" in setting))
 SYSTEM = (
     *micro.TINY_WORLD,
@@ -38,22 +44,38 @@ SYSTEM = (
     *("stages.finder_rl.data.micro_batch=2", "stages.finder_rl.trainer.max_epochs=2"),
 )
 
-
 OWN = (
     *("stages.rl.trainer.max_epochs=2", "stages.rl.data.group_size=4", "accelerator=cpu"),
     *("parts.environment.limits.turn_tokens=24", "parts.environment.limits.total_tokens=512"),
 )
 
 
+def recipe(title: str) -> str:
+    """A section of the page; a line of a code block is no heading."""
+    lines: list[str] = []
+    fenced = found = False
+    for line in PAGE.splitlines(keepends=True):
+        fenced ^= line.startswith("```")
+        if line.startswith("## ") and not fenced:
+            found = line == f"## {title}\n"
+        elif found:
+            lines.append(line)
+    return "".join(lines)
+
+
+def steps(section: str) -> list[tuple[str, str]]:
+    """What a recipe has one do, in order: a file's name and its text, or no name and commands."""
+    return re.findall(r"^(?:`(\S+)`\n)?```\w*\n(.*?)^```$", section, re.M | re.S)
+
+
 @pytest.fixture
 def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Does what a recipe says in a folder of its own, with the settings and the store of the small run."""
 
-    def followed(title: str, *needed: str) -> dict[str, Path]:
-        section = ""
-        for recipe in (*needed, title):
-            (section,) = re.findall(rf"^## {recipe}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
-            for name, text in re.findall(r"^`(\S+)`\n```\w*\n(.*?)^```$", section, re.M | re.S):
+    def followed(title: str) -> dict[str, Path]:
+        section = recipe(title)
+        for name, text in steps(section):
+            if name:
                 (tmp_path / name).write_text(text)
         (command,) = re.findall(r"^```\npython train\.py (.*?)(?:\s+#.*)?$", section, re.M)
         monkeypatch.chdir(tmp_path)
@@ -63,7 +85,7 @@ def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         base = "".join(re.findall(r"^base: \[(.*)\]$", config, re.M))
         own = [f"parts.model={artifacts(quickstart.output)['sft'] / 'model'}", *OWN]
         chains = {"quickstart.yaml": micro.CHAIN, "base/pairs.yaml": micro.CHAIN}
-        small = (chains | {"base/comparison.yaml": SYSTEM, "": own}).get(base, UNTRAINED)
+        small = (chains | {"": own}).get(base, UNTRAINED)
         assert flag == "--config"
         assert micro.run(*arguments, *small, f"output={quickstart.output}", config=Path(name)) == 0
         model = () if base else small[:1]  # there need not be a large one here
@@ -157,8 +179,38 @@ def test_an_inference_baseline(follow: Follow) -> None:
     assert [len(turn.context_ids or ()) > 0 for turn in episode.turns] == [False, True, True]
 
 
-def test_a_system(quickstart: Quickstart, follow: Follow, tmp_path: Path) -> None:
-    made = follow("A system", "A protocol")
+def test_a_system(quickstart: Quickstart, tmp_path: Path) -> None:
+    """In a copy of the suite: files and commands of the recipe, training at a smaller size, the rules of the house."""
+    suite = tmp_path / "suite"
+    names = ("train.py", "pyproject.toml", "assets", "configs", "docs", "tests", *PACKAGES)
+    suite.mkdir()
+    for path in (*(ROOT / name for name in names), *ROOT.glob("*.md")):
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, suite / path.name)
+
+    def call(*command: str) -> None:
+        environment = os.environ | {"PYTHONPATH": str(suite)}
+        done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    settings = (*SYSTEM, f"output={quickstart.output}")
+    [(name, text)] = [step for step in steps(recipe("A protocol")) if step[0].endswith(".py")]
+    (suite / name).write_text(text)
+    written: list[Path] = []
+    for name, text in steps(recipe("A system")):
+        if name:
+            written.append(Path(name))
+            (suite / name).write_text(text)
+            continue
+        for command in text.splitlines():
+            python, *arguments = shlex.split(command)
+            call(*([sys.executable, *arguments, *settings] if python == "python" else [python, *arguments]))
+    (suite / "my_protocol.py").unlink()
+    assert {path.parent.as_posix() for path in written} == {"systems/finder", "configs/finder"}
+    assert len(list((suite / "systems" / "finder").glob("*.*"))) <= 5
+    rules = "finder or system or import or circle or share or page or docs"
+    call(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_structure.py", "-k", rules)
+
+    made = artifacts(quickstart.output, "finder")
     values = [
         event.value for event in micro.scalars(quickstart.output, "finder_rl", "finder").Scalars("rewards/found/mean")
     ]
@@ -172,6 +224,6 @@ def test_a_system(quickstart: Quickstart, follow: Follow, tmp_path: Path) -> Non
     accounts = json.loads((made["finder_rl"] / "manifest.json").read_text())["accounts"]
     assert accounts["updates"] == 2
     assert accounts["tokens"]["policy"] > 0
-    whole = Plan.of(load(tmp_path / "compare_finder.yaml", [f"output={quickstart.output}"]))
+    whole = Plan.of(load(suite / "configs" / "finder" / "compare.yaml", [f"output={quickstart.output}"]))
     assert {"finder_rl", "prorag_rl", "search_r1_rl", "hiprag_rl", "eval_naive"} <= set(whole.stages)
     assert whole.stages["finder_rl"].stage.callbacks["budget"] == whole.stages["hiprag_rl"].stage.callbacks["budget"]

@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 from lightning.pytorch import Trainer
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError
 from datamodules.label_data import LabelData
 from datamodules.records import labelled_to_row, write_rows
 from envs.labelled_steps import LabelledEpisode
-from envs.protocols.prorag import TAGS, ProRAG
-from modules.label_prm import LabelPRM
-from modules.optimizer import AdamW
+from envs.protocols.prorag import ProRAG
 from tests.labelled import path, write_labels
-from tests.tiny import byte_tokenizer, tiny_policy
+from tests.tiny import byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -103,20 +101,3 @@ def test_labels_that_do_not_match_their_steps_are_refused(protocol: ProRAG, tmp_
         write_rows(tmp_path / "data" / "labels.jsonl", [labelled_to_row(LabelledEpisode(one, labels))])
         with pytest.raises(DataError, match=r"labels.jsonl:1: a row needs one label a step"):
             loaded(tmp_path)
-
-
-@pytest.mark.parametrize("setting", [{"batch_size": 0}, {"validation": 1.0}, {"max_tokens": 1}])
-def test_a_setting_out_of_range_is_refused(tmp_path: Path, setting: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="batch_size must be >= 1"):
-        LabelData(tmp_path, **setting)
-
-
-def test_labels_of_another_tokenizer_s_ids_are_refused(folder: Path) -> None:
-    data = LabelData(folder)
-    other = tiny_policy(byte_tokenizer(TAGS[::-1]))
-    data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    data.trainer.strategy._lightning_module = LabelPRM(other, AdamW(1e-3))
-    with pytest.raises(DataError, match=r"labels.jsonl:1: its token ids are those of another tokenizer"):
-        data.setup("fit")
-    data.trainer.strategy._lightning_module = LabelPRM(tiny_policy(byte_tokenizer()), AdamW(1e-3))
-    data.setup("fit")

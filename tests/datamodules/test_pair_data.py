@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 from lightning.pytorch import Trainer
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError
 from datamodules.pair_data import PairData
 from datamodules.records import pair_to_row, write_rows
-from envs.protocols.prorag import TAGS, ProRAG
-from modules.optimizer import AdamW
-from modules.prm import PRM
+from envs.protocols.prorag import ProRAG
 from tests.steps import toy_pairs
-from tests.tiny import byte_tokenizer, tiny_policy
+from tests.tiny import byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +26,6 @@ def loaded(folder: Path, **settings: float) -> PairData:
     data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     data.setup("fit")
     return data
-
-
-def test_questions_are_held_out_whole(folder: Path) -> None:
-    data = loaded(folder, validation=0.4)
-    train, held_out = ({number // 2 for number, *_ in part} for part in (data.train, data.held_out))
-    assert not train & held_out
-    assert len(train) + len(held_out) == 20
-    assert 3 <= len(held_out) <= 13
 
 
 def test_a_batch_scores_the_last_step_of_both_sides(folder: Path) -> None:
@@ -65,20 +55,3 @@ def test_what_is_too_long_is_left_out_and_counted(folder: Path, caplog: pytest.L
     assert f"{40 - len(data.train)} pairs of more than {lengths[9]} tokens left out" in caplog.text
     with pytest.raises(DataError, match=r"pairs.jsonl: no pair to train on is left"):
         loaded(folder, max_tokens=2)
-
-
-def test_settings_out_of_range_are_refused(folder: Path) -> None:
-    for settings in ({"batch_size": 0}, {"validation": 1.0}, {"max_tokens": 1}):
-        with pytest.raises(ConfigError, match="batch_size must be >= 1"):
-            PairData(folder, **settings)  # type: ignore[arg-type]
-
-
-def test_pairs_of_another_tokenizer_s_ids_are_refused(folder: Path) -> None:
-    data = PairData(folder)
-    other = tiny_policy(byte_tokenizer(TAGS[::-1]))
-    data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    data.trainer.strategy._lightning_module = PRM(other, AdamW(1e-3))
-    with pytest.raises(DataError, match=r"pairs.jsonl:1: its token ids are those of another tokenizer"):
-        data.setup("fit")
-    data.trainer.strategy._lightning_module = PRM(tiny_policy(byte_tokenizer()), AdamW(1e-3))
-    data.setup("fit")

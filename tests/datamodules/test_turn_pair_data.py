@@ -93,11 +93,3 @@ def test_rows_that_are_no_pairs_are_one_line(text: str, said: str, tmp_path: Pat
     data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     with pytest.raises(DataError, match=re.escape(said)):
         data.setup("fit")
-
-
-def test_what_is_too_long_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = toy_pairs(PROTOCOL, 6)
-    lengths = sorted(max(len(side) for side in sides) for _, *sides in loaded(tmp_path, made).train)
-    data = loaded(tmp_path, [*made, sibling_claims()], max_tokens=lengths[-1])
-    assert len(data.train) == 6
-    assert f"1 pairs of more than {lengths[-1]} tokens left out" in caplog.text

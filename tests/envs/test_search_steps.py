@@ -1,9 +1,17 @@
-"""Which claim reads which search, in formats of every kind."""
+"""Which claim reads which search, in formats of every kind, and which steps begin in the same state."""
 
 from __future__ import annotations
 
-from envs.search_steps import searches, statements
-from envs.types import Step
+from dataclasses import replace
+
+from envs.protocols.prorag import ProRAG
+from envs.search_steps import searches, statements, step_states
+from envs.types import Document, Episode, Hit, Step
+from tests import steps as said
+from tests.tiny import byte_tokenizer
+
+PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]
+FIRST = said.query("Who wrote it?")
 
 
 def query(text: str, claim: str | None = "") -> Step:
@@ -57,3 +65,40 @@ def test_the_answer_is_no_claim_and_a_format_without_claims_states_nothing() -> 
 def test_a_memory_between_a_search_and_its_claim_takes_nothing_away() -> None:
     assert searches([query("a"), claim("m", recall=True), claim("1"), ANSWER]) == [(0, 2)]
     assert statements([query("a"), claim("m", recall=True), claim("1"), ANSWER]) == [1]
+
+
+def states(*says: str) -> tuple[str, ...]:
+    return step_states(said.played(PROTOCOL, says))
+
+
+def test_other_words_for_the_same_search_and_claim_lead_to_the_same_state() -> None:
+    one = states(FIRST, said.subanswer("Ada"), said.final("Ada"))
+    other = states(
+        said.query("By whom was it written?"), said.subanswer("the Ada."), said.query("Who read it?"), said.final("Bob")
+    )
+    assert len(set(one)) == 3
+    assert one == other[:3], "both have found the same passages and claimed the same"
+    assert other[3] not in one
+
+
+def test_another_claim_is_another_state() -> None:
+    one = states(FIRST, said.subanswer("Ada"), said.final("Ada"))
+    other = states(FIRST, said.subanswer("Bob"), said.final("Bob"))
+    assert one[:2] == other[:2]
+    assert one[2] != other[2]
+
+
+def test_other_passages_are_another_state_and_so_is_their_order() -> None:
+    episode = said.played(PROTOCOL, [FIRST, said.subanswer("Ada"), said.final("Ada")])
+    hits = [Hit(Document(name, name, "")) for name in ("a", "b")]
+    found = [step_states(_with_hits(episode, some))[1] for some in ([], hits[:1], hits, hits[::-1])]
+    assert len(set(found)) == 4
+
+
+def test_a_step_of_another_kind_leads_elsewhere() -> None:
+    assert states(said.subanswer("Ada"), said.final("x"))[1] != states(said.final("Ada"), said.final("x"))[-1]
+
+
+def _with_hits(episode: Episode, hits: list[Hit]) -> Episode:
+    first, *rest = episode.steps
+    return replace(episode, steps=(replace(first, hits=tuple(hits)), *rest))
