@@ -28,7 +28,7 @@ def check_words(value: object, annotation: Any, key: Key, origins: Origins) -> N
     Raises:
         ConfigError: it is not, and converting it would change it; names the key, the file and the line.
     """
-    kinds = list(_alternatives(annotation))
+    kinds = list(alternatives(annotation))
     if isinstance(value, dict) and "target" in value:
         return  # a component, whose own signature counts
     if isinstance(value, dict):
@@ -88,15 +88,15 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
-def _alternatives(annotation: Any) -> Iterable[Any]:
+def alternatives(annotation: Any) -> Iterable[Any]:
     """The types in a union, without names for types and notes on them."""
     if get_origin(annotation) in (Union, UnionType):
         for kind in get_args(annotation):
-            yield from _alternatives(kind)
+            yield from alternatives(kind)
     elif get_origin(annotation) is Annotated:
-        yield from _alternatives(get_args(annotation)[0])
+        yield from alternatives(get_args(annotation)[0])
     elif isinstance(annotation, typing.NewType):
-        yield from _alternatives(annotation.__supertype__)
+        yield from alternatives(annotation.__supertype__)
     else:
         yield annotation
 

@@ -27,7 +27,7 @@ def made(folder: Path, line: str, *overrides: str, extra: str = "") -> Any:
     path.write_text(FILE.format(line=line, extra=extra))
     configuration = load(path, overrides)
     stage = configuration.experiment.stages["make"]
-    check_stage(stage, ("stages", "make"), configuration.origins)
+    check_stage(stage, ("stages", "make"), configuration.origins, set())
     return build(stage.data, ("stages", "make", "data"), configuration.origins, {})
 
 
