@@ -78,8 +78,8 @@ def check(value: object, key: Key, origins: Origins, known: set[str], *, whole: 
     """
     identity = ""
     if is_component(value):
-        whole_numbers = [origins.written(at) for at, leaf in leaves(value, key) if type(leaf) is int]  # `0x1F` is no text
-        identity = canonical([whole, whole_numbers, value])
+        numbers = [origins.written(at) for at, leaf in leaves(value, key) if type(leaf) is int]  # `0x1F` is no text
+        identity = canonical([whole, numbers, value])
         if identity in known:
             return
         call = _Call.of(value, key, origins)

@@ -43,8 +43,9 @@ OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=
 class Configuration:
     """An experiment, every `${…}` but `${stage:…}` resolved, and where its settings were written.
 
-    `written` holds the settings before `${…}` was resolved, `resolved` after it; `changes` those that the file itself or the command line
-    sets otherwise than the file's bases; `question` what the file asks in the comment at its head.
+    `written` holds the settings before `${…}` was resolved, `resolved` after it, without types; `changes` those that
+    the file itself or the command line sets otherwise than the file's bases; `question` what the file asks in the
+    comment at its head.
     """
 
     experiment: Experiment
