@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # first, so that Ctrl-C while the rest is imported is one line too
+    import pipeline.launcher
+
+    pipeline.launcher.handle_signals()
+
 import os
 import sys
 from collections.abc import Sequence

@@ -193,8 +193,8 @@ class _Call:
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
         annotations = {name: _annotation(parameters[name].annotation, scope) for name in written if name in parameters}
         plain = {name: written[name] for name in annotations if not _holds_component(written[name])}
-        for name, annotation in annotations.items():
-            check_words(written[name], annotation, (*key, name), origins)
+        for name, value in written.items():
+            check_words(value, annotations.get(name, Any), (*key, name), origins)
         for name in annotations.keys() - plain.keys():
             _check_kind(written[name], annotations[name], (*key, name), origins)
         for name, value in plain.items():
