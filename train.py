@@ -1,6 +1,11 @@
-"""Run an experiment: `train.py --config FILE [--stage NAME …] [--force NAME] [--dry-run] [--verify] [key=value …]`."""
+"""Run an experiment: `train.py --config FILE [--stage NAME …] [--force NAME …] [--dry-run] [key=value …]`."""
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # first, so that Ctrl-C while the rest is imported is one line too
+    import pipeline.launcher
+
+    pipeline.launcher.handle_signals()
 
 import os
 import sys
@@ -18,6 +23,7 @@ from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_la
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
+from pipeline.show import shown
 from pipeline.stages import announce, record, run_stage
 
 
@@ -30,6 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     ranks, code = Ranks(), 2
     try:
         configuration = load(options.config, options.overrides)
+        if options.show:
+            say(shown(options.show, configuration))
+            return 0
         if configuration.experiment.accelerator == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # models outside the Trainer stay on the CPU too
         with process_group(configuration.experiment) as ranks:

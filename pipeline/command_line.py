@@ -21,6 +21,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--verify", action="store_true", help="the same, after a check of the content of all files of finished stages"
     )
+    parser.add_argument(
+        "--show", metavar="STAGE", help="print a stage's settings as all files leave them, each with its file and line"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="override settings of the file")
     options = parser.parse_intermixed_args(arguments)
     options.dry_run |= options.verify

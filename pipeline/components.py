@@ -46,20 +46,19 @@ def is_component(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and "target" in value
 
 
-def check_stage(stage: Stage, key: Key, origins: Origins) -> None:
-    """Check all components of a stage.
+def check_stage(stage: Stage, key: Key, origins: Origins, known: set[str]) -> None:
+    """Check all components of a stage, but those that are `known` to be right, to which these are added.
 
     Raises:
         ConfigError: a component is wrong, or the stage cannot be run; names the key, the file and the line.
     """
-    check(stage.data, (*key, "data"), origins, whole=True)
+    strategy = stage.trainer.strategy
+    check(stage.data, (*key, "data"), origins, known, whole=True)
     if stage.module is not None:
-        check(stage.module, (*key, "module"), origins, whole=True)
-        check(
-            stage.trainer.strategy, (*key, "trainer", "strategy"), origins, whole=is_component(stage.trainer.strategy)
-        )
+        check(stage.module, (*key, "module"), origins, known, whole=True)
+        check(strategy, (*key, "trainer", "strategy"), origins, known, whole=is_component(strategy))
         for name, callback in stage.callbacks.items():
-            check(callback, (*key, "callbacks", name), origins, whole=True)
+            check(callback, (*key, "callbacks", name), origins, known, whole=True)
     elif stage.callbacks or stage.trainer != TrainerSettings():
         raise ConfigError(f"{origins.at(key)} has callbacks or trainer settings but no module to fit")
     elif absent := {"make", "merge"} - set(dir(locate(stage.data["target"], (*key, "data"), origins))):
@@ -68,22 +67,30 @@ def check_stage(stage: Stage, key: Key, origins: Origins) -> None:
         )
 
 
-def check(value: object, key: Key, origins: Origins, *, whole: bool = False) -> None:
+def check(value: object, key: Key, origins: Origins, known: set[str], *, whole: bool = False) -> None:
     """Import the targets of every component in `value` and check their arguments; calls nothing.
 
-    With `whole`, `value` must itself be a component with all required arguments.
+    With `whole`, `value` must itself be a component with all required arguments. Stages share most of their components,
+    and one that is `known` to be right is not checked again.
 
     Raises:
         ConfigError: a target, argument, type or input file is wrong; names the key, the file and the line.
     """
+    identity = ""
     if is_component(value):
+        numbers = [origins.written(at) for at, leaf in leaves(value, key) if type(leaf) is int]  # `0x1F` is no text
+        identity = canonical([whole, numbers, value])
+        if identity in known:
+            return
         call = _Call.of(value, key, origins)
         if whole and call.missing:
             raise ConfigError(f"missing '{call.missing[0]}' at {origins.at(key)}")
     elif whole:
         raise ConfigError(f"no 'target' at {origins.at(key)}: write target: \"package.module:name\"")
     for name, item in children(value):
-        check(item, (*key, name), origins)
+        check(item, (*key, name), origins, known)
+    if identity:
+        known.add(identity)
 
 
 def build(value: Any, key: Key, origins: Origins, memo: dict[str, Any]) -> Any:
@@ -186,8 +193,8 @@ class _Call:
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
         annotations = {name: _annotation(parameters[name].annotation, scope) for name in written if name in parameters}
         plain = {name: written[name] for name in annotations if not _holds_component(written[name])}
-        for name, annotation in annotations.items():
-            check_words(written[name], annotation, (*key, name), origins)
+        for name, value in written.items():
+            check_words(value, annotations.get(name, Any), (*key, name), origins)
         for name in annotations.keys() - plain.keys():
             _check_kind(written[name], annotations[name], (*key, name), origins)
         for name, value in plain.items():

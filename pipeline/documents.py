@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError
+from pipeline.fingerprints import stage_names, with_folders
 from pipeline.origins import Key, Mark
-from pipeline.yaml_reader import COMMAND_LINE, Document, label, parse, read, text_of
+from pipeline.yaml_reader import COMMAND_LINE, Document, label, parse, read, stages_of, text_of
 
 _CONFIGS = Path(__file__).parent.parent / "configs"
+_PREFIX = re.compile(r"\w[\w.-]*")
 _LONGEST_CHAIN = 50  # of files, each the base of the next
+
+
+@dataclass(frozen=True)
+class _Base:
+    """A file under its prefix, and the names of all stages in it and its bases."""
+
+    document: Document
+    prefix: str
+    stages: frozenset[str]
 
 
 def read_chain(path: Path) -> list[Document]:
     """A file preceded by its bases and theirs, each file once, at its first mention.
 
+    A base `{file: FILE, prefix: NAME_}` is the file with other names of its stages (`with_prefix`).
+
     Raises:
-        ConfigError: a file is missing or not YAML, or the bases form a cycle.
+        ConfigError: a file is missing or not YAML, the bases form a cycle, or one has two prefixes.
     """
-    found: dict[Path, Document] = {}
-    _chain(path, (), found)
-    return list(found.values())
+    found: dict[Path, _Base] = {}
+    _chain(path, "", (), found)
+    return [base.document for base in found.values()]
 
 
-def _chain(path: Path, trail: tuple[Path, ...], found: dict[Path, Document]) -> None:
-    """Add to `found` a file and, before it, its bases that are not there yet."""
+def _chain(path: Path, prefix: str, trail: tuple[Path, ...], found: dict[Path, _Base]) -> frozenset[str]:
+    """Add to `found` a file and, before it, its bases that are not there yet; returns the names of their stages."""
     try:
         path = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
@@ -37,15 +52,58 @@ def _chain(path: Path, trail: tuple[Path, ...], found: dict[Path, Document]) -> 
         raise ConfigError(f"the bases form a cycle: {cycle}")
     if len(trail) == _LONGEST_CHAIN:
         raise ConfigError(f"{label(path)} is the base of a base more than {_LONGEST_CHAIN} times over")
-    if path in found:
-        return
-    document = read(path)
-    bases = document.value.pop("base", [])
-    if not isinstance(bases, str | list | None):
-        raise ConfigError(f"base ({document.marks[('base',)]}) must be a file or a list of files, not {bases!r}")
-    for name in [bases] if isinstance(bases, str) else bases or []:
-        _chain(_find(name, path, document.marks[("base",)]), (*trail, path), found)
-    found[path] = document
+    if path not in found:
+        document = read(path)
+        inherited: frozenset[str] = frozenset()
+        for name, under, mark in _bases(document):
+            base = _find(name, path, mark)
+            inherited |= _chain(base, under, (*trail, path), found)
+            if (other := found[base.resolve()].prefix) != under:
+                raise ConfigError(f"{label(base)} is a base under two prefixes, '{other}' and '{under}' ({mark})")
+        document = with_prefix(document, prefix, inherited)
+        found[path] = _Base(document, prefix, inherited | stages_of(document).keys())
+    return found[path].stages
+
+
+def _bases(document: Document) -> Iterator[tuple[object, str, Mark]]:
+    """The file, prefix and line of each base; takes them out of the document."""
+    bases = document.value.pop("base", None)
+    for index, base in enumerate(bases if isinstance(bases, list) else [] if bases is None else [bases]):
+        mark = document.marks.get(("base", index), document.marks[("base",)])
+        if isinstance(base, str):
+            yield base, "", mark
+            continue
+        prefix = base.get("prefix") if isinstance(base, dict) and base.keys() == {"file", "prefix"} else None
+        if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+            raise ConfigError(f"a base ({mark}) must be a file or {{file: FILE, prefix: NAME_}}, not {base!r}")
+        yield base["file"], prefix, mark
+
+
+def with_prefix(document: Document, prefix: str, inherited: Container[str]) -> Document:
+    """A document whose own stages, those that its bases do not have, bear a prefix, also where it refers to them.
+
+    In the name of an evaluation it stands after `eval_`: `eval_sft` becomes `eval_prorag_sft`. Parts keep their names.
+    """
+    if not prefix:
+        return document
+    names = {name: _prefixed(name, prefix) for name in stages_of(document) if name not in inherited}
+    folders = {name: f"${{stage:{names.get(name, name)}}}" for name in stage_names(document.value)}
+    value = with_folders(document.value, folders)
+    stages = stages_of(Document(value))
+    for stage in stages.values():
+        if isinstance(stage, dict) and isinstance(like := stage.get("like"), str):
+            stage["like"] = names.get(like, like)
+    value["stages"] = {names.get(name, name): stage for name, stage in stages.items()}
+    marks = {
+        ("stages", names.get(str(key[1]), key[1]), *key[2:]) if key[:1] == ("stages",) and key[1:] else key: mark
+        for key, mark in document.marks.items()
+    }
+    return Document(value, marks)
+
+
+def _prefixed(name: str, prefix: str) -> str:
+    kind = "eval_" if name.startswith("eval_") else ""
+    return f"{kind}{prefix}{name.removeprefix(kind)}"
 
 
 def _find(name: object, beside: Path, mark: str) -> Path:

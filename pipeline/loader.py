@@ -25,12 +25,13 @@ from common.errors import ConfigError
 from pipeline.documents import from_overrides, question_of, read_chain
 from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
-from pipeline.plain_words import check_words
+from pipeline.plain_words import alternatives, check_words
 from pipeline.references import require_small, with_written
-from pipeline.schema import Experiment
+from pipeline.schema import Experiment, Stage
 from pipeline.yaml_reader import Document
 
 _NAME = re.compile(r"\w[\w.-]*")
+_COMPONENTS = {"data", "module", "callbacks"}
 _LEAST = {"seed": 0, "devices": 1, "num_nodes": 1}
 _PART = re.compile(r"\$\{parts[.\[]([\w-]+)")
 
@@ -42,13 +43,15 @@ OmegaConf.register_resolver("stage", lambda name: f"${{stage:{name}}}", replace=
 class Configuration:
     """An experiment, every `${…}` but `${stage:…}` resolved, and where its settings were written.
 
-    `written` holds the settings before `${…}` was resolved; `changes` those that the file itself or the command line
-    sets otherwise than the file's bases; `question` what the file asks in the comment at its head.
+    `written` holds the settings before `${…}` was resolved, `resolved` after it, without types; `changes` those that
+    the file itself or the command line sets otherwise than the file's bases; `question` what the file asks in the
+    comment at its head.
     """
 
     experiment: Experiment
     origins: Origins
     written: dict[str, Any]
+    resolved: dict[str, Any]
     changes: dict[Key, Any]
     question: str
 
@@ -67,29 +70,50 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     _check_stages(merged, documents, origins)
     _check_maps(merged.value, origins)
     require_small(merged.value, origins)
-    values = _resolved(with_written(merged.value, origins), origins)
-    experiment = Experiment(**values, parts=merged.value.get("parts", {}))
+    resolved = _resolved(with_written(merged.value, origins), origins)
+    experiment = _typed(resolved, merged.value.get("parts", {}), origins)
     _check_names(experiment, origins)
     _check_counts(experiment, origins)
     _check_parts(merged, documents[-2:], origins)
-    return Configuration(experiment, origins, merged.value, _changes(documents), question_of(Path(path)))
+    return Configuration(experiment, origins, merged.value, resolved, _changes(documents), question_of(Path(path)))
 
 
 def _resolved(written: dict[str, Any], origins: Origins) -> dict[str, Any]:
-    """The fields of an experiment but its parts, with references resolved and in the types of the schema."""
+    """The settings but their parts, with references resolved."""
+    root = written.get("data_root")
     with _explained(origins):
-        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), written)
-        if settings.data_root is None:
-            settings.data_root = os.environ.get("RAG_DATA") or MISSING
-        stages: Any = OmegaConf.to_object(settings.stages)
-        plain = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
-        values = {name: settings[name] for name in plain if name != "data_root"}
-        values["data_root"] = None if OmegaConf.is_missing(settings, "data_root") else settings.data_root
-        unconverted: Any = OmegaConf.create({"data_root": values["data_root"]} | written)
-        words: dict[str, Any] = {name: unconverted[name] for name in written if name not in ("stages", "parts")}
-        words["stages"] = OmegaConf.to_container(unconverted.stages, resolve=True)
-    check_words(words, Experiment, (), origins)
-    return values | {"stages": stages}
+        settings: Any = OmegaConf.create(
+            {**written, "data_root": os.environ.get("RAG_DATA") or MISSING if root is None else root}
+        )
+        named = [
+            name for name in settings if name not in ("stages", "parts") and not OmegaConf.is_missing(settings, name)
+        ]
+        stages = OmegaConf.to_container(settings.stages, resolve=True, throw_on_missing=True)
+        return {name: settings[name] for name in named} | {"stages": stages}
+
+
+def _typed(resolved: dict[str, Any], parts: dict[str, Any], origins: Origins) -> Experiment:
+    """Resolved settings in the types of the schema; components, which have none there, are not copied."""
+    stages = resolved["stages"]
+    with _explained(origins):
+        bare = {
+            name: {key: _without_components(key, item) for key, item in stage.items()} for name, stage in stages.items()
+        }
+        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), {**resolved, "stages": bare})
+        typed: dict[str, Stage] = OmegaConf.to_object(settings.stages)
+        names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
+        values = {name: settings[name] for name in names}
+    check_words(resolved, Experiment, (), origins)
+    for name, stage in typed.items():
+        for key in _COMPONENTS & stages[name].keys():
+            setattr(stage, key, stages[name][key])
+    return Experiment(**values, stages=typed, parts=parts)
+
+
+def _without_components(key: str, value: Any) -> Any:
+    if key == "callbacks":
+        return dict.fromkeys(value) if isinstance(value, dict) else value
+    return None if key in _COMPONENTS else value
 
 
 def _changes(documents: Sequence[Document]) -> dict[Key, Any]:
@@ -108,6 +132,9 @@ def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: K
     """
     converted = {}
     for name, value in arguments.items():
+        if type(value) in (str, int, float, bool) and type(value) in alternatives(annotations[name]):
+            converted[name] = value  # as most are: OmegaConf takes milliseconds
+            continue
         kind = _alternative(annotations[name], value)
         kind = kind if _supported(kind) else Any
         with _explained(origins, key):

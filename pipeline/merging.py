@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import ConfigError
 from pipeline.origins import Key, Mark, dotted, linked, suggest
-from pipeline.yaml_reader import Document
+from pipeline.yaml_reader import Document, stages_of
 
 
 def merge(documents: Sequence[Document]) -> Document:
@@ -28,23 +28,18 @@ def merge(documents: Sequence[Document]) -> Document:
     for new in documents:
         value = _merge(merged.value, _without_likes(new.value, likes), (), new.marks, merged.marks)
         merged = Document(value, merged.marks | new.marks)
-    for name in likes.keys() & _stages(merged).keys():
+    for name in likes.keys() & stages_of(merged).keys():
         stage = _stage(name, documents, likes, ())
         merged.value["stages"][name] = stage.value
         merged.marks.update(stage.marks)
     return merged
 
 
-def _stages(document: Document) -> dict[str, Any]:
-    stages = document.value.get("stages")
-    return stages if isinstance(stages, dict) else {}
-
-
 def _likes(documents: Sequence[Document]) -> dict[str, tuple[object, Mark]]:
     """What each stage with a `like` names there, and the line; the last document decides, `null` takes it back."""
     likes: dict[str, tuple[object, Mark]] = {}
     for document in documents:
-        for name, stage in _stages(document).items():
+        for name, stage in stages_of(document).items():
             if isinstance(stage, dict) and "like" in stage:
                 likes[name] = stage["like"], document.marks["stages", name, "like"]
     return {name: like for name, like in likes.items() if like[0] is not None}
@@ -83,9 +78,9 @@ def _stage(name: str, documents: Sequence[Document], likes: Mapping[str, tuple[o
     start = value
     removed = False
     for document in documents:
-        if name not in _stages(document):
+        if name not in stages_of(document):
             continue
-        stage = _stages(document)[name]
+        stage = stages_of(document)[name]
         if not isinstance(stage, dict):
             removed = stage is None
             continue
@@ -96,7 +91,7 @@ def _stage(name: str, documents: Sequence[Document], likes: Mapping[str, tuple[o
 
 
 def _check_like(name: str, other: object, mark: str, documents: Sequence[Document], trail: Key) -> None:
-    known = [str(stage) for document in documents for stage in _stages(document)]
+    known = [str(stage) for document in documents for stage in stages_of(document)]
     if other not in known:
         raise ConfigError(f"unknown stage '{other}' at stages.{name}.like ({mark}){suggest(str(other), set(known))}")
     if other in trail:

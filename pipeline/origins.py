@@ -58,7 +58,9 @@ class Origins:
         return getattr(self.marks.get(self._end(key)), "written", None)
 
     def _end(self, key: Key) -> Key:
-        for _ in self.links:  # links may form a cycle: follow at most as many as there are
+        seen: set[Key] = set()  # links may form a cycle
+        while key not in seen:
+            seen.add(key)
             key = self._follow(key)
         return key
 

@@ -2,7 +2,7 @@
 
 A number, `no` or `null` where text is wanted is refused: converted, `1.10` would be `1.1` and `no` would be `False`. A
 fingerprint is computed without knowing the types, so what was meant as text has to be written as text. A whole number
-in its usual form is the exception, for it is the same text.
+in its usual form is the exception, for it is the same text. Where any type will do, `no` could mean either.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ def check_words(value: object, annotation: Any, key: Key, origins: Origins) -> N
     Raises:
         ConfigError: it is not, and converting it would change it; names the key, the file and the line.
     """
-    kinds = list(_alternatives(annotation))
+    kinds = list(alternatives(annotation))
     if isinstance(value, dict) and "target" in value:
         return  # a component, whose own signature counts
     if isinstance(value, dict):
         for name, item in value.items():
-            for kind in kinds:
-                if (wanted := _entry(kind, name)) is not Any:
-                    check_words(item, wanted, (*key, name), origins)
+            for wanted in {_entry(kind, name) for kind in kinds} - {Any} or {Any}:
+                check_words(item, wanted, (*key, name), origins)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            for kind in kinds:
-                if (wanted := _element(kind, index)) is not Any:
-                    check_words(item, wanted, (*key, index), origins)
+            for wanted in {_element(kind, index) for kind in kinds} - {Any} or {Any}:
+                check_words(item, wanted, (*key, index), origins)
     elif linked(value, key) is None:
         _check_word(value, kinds, key, origins)
 
@@ -60,6 +58,9 @@ def _check_word(value: object, kinds: list[Any], key: Key, origins: Origins) -> 
             raise ConfigError(f"{at} must be text, and it is empty: leave the line out, or put the text in quotes")
         if type(value) is not int or written not in (None, str(value)):
             raise ConfigError(f"{at} must be text, and {written or value} is read as {value!r}: put it in quotes")
+    elif isinstance(value, bool) and kinds[0] in (Any, object):
+        if (written := origins.written(key) or "true").lower() not in ("true", "false"):
+            raise ConfigError(f"{at} is {written}, read as {value!r}: write {str(value).lower()}, or put it in quotes")
     elif bool in kinds and not number and type(value) is int and value not in (0, 1):
         raise ConfigError(f"{at} is {value}: it must be true or false")
 
@@ -88,15 +89,15 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
-def _alternatives(annotation: Any) -> Iterable[Any]:
+def alternatives(annotation: Any) -> Iterable[Any]:
     """The types in a union, without names for types and notes on them."""
     if get_origin(annotation) in (Union, UnionType):
         for kind in get_args(annotation):
-            yield from _alternatives(kind)
+            yield from alternatives(kind)
     elif get_origin(annotation) is Annotated:
-        yield from _alternatives(get_args(annotation)[0])
+        yield from alternatives(get_args(annotation)[0])
     elif isinstance(annotation, typing.NewType):
-        yield from _alternatives(annotation.__supertype__)
+        yield from alternatives(annotation.__supertype__)
     else:
         yield annotation
 

@@ -103,9 +103,10 @@ class Plan:
         for planned in self.stages.values():
             if not planned.forced:
                 planned.artifact.check()
+        known: set[str] = set()
         for name in self.chosen:
             if not self.stages[name].done:
-                check_stage(self.stages[name].stage, ("stages", name), self.origins)
+                check_stage(self.stages[name].stage, ("stages", name), self.origins, known)
         return self
 
     @property

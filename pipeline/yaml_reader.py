@@ -34,6 +34,12 @@ class Document:
     marks: dict[Key, Mark] = field(default_factory=dict)
 
 
+def stages_of(document: Document) -> dict[str, Any]:
+    """The stages of a document; none where they are no map, which is reported later."""
+    stages = document.value.get("stages")
+    return stages if isinstance(stages, dict) else {}
+
+
 def read(path: Path) -> Document:
     """One file, without its bases.
 

@@ -40,6 +40,13 @@ def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
     assert not (artifact(tmp_path, "sleep") / "manifest.json").exists()
 
 
+def test_ctrl_c_while_libraries_are_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "omegaconf.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, str(ROOT / "train.py"), "--config", "x.yaml"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted: run the same command to resume\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_lost_terminal_or_ctrl_c_ends_all_ranks_with_one_line_and_leaves_no_file(tmp_path: Path, number: int) -> None:

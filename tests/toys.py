@@ -207,8 +207,9 @@ class Words(Numbers):
         count: int = 0,
         scale: float = 1.0,
         switch: bool = False,
+        anything: Any = None,
     ) -> None:
         super().__init__(count)
         self.revision, self.maybe, self.either, self.mode, self.names = revision, maybe, either, mode, names
         self.titles, self.weights, self.corpus, self.entry = titles, weights, corpus, entry
-        self.scale, self.switch = scale, switch
+        self.scale, self.switch, self.anything = scale, switch, anything

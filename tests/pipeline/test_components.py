@@ -23,13 +23,13 @@ def origins(value: object) -> Origins:
 
 
 def made(value: Any) -> Any:
-    check(value, AT, origins(value), whole=True)
+    check(value, AT, origins(value), set(), whole=True)
     return build(value, AT, origins(value), {})
 
 
 def refused(value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        check(value, AT, origins(value), whole=True)
+        check(value, AT, origins(value), set(), whole=True)
     assert "x.yaml:14" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -153,7 +153,7 @@ def test_a_component_passes_where_its_kind_fits_or_cannot_be_told() -> None:
 
 
 def test_a_path_inside_another_stage_need_not_exist_yet() -> None:
-    check(holder(corpus="${stage:world}/data/corpus.jsonl"), AT, origins({}), whole=True)
+    check(holder(corpus="${stage:world}/data/corpus.jsonl"), AT, origins({}), set(), whole=True)
 
 
 def test_an_input_is_written_as_a_path(tmp_path: Path, monkeypatch) -> None:
@@ -212,4 +212,4 @@ def test_a_target_is_whole_and_takes_its_arguments_by_name() -> None:
 )
 def test_a_stage_that_cannot_run_is_refused(stage: Stage, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_stage(stage, ("stages", "rl"), origins({}))
+        check_stage(stage, ("stages", "rl"), origins({}), set())

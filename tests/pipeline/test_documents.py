@@ -84,6 +84,55 @@ def test_a_cycle_of_bases_is_spelled_out(tmp_path: Path) -> None:
         read_chain(tmp_path / "a.yaml")
 
 
+TRAINING = """\
+base: world.yaml
+parts: {policy: "${stage:sft}/model"}
+stages:
+  world: {data: {size: 2}}
+  sft: {data: {path: ["${stage:world}", "${stage:sft}/x"]}}
+  rl: {like: sft}
+  eval_rl: {like: world, data: {path: "${stage:rl}"}}
+"""
+
+
+def test_a_base_under_a_prefix_has_other_names_for_its_own_stages(tmp_path: Path) -> None:
+    write(tmp_path, "world.yaml", "stages: {world: {data: {size: 1}}}")
+    write(tmp_path, "training.yaml", TRAINING)
+    _, training, _ = read_chain(write(tmp_path, "x.yaml", "base: [{file: training.yaml, prefix: a_}]\nname: x"))
+    assert training.value == {
+        "parts": {"policy": "${stage:a_sft}/model"},
+        "stages": {
+            "world": {"data": {"size": 2}},
+            "a_sft": {"data": {"path": ["${stage:world}", "${stage:a_sft}/x"]}},
+            "a_rl": {"like": "a_sft"},
+            "eval_a_rl": {"like": "world", "data": {"path": "${stage:a_rl}"}},
+        },
+    }
+    assert training.marks[("stages", "a_rl", "like")].endswith("training.yaml:6")
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("5", r"must be a file or {file: FILE, prefix: NAME_}, not 5$"),
+        ("{file: training.yaml}", "must be a file or {file: FILE, prefix: NAME_}, not {'file': 'training.yaml'}$"),
+        ("[{file: training.yaml, prefix: 3}]", r"a base \(.*x.yaml:1\) must be a file or"),
+        ("[{file: training.yaml, prefix: a/}]", r"a base \(.*x.yaml:1\) must be a file or"),
+        ("[{file: none.yaml, prefix: a_}]", r"no base file 'none.yaml' \(.*x.yaml:1\)"),
+        (
+            "\n  - training.yaml\n  - {file: training.yaml, prefix: a_}",
+            r"^.*training.yaml is a base under two prefixes, '' and 'a_' \(.*x.yaml:3\)$",
+        ),
+    ],
+)
+def test_a_wrong_base_is_one_line(tmp_path: Path, base: str, message: str) -> None:
+    write(tmp_path, "world.yaml", "a: 1")
+    write(tmp_path, "training.yaml", TRAINING)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_chain(write(tmp_path, "x.yaml", f"base: {base}\nname: x"))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_missing_base_names_file_line_and_where_it_was_sought(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", "x: 1\nbase: [none.yaml]")
     with pytest.raises(ConfigError, match=r"no base file 'none.yaml' \(.*a.yaml:2\): looked in .* and .*configs"):

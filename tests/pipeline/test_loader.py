@@ -99,7 +99,6 @@ def test_a_stage_laid_over_others_is_new_only_with_something_to_run(tmp_path: Pa
         ("experiment: x\nstages: [1]\n", r"^stages \(.*x\.yaml:2\) must be a map, not \[1\]$"),
         ("experiment: x\nstages:\n  make: 5\n", r"^stages\.make \(.*x\.yaml:3\) must be a map, not 5$"),
         (BASIC + "parts: 1\n", r"^parts \(.*x\.yaml:4\) must be a map, not 1$"),
-        ("base: 5\n" + BASIC, r"^base \(.*x\.yaml:1\) must be a file or a list of files, not 5$"),
     ],
 )
 def test_what_must_be_a_map_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -27,7 +27,7 @@ def made(folder: Path, line: str, *overrides: str, extra: str = "") -> Any:
     path.write_text(FILE.format(line=line, extra=extra))
     configuration = load(path, overrides)
     stage = configuration.experiment.stages["make"]
-    check_stage(stage, ("stages", "make"), configuration.origins)
+    check_stage(stage, ("stages", "make"), configuration.origins, set())
     return build(stage.data, ("stages", "make", "data"), configuration.origins, {})
 
 
@@ -71,6 +71,15 @@ def test_text_anywhere_in_an_argument_is_checked(tmp_path: Path, line: str, at: 
     extra = "parts: {word: 1.10}" if "parts" in line else ""
     with pytest.raises(ConfigError, match=rf"{at} \(.*x\.yaml:\d\) must be text"):
         made(tmp_path, line, extra=extra)
+
+
+@pytest.mark.parametrize("text", ["no", "On", "{a: [1, off]}"])
+def test_where_any_type_will_do_a_switch_has_to_be_true_or_false(tmp_path: Path, text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.anything\S* \(.*:7\) is \w+, read as (True|False): write (true|false), or"
+    ):
+        made(tmp_path, f"anything: {text}")
+    assert made(tmp_path, "anything: {a: [1.10, false, 'no', null]}").anything == {"a": [1.1, False, "no", None]}
 
 
 def test_a_word_inside_a_text_is_as_it_was_written(tmp_path: Path) -> None:
