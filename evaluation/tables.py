@@ -86,7 +86,7 @@ def seeds_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) ->
 
 def spread(metric: str, values: Sequence[float | None]) -> str:
     """A metric's `mean ± sd` over the seeds that have it; the mean alone of one."""
-    mean, sd = across_seeds([[math.nan if value is None else value] for value in values])
+    mean, sd = across_seeds([math.nan if value is None else value for value in values])
     return figure(metric, mean) if math.isnan(sd) else f"{figure(metric, mean)} ± {figure(metric, sd)}"
 
 

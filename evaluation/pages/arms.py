@@ -14,7 +14,6 @@ from evaluation.scoring import RATES
 from evaluation.statistics import (
     Floats,
     PairedTest,
-    average_questions,
     average_seeds,
     bootstrap_interval,
     bootstrap_ratio,
@@ -55,8 +54,7 @@ class Measured:
         if measure in RATES:
             sums = {seed: [_sum(values) for values in pair] for seed, pair in self.counts(measure).items()}
             return {seed: top / bottom for seed, (top, bottom) in sums.items() if bottom}
-        kept = self.values(measure)
-        return {seed: float(average_questions([[*values.values()]])[0]) for seed, values in kept.items()}
+        return {seed: _mean(values) for seed, values in self.values(measure).items()}
 
     def has(self, metric: str) -> bool:
         """Whether any seed has a figure."""
@@ -133,5 +131,10 @@ def _grid(by_seed: Collection[Mapping[str, float]], order: Sequence[str] | None 
     return np.array([[values.get(question, math.nan) for question in order] for values in by_seed], dtype=float)
 
 
+def _mean(values: Mapping[str, float]) -> float:
+    known = [value for value in values.values() if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
 def _sum(values: Mapping[str, float]) -> float:
-    return float(np.nansum([*values.values()]))
+    return math.fsum(value for value in values.values() if not math.isnan(value))
