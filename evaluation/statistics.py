@@ -2,7 +2,7 @@
 
 The unit is the question. NaN means that a measure does not apply to a question, which is then left out. Suffixes: K
 seeds, N questions. Several training seeds are averaged per question first; intervals and tests then generalise to other
-questions under these seeds, and `across_seeds` to other seeds.
+questions under these seeds, and `seeds_interval` to other seeds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from common.seeds import stable_hash
 
 Floats = NDArray[np.float64]
 
+BOUNDS = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of every interval
 _PICKS_AT_ONCE = 2**22  # bounds the memory of a resampling to some 64 MB
 
 
@@ -33,22 +34,20 @@ class PairedTest:
     n: int
 
 
-def bootstrap_interval(
-    values: ArrayLike, *, seed: int, resamples: int = 2000, level: float = 0.95
-) -> tuple[float, float]:
+def bootstrap_interval(values: ArrayLike, *, seed: int, resamples: int = 2000) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean over questions (Efron & Tibshirani 1993, §13.3).
 
-    The (1 ∓ level)/2 quantiles of `resamples` means, each over N questions drawn with replacement from `values` [N].
+    The 2.5 % and 97.5 % quantiles of `resamples` means, each over N questions drawn with replacement from `values` [N].
     NaN for fewer than two questions; a point where all values are equal, however few they are.
     """
     used = _numbers(values)
     if len(used) < 2:
         return float("nan"), float("nan")
-    return _quantiles(_resampled_means(used, seed, resamples), level)
+    return _quantiles(_resampled_means(used, seed, resamples))
 
 
 def bootstrap_ratio(
-    numerators: ArrayLike, denominators: ArrayLike, *, seed: int, resamples: int = 2000, level: float = 0.95
+    numerators: ArrayLike, denominators: ArrayLike, *, seed: int, resamples: int = 2000
 ) -> tuple[float, float]:
     """Percentile bootstrap interval over questions of Σ numerators / Σ denominators, two arrays [N].
 
@@ -59,12 +58,10 @@ def bootstrap_ratio(
         return float("nan"), float("nan")
     # The same seed and length: both are means over the same draws.
     tops, bottoms = _resampled_means(top, seed, resamples), _resampled_means(bottom, seed, resamples)
-    return _quantiles(tops[bottoms > 0] / bottoms[bottoms > 0], level)
+    return _quantiles(tops[bottoms > 0] / bottoms[bottoms > 0])
 
 
-def paired_bootstrap(
-    a: ArrayLike, b: ArrayLike, *, seed: int, resamples: int = 2000, level: float = 0.95
-) -> PairedTest:
+def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, seed: int, resamples: int = 2000) -> PairedTest:
     """Bootstrap test of mean(a − b) = 0 for `a`, `b` [N] on the same questions in the same order.
 
     With d = mean(a − b) and d*_r its resampled values: p = (1 + #{r: |d*_r − d| ≥ |d|}) / (resamples + 1), the
@@ -80,10 +77,10 @@ def paired_bootstrap(
     means = _resampled_means(used, seed, resamples)
     # The margin keeps ties ties: sums of the same thirds in another order differ in the last bit.
     extreme = np.abs(means - difference) >= abs(difference) - 1e-12
-    return PairedTest(difference, *_quantiles(means, level), float((1 + extreme.sum()) / (resamples + 1)), len(used))
+    return PairedTest(difference, *_quantiles(means), float((1 + extreme.sum()) / (resamples + 1)), len(used))
 
 
-def paired_t_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> PairedTest:
+def paired_t_test(a: ArrayLike, b: ArrayLike) -> PairedTest:
     """Student's paired t-test of mean(a − b) = 0, the test ProRAG reports at p < 0.05.
 
     t = d / (s / √N) with d and s the mean and the sample standard deviation of a − b, N − 1 degrees of freedom. Where
@@ -102,7 +99,7 @@ def paired_t_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> PairedT
     if np.ptp(used) < 1e-9 * abs(used).max():
         return PairedTest(difference, math.nan, math.nan, math.nan, len(used))
     error = float(used.std(ddof=1)) / math.sqrt(len(used))
-    half = float(stats.t.ppf((1 + level) / 2, len(used) - 1)) * error
+    half = float(stats.t.ppf(BOUNDS[1], len(used) - 1)) * error
     p = 2 * float(stats.t.sf(abs(difference) / error, len(used) - 1))
     return PairedTest(difference, difference - half, difference + half, p, len(used))
 
@@ -122,25 +119,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def average_seeds(values_KN: ArrayLike) -> Floats:
     """Mean over seeds of each question, [K, N] -> [N]; over the seeds that have it, NaN where none has."""
-    return _nan_mean(np.asarray(values_KN, dtype=float), axis=0)
+    values = np.asarray(values_KN, dtype=float)
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0.0).sum(0) / known.sum(0)
 
 
-def average_questions(values_KN: ArrayLike) -> Floats:
-    """Mean over questions of each seed, [K, N] -> [K]; over the questions that it has, NaN where it has none."""
-    return _nan_mean(np.asarray(values_KN, dtype=float), axis=1)
+def across_seeds(values: ArrayLike) -> tuple[float, float]:
+    """Mean and sample standard deviation of the K seeds' values [K]; NaN without any, the latter also for one."""
+    used = _numbers(values)
+    mean = float(used.mean()) if len(used) else float("nan")
+    return mean, float(used.std(ddof=1)) if len(used) > 1 else float("nan")
 
 
-def across_seeds(values_KN: ArrayLike) -> tuple[float, float]:
-    """Mean and sample standard deviation of the K seeds' means over questions; the latter NaN for one seed."""
-    means = _numbers(average_questions(values_KN))
-    mean = float(means.mean()) if len(means) else float("nan")
-    return mean, float(means.std(ddof=1)) if len(means) > 1 else float("nan")
-
-
-def seeds_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float, float]:
+def seeds_interval(values: ArrayLike) -> tuple[float, float]:
     """Student's interval of the mean of the K seeds' values [K]; NaN for one seed, and where all are the same."""
     used = _numbers(values)
-    test = paired_t_test(used, np.zeros(len(used)), level=level)
+    test = paired_t_test(used, np.zeros(len(used)))
     return test.low, test.high
 
 
@@ -161,13 +156,6 @@ def _untested(used: Floats) -> PairedTest:
     return PairedTest(float(used[0]) if len(used) else nan, nan, nan, nan, len(used))
 
 
-def _nan_mean(values: Floats, axis: int) -> Floats:
-    """Like `np.nanmean`, silent where all are NaN."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0.0).sum(axis) / known.sum(axis)
-
-
 def _resampled_means(values: Floats, seed: int, resamples: int) -> Floats:
     """Means [resamples] of len(values) draws each."""
     generator = np.random.default_rng(stable_hash(seed, "bootstrap"))
@@ -176,6 +164,6 @@ def _resampled_means(values: Floats, seed: int, resamples: int) -> Floats:
     return np.concatenate([values[generator.integers(len(values), size=(n, len(values)))].mean(1) for n in blocks])
 
 
-def _quantiles(means: Floats, level: float) -> tuple[float, float]:
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+def _quantiles(means: Floats) -> tuple[float, float]:
+    low, high = np.quantile(means, BOUNDS)
     return float(low), float(high)

@@ -78,14 +78,15 @@ def seeds_table(labels: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) ->
     for row in rows:
         groups.setdefault(tuple(row[key] for key in labels), []).append(row)
     cells = [
-        [*place, str(len(group)), *(_spread(metric, [row.get(metric) for row in group]) for metric in metrics)]
+        [*place, str(len(group)), *(spread(metric, [row.get(metric) for row in group]) for metric in metrics)]
         for place, group in groups.items()
     ]
     return table([*labels.values(), "seeds", *(METRICS[metric] for metric in metrics)], cells, labels=len(labels))
 
 
-def _spread(metric: str, values: Sequence[float | None]) -> str:
-    mean, sd = across_seeds([[math.nan if value is None else value] for value in values])
+def spread(metric: str, values: Sequence[float | None]) -> str:
+    """A metric's `mean ± sd` over the seeds that have it; the mean alone of one."""
+    mean, sd = across_seeds([math.nan if value is None else value for value in values])
     return figure(metric, mean) if math.isnan(sd) else f"{figure(metric, mean)} ± {figure(metric, sd)}"
 
 

@@ -13,7 +13,7 @@ from evaluation.pages.result_figures import arms, by_hops, sweep
 
 Results = Mapping[str, Any]
 
-# Each draws results (`rows`, `stopping`, `rankings` of evaluation.pages.freeze), or None where they lack what it shows.
+# Each draws results (`rows`, `stopping`, `rankings` of evaluation.pages.frozen), or None where they lack what it shows.
 FIGURES: dict[str, Callable[[Results], str | None]] = {
     "arms": arms,
     "auc": auc_by_kind,
@@ -33,7 +33,7 @@ _CAPTIONS = {
 
 
 def draw(asked: str, results: Results) -> str:
-    """A figure as SVG; `asked` is its name, or `<name>=<arm>,<arm>` for some experiments or `<experiment>:<stage>`.
+    """A figure as SVG; `asked` is its name, or `<name>=<arm>,<arm>` for some arms or experiments.
 
     Raises:
         DataError: there is no such figure, or the results of these arms hold nothing for it.
@@ -71,4 +71,5 @@ def draw_all(names: Iterable[str], results: Results, folder: Path) -> Iterator[s
 
 
 def _is_one_of(row: Mapping[str, Any], wanted: list[str]) -> bool:
-    return not wanted or row["experiment"] in wanted or f"{row['experiment']}:{row['stage']}" in wanted
+    named = row["experiment"], f"{row['experiment']}:{row['stage']}", row.get("arm")
+    return not wanted or not {*named}.isdisjoint(wanted)

@@ -1,9 +1,9 @@
 """Freeze results of finished runs: `python -m evaluation.pages.freeze RUN [RUN …] --out FILE --title … --command …`.
 
-The JSON holds the question, command, commit, versions and machine, the rows of results, when policies stop by number of
-hops, step rankings measured over all seeds, seconds and metrics of every stage, and with `--metric` paired tests
-against the first arm, or against each that `--baseline` names. `evaluation.pages.page` makes a page of it, with the
-figures that `--figure` names.
+RUN is `runs/<experiment>` (all its seeds), `runs/<experiment>/seed<k>`, or either with `:<stage>` for one evaluation.
+The JSON (`evaluation.pages.frozen`) holds what it takes to make a page without the runs (`evaluation.pages.page`).
+Long experiments can be frozen seed by seed, into files of one folder, which become one page. An arm is called by its
+stage without `eval_`, after `<experiment>:` where the runs are of several experiments.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.manifests import load_manifest
 from common.terminal import error_line
-from evaluation.evidence import stopping_by_hops
 from evaluation.lineage import Lineage
-from evaluation.pages.compare import compare
-from evaluation.pages.comparison import write_frozen
+from evaluation.pages.evaluations import Evaluated, baseline_of, evaluations, results_of
 from evaluation.pages.figures import FIGURES, draw
-from evaluation.results import Arm, find_arms, find_stages, read_evaluation
-from evaluation.steps.rankings import rankings
+from evaluation.pages.frozen import write
+from evaluation.pages.page import page_parts
+from evaluation.results import Arm, find_arms, find_stages
+from evaluation.scoring import MEASURES, RATES
+from evaluation.steps.rankings import Stage, rankings
+
+Row = dict[str, Any]
+
+_KEPT = (*MEASURES, *(count for counts in RATES.values() for count in counts))
 
 
 def freeze(
@@ -35,107 +40,100 @@ def freeze(
     command: str,
     question: str = "",
     machine: str | None = None,
-    metrics: Sequence[str] = (),
-    baselines: Sequence[str | None] = (None,),
+    baseline: str | None = None,
     figures: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Rows and notes of the runs' evaluations, and their stages, with all commits and versions of their manifests.
+) -> Row:
+    """The results of runs as JSON, see `evaluation.pages.frozen`; what several experiments share is of the first.
 
-    `costs` are the accounts of the policies that were evaluated (`evaluation.lineage`). Notes are those of the first
-    seed. `machine` defaults to a description of this one. `figures` are as in
-    `evaluation.pages.figures:draw`; the first stands below the answer of the page.
+    Args:
+        runs: as in the module's docstring.
+        title: of the page.
+        command: what made the runs.
+        question: what the runs answer.
+        machine: where; by default a description of this one.
+        baseline: the arm that others are compared with, by its name, experiment or stage; by default the first.
+        figures: of the page, as in `evaluation.pages.figures:draw`; the first stands below the answer.
 
     Raises:
-        DataError: there is no such run, or it is unfinished; the arms cannot be compared; the runs hold nothing for a
-            figure.
+        DataError: there is no such run, it is unfinished or damaged, or it holds nothing for a figure; a stage of a
+            policy has no accounts; no arm, or more than one, is called `baseline`; arms answered different questions.
     """
-    entries = [entry for run in runs for entry in find_stages(run)]
-    ranked = rankings(entries)
-    arms = [arm for run in runs for arm in _arms(run, required=not ranked)]
-    evaluations = [(arm, seed, artifact) for arm in arms for seed, artifact in arm.artifacts.items()]
+    stages = [stage for run in runs for stage in find_stages(run)]
+    ranked = rankings(stages)
+    measured = _evaluations(runs, required=not ranked)
     places = {(ranking["experiment"], ranking["stage"]) for ranking in ranked}
-    measured = [(seed, artifact) for _, seed, artifact in evaluations]
-    measured += [(seed, artifact) for experiment, seed, stage, artifact in entries if (experiment, stage) in places]
-    manifests = [load_manifest(artifact, "commit", "versions") for _, artifact in measured]
+    artifacts = [each.artifact for each in measured]
+    artifacts += [artifact for experiment, _, stage, artifact in stages if (experiment, stage) in places]
+    manifests = [load_manifest(artifact, "commit", "versions") for artifact in artifacts]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
-    rows, stopping, notes = [], [], {}
-    for arm, seed, artifact in evaluations:
-        results = read_evaluation(artifact)
-        place = {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
-        rows += [place | row for row in results["rows"]]
-        stopping += [place | group for group in stopping_by_hops(results["groups"])]
-        if seed == min(arm.artifacts):
-            notes[f"{arm.name}, seed {seed}"] = results["notes"]
-    frozen = {
+    frozen: Row = {
         "title": title,
         "question": question,
         "command": command,
-        "commit": _joined(manifest["commit"] or "unknown" for manifest in manifests),
-        "seeds": sorted({seed for seed, _ in measured}),
         "machine": machine or f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}",
-        "versions": {name: _joined(used.get(name, "none") for used in versions) for name in libraries},
+        "versions": {name: ", ".join(dict.fromkeys(used.get(name, "none") for used in versions)) for name in libraries},
+        "commits": list(dict.fromkeys(manifest["commit"] or "unknown" for manifest in manifests)),
         "figures": list(figures),
-        "rows": rows,
-        "stopping": stopping,
+        "baseline": baseline_of(measured, baseline) if measured else None,
+        "arms": [arm for seed in _seeds(measured) for arm in _arms(measured, stages, seed)],
+        **results_of(measured, _KEPT),
         "rankings": ranked,
-        "costs": list(_costs(arms, entries)),
-        "comparisons": [compare(arms, baseline=one, metric=metric) for one in baselines for metric in metrics],
-        "stages": list(_stages(entries)),
-        "notes": notes,
+        "stages": list(_stages(stages)),
     }
+    list(page_parts(frozen))  # now, while the runs are at hand, not when the page is made
     for asked in figures:
-        draw(asked, frozen)  # now, while the runs are at hand, not when the page is made
+        draw(asked, frozen)
     return frozen
 
 
-def _arms(run: str, *, required: bool) -> list[Arm]:
-    """The evaluations of a run; one that only ranks steps may have none, unless they are `required`."""
-    evaluated = any((artifact / "data" / "results.json").exists() for *_, artifact in find_stages(run))
-    return find_arms(run) if evaluated or required else []
+def _evaluations(runs: Sequence[str], *, required: bool) -> list[Evaluated]:
+    """All evaluations of runs, each once; runs that only rank steps may have none, unless they are `required`."""
+    found: list[Arm] = []
+    for run in runs:
+        evaluated = any((artifact / "data" / "results.json").exists() for *_, artifact in find_stages(run))
+        found += find_arms(run) if evaluated or required else []
+    several = len({arm.experiment for arm in found}) > 1
+    named = evaluations(found, lambda arm: (f"{arm.experiment}:" if several else "") + arm.stage.removeprefix("eval_"))
+    distinct: dict[Path, Evaluated] = {}
+    for each in named:
+        distinct.setdefault(each.artifact, each)
+    return list(distinct.values())
 
 
-def _costs(arms: Iterable[Arm], entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
-    """What making each evaluated policy cost; `last_tokens` are those of the stage that made it, such as reinforcement.
-
-    Runs of a version without accounts have none.
-    """
-    runs: dict[tuple[str, int], dict[str, Path]] = {}
-    for experiment, seed, stage, artifact in entries:
-        runs.setdefault((experiment, seed), {})[stage] = artifact
-    lineages = {run: Lineage.of(artifacts) for run, artifacts in runs.items()}
-    for arm in arms:
-        for seed in arm.artifacts:
-            lineage = lineages[arm.experiment, seed]
-            policy = lineage.policy(arm.stage)
-            own = lineage.manifests[policy].get("accounts") if policy else None
-            if own:
-                spent = lineage.accounts(arm.stage)
-                spent["tokens"] = sum(spent["tokens"].values())
-                place = {"experiment": arm.experiment, "seed": seed, "stage": arm.stage}
-                yield place | {"last_tokens": sum(own["tokens"].values())} | spent
+def _seeds(measured: Sequence[Evaluated]) -> list[int]:
+    return sorted({each.seed for each in measured})
 
 
-def _stages(entries: Iterable[tuple[str, int, str, Path]]) -> Iterator[dict[str, Any]]:
+def _arms(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> Iterator[Row]:
+    """What is known of each arm's policy; that of no fitted policy, and of a version without accounts, cost nothing."""
+    names: dict[Path, str] = {}
+    for experiment, of, stage, artifact in stages:
+        if of == seed:
+            names.setdefault(artifact, f"{experiment}:{stage}")
+    lineage = Lineage.of({name: artifact for artifact, name in names.items()})
+    arms = {names[each.artifact]: each for each in measured if each.seed == seed}
+    for stage, each in arms.items():
+        policy = lineage.policy(stage)
+        own = lineage.manifests[policy].get("accounts") if policy else None
+        before = lineage.before(stage, list(arms)) if policy else []
+        yield each.place | {
+            "sources": lineage.sources(stage),
+            "warm_up": arms[before[0]].arm if before else None,
+            "accounts": {"last_tokens": sum(own["tokens"].values())} | lineage.accounts(stage) if own else None,
+        }
+
+
+def _stages(stages: Sequence[Stage]) -> Iterator[Row]:
     """Seconds, accounts and metrics of every stage; a stage that several experiments share is listed for the first."""
     seen: set[Path] = set()
-    for experiment, seed, stage, artifact in entries:
+    for experiment, seed, stage, artifact in stages:
         if artifact not in seen:
             seen.add(artifact)
             manifest = load_manifest(artifact)
-            results = {name: manifest.get(name) or {} for name in ("accounts", "metrics")}
-            yield {
-                "experiment": experiment,
-                "seed": seed,
-                "stage": stage,
-                "seconds": manifest.get("seconds"),
-                **results,
-            }
-
-
-def _joined(values: Iterable[str]) -> str:
-    """The distinct values: reused artifacts may come from several commits and versions."""
-    return ", ".join(dict.fromkeys(values))
+            told = {name: manifest.get(name) or {} for name in ("accounts", "metrics")}
+            place = {"experiment": experiment, "seed": seed, "stage": stage}
+            yield place | {"seconds": manifest.get("seconds")} | told
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -148,27 +146,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--command", required=True, help="the command that made the run")
     parser.add_argument("--question", default="", help="the question that the run answers")
     parser.add_argument("--machine", help="description of the machine (default: of this one)")
-    parser.add_argument("--metric", action="append", default=[], help="compare the arms by this; may be repeated")
-    parser.add_argument(
-        "--baseline", action="append", help="an arm to compare with (default: the first); may be repeated"
-    )
+    parser.add_argument("--baseline", metavar="NAME", help="the arm that others are compared with (default: the first)")
     known = ", ".join(FIGURES)
     parser.add_argument(
         "--figure", action="append", default=[], help=f"one of {known}, or NAME=ARM,ARM for some; may be repeated"
     )
-    options = parser.parse_args(arguments)
+    options = vars(parser.parse_args(arguments))
+    runs, out, figures = options.pop("runs"), options.pop("out"), options.pop("figure")
     try:
-        frozen = freeze(
-            options.runs,
-            title=options.title,
-            command=options.command,
-            question=options.question,
-            machine=options.machine,
-            metrics=options.metric,
-            baselines=options.baseline or (None,),
-            figures=options.figure,
-        )
-        write_frozen(options.out, frozen)
+        write(out, freeze(runs, **options, figures=figures))
     except UserError as error:
         sys.exit(error_line(error))
 

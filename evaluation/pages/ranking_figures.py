@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.pages.plots import Dot, Line, dots, lines
-from evaluation.pages.sweeps import split_number
+from evaluation.pages.result_figures import split_number
 from evaluation.steps.rankings import arm_label, by_seed
 from evaluation.steps.step_auc import LOGP, POOLED, POSITION, title
 

@@ -11,6 +11,7 @@ import numpy as np
 from evaluation.statistics import holm, paired_t_test
 from evaluation.steps.rankings import arm_label, by_seed
 from evaluation.steps.step_auc import ALL, LOGP, MACRO, POOLED, POSITION, combined, title
+from evaluation.steps.step_page import figures
 from evaluation.tables import MISSING, p_value, table
 
 Row = Mapping[str, Any]
@@ -100,18 +101,6 @@ def _errors(rankings: Sequence[Row], groups: Sequence[str]) -> str:
         agrees = _mean([g["accuracy_at_0"] for part in runs for g in part if g["group"] == POOLED])
         rows.append([arm_label(ranking, scorer), *cells, agrees])
     return table(["reward model", *map(title, groups), "agrees at 0"], rows)
-
-
-def figures(found: Row | None, key: str, shown: str) -> str:
-    """A figure with its interval over questions, and that over seeds where there are several; a dash without one."""
-    if found is None or found[key] is None:
-        return MISSING
-    text = format(found[key], shown)
-    for bounds in (key, f"{key}_seeds"):
-        low, high = found.get(f"{bounds}_low"), found.get(f"{bounds}_high")
-        if low is not None and high is not None:
-            text += f" [{low:{shown}}, {high:{shown}}]"
-    return text
 
 
 def _scorers(rankings: Sequence[Row]) -> Iterator[tuple[Row, str]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluation.pages.plots import Dot, Line, dots, lines
-from evaluation.pages.sweeps import shown_name, split_number
 from evaluation.statistics import seeds_interval
 
 Row = Mapping[str, Any]
+
+_NUMBERED = re.compile(r"(.*[A-Za-z]\w*?)_(\d+(?:\.\d+)?)")
+_LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ", "lambda": "λ"}
 
 EM = "exact match, %"
 NEEDED = "one search a hop"
@@ -46,8 +49,8 @@ def arms_panels(results: Row) -> dict[str, dict[str, Dot]]:
 def sweep(results: Row) -> str | None:
     """Exact match against the number that ends the arms' names, a line for each family of arms, with its seeds.
 
-    The number ends the experiment's name, or else the stage's. Arms without a number are what the families are compared
-    with, such as the policy that all start from.
+    The number ends the first part of a name, or else what follows its colon. Arms without a number are what the
+    families are compared with, such as the policy that all start from.
     """
     families: dict[str, dict[tuple[str, str], dict[float, dict[int, Row]]]] = {}
     others: dict[str, dict[str, dict[int, Row]]] = {}
@@ -74,6 +77,17 @@ def sweep(results: Row) -> str | None:
     return lines(panels, "Exact match in a sweep", x=", ".join(axes), y=EM) if panels else None
 
 
+def split_number(name: str) -> tuple[str, float | None]:
+    """The name without the number that ends it, and the number; the name itself and None where there is none."""
+    found = _NUMBERED.fullmatch(name)
+    return (found[1], float(found[2])) if found else (name, None)
+
+
+def shown_name(family: str) -> str:
+    """A family of arms as a figure names it: `lambda` is λ."""
+    return " ".join(_LETTERS.get(word, word) for word in family.split("_"))
+
+
 def by_hops(results: Row) -> str | None:
     """Exact match, searches, premature and late answers by the number of hops, a line for each arm, with its seeds."""
     panels, titles = hops_panels(results)
@@ -98,10 +112,13 @@ def hops_panels(results: Row) -> tuple[dict[str, dict[str, Line]], dict[str, str
 
 
 def _by_arm(rows: Iterable[Row], *keys: str) -> dict[tuple[str, str], dict[Any, Any]]:
-    """Rows by (`<dataset>/<split>`, `<experiment>:<stage>`), then by each of the keys, then by seed."""
+    """Rows by (`<dataset>/<split>`, arm), then by each of the keys, then by seed.
+
+    Frozen rows have an `arm`; that of others is `<experiment>:<stage>`.
+    """
     found: dict[tuple[str, str], dict[Any, Any]] = {}
     for row in rows:
-        arm = f"{row['experiment']}:{row['stage']}" if row["stage"] else row["experiment"]
+        arm = row.get("arm") or f"{row['experiment']}:{row['stage']}"
         inner = found.setdefault((f"{row['dataset']}/{row['split']}", arm), {})
         for key in keys:
             inner = inner.setdefault(row[key], {})

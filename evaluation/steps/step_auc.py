@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.statistics import Floats, seeds_interval
-from evaluation.steps.combination import cross_fitted
-from evaluation.steps.ranking import aucs, draw_questions, interval
+from evaluation.steps.ranking import aucs, cross_fitted, draw_questions, interval
 
 LOGP, POSITION, KIND, ALL = "logp_mean", "position", "kind", "all_baselines"
 BASELINES: dict[str, Callable[[Sequence[float], int], float]] = {

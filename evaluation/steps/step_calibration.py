@@ -28,9 +28,8 @@ def calibration(rows: Sequence[Row], scorer: str, *, seed: int = 0) -> list[Row]
     `ece` is the expected calibration error (Naeini et al. 2015): the mean of |share of true steps − mean probability|
     over bins of equal width, weighed by their steps; `ece_low` and `ece_high` bound a 95 % bootstrap interval over
     questions. `bins` are the reliability curve: in each of `BINS` bins `n` steps, the mean probability `predicted` and
-    the share of `true` ones, None where a bin is empty. `accuracy_at_0`, `kept_at_0` and `precision_at_0` say what a
-    threshold of 0 does: how often it agrees with the truth, the share of steps above it, and the share of these that is
-    true. Steps without score are left out; a kind without any is not listed.
+    the share of `true` ones, None where a bin is empty. `accuracy_at_0` is how
+    often a score above 0 agrees with the truth. Steps without score are left out; a kind without any is not listed.
 
     Args:
         rows: as in `evaluation.steps.step_auc:measure_groups`.
@@ -88,16 +87,13 @@ def _measured(scores: Floats, true: NDArray[np.bool_], draws_RN: Floats) -> Row:
     errors = expected_error(*counted)
     low, high = interval(errors[1:])
     count, predicted, right = (part[0] for part in counted)
-    above = scores > 0
     return {
         "n": len(true),
         "true": float(true.mean()),
         "ece": float(errors[0]),
         "ece_low": low if math.isfinite(low) else None,
         "ece_high": high if math.isfinite(high) else None,
-        "accuracy_at_0": float((above == true).mean()),
-        "kept_at_0": float(above.mean()),
-        "precision_at_0": float(true[above].mean()) if above.any() else None,
+        "accuracy_at_0": float(((scores > 0) == true).mean()),
         "bins": {
             "n": count.astype(int).tolist(),
             "predicted": _shares(predicted, count),

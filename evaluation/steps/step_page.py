@@ -75,7 +75,7 @@ def calibration_table(calibrations: Mapping[str, Sequence[Group]]) -> str:
     rows = []
     for scorer, groups in calibrations.items():
         found = {group["group"]: group for group in groups}
-        rows.append([scorer, *(_error(found[name]) if name in found else MISSING for name in names)])
+        rows.append([scorer, *(figures(found.get(name), "ece") for name in names)])
     return table(["scorer", *map(title, names)], rows)
 
 
@@ -88,17 +88,17 @@ def _agreements(calibrations: Mapping[str, Sequence[Group]]) -> Iterator[str]:
 
 
 def cell(group: Group, scorer: str, key: str = "auc", shown: str = ".3f") -> str:
-    """A figure with its interval over questions, a dash where there is none."""
-    values = group["scorers"][scorer]
-    if values[key] is None:
+    """A figure of a scorer with its intervals, a dash where there is none."""
+    return figures(group["scorers"][scorer], key, shown)
+
+
+def figures(found: Group | None, key: str, shown: str = ".3f") -> str:
+    """A figure with its interval over questions, and that over seeds where there are several; a dash without one."""
+    if found is None or found[key] is None:
         return MISSING
-    return _with_bounds(values, key, shown)
-
-
-def _error(group: Group) -> str:
-    return _with_bounds(group, "ece", ".3f")
-
-
-def _with_bounds(values: Mapping[str, Any], key: str, shown: str) -> str:
-    bounds = (values[key], values[f"{key}_low"], values[f"{key}_high"])
-    return "{} [{}, {}]".format(*(MISSING if value is None else format(value, shown) for value in bounds))
+    text = format(found[key], shown)
+    for bounds in (key, f"{key}_seeds"):
+        low, high = found.get(f"{bounds}_low"), found.get(f"{bounds}_high")
+        if low is not None and high is not None:
+            text += f" [{low:{shown}}, {high:{shown}}]"
+    return text

@@ -102,7 +102,7 @@ class StepRanking:
         groups = measure_groups([rows], names)
         calibrations = {name: calibration(rows, name) for name in names}
         measured = {"groups": groups, "calibration": calibrations}
-        write_json(folder / "data" / "step_ranking.json", {"schema": "step_ranking/3", **measured})
+        write_json(folder / "data" / "step_ranking.json", {"schema": "step_ranking/4", **measured})
         with atomic_write(folder / "report.md") as file:
             file.write(page(groups, calibrations))
         spent = sum((unit_counts(path) for path, _ in self._units(folder)), Counter())

@@ -11,8 +11,7 @@ from common.errors import DataError
 from evaluation.pages import ranking_figures, result_figures
 from evaluation.pages.figures import draw, draw_all, file_name, image
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
-from evaluation.pages.result_figures import arms, by_hops, sweep
-from evaluation.pages.sweeps import shown_name, split_number
+from evaluation.pages.result_figures import arms, by_hops, shown_name, split_number, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +164,8 @@ def test_a_figure_may_be_of_some_arms_and_one_with_nothing_to_show_is_named() ->
     assert (
         list(draw("arms=two", results)["toy/dev"]) == list(draw("arms=two:eval,x", results)["toy/dev"]) == ["two:eval"]
     )  # type: ignore[index]
+    named = {"rows": [row("one", 0, 0.5, arm="first"), row("two", 0, 0.6, arm="second")]}
+    assert list(draw("arms=second", named)["toy/dev"]) == ["second"]  # type: ignore[index]
     with pytest.raises(DataError, match=r"the results of three hold nothing for the figure 'arms'"):
         draw("arms=three", results)
     with pytest.raises(DataError, match=r"no figure is called 'arm'; there are: arms, auc,"):
