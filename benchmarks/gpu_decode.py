@@ -42,7 +42,7 @@ def decoding(sampler: Sampler, policy: Policy, work: Work, repeats: int) -> dict
     """Median seconds of decoding, without the reading of the prompts, and the tokens that it decoded."""
     first = replace(work, turn_tokens=1)
     seconds, tokens = [], 0
-    if isinstance(sampler, KeepsPrefixes):  # merged weights and recorded steps last while an episode is held
+    if isinstance(sampler, KeepsPrefixes):  # merged weights last while an episode is held
         sampler.hold([Episode(Question("held", "", ("",)), ())])
     for repeat in range(repeats + 1):
         both = [_run(sampler, policy, one, repeat) for one in (work, first)]
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["0.6B", "1.7B", "8B"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--prompt", type=int, default=448, help="with the tokens 512: steps read whole blocks of 256")
+    parser.add_argument("--prompt", type=int, default=448)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--sampler", choices=("in process", "vllm"), default="in process")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])

@@ -27,7 +27,6 @@ from modules.decoder.cpu.elementwise import gated, normed, share_threads
 from modules.decoder.kv_cache import Rows, kv_shape
 from modules.decoder.products import Precision, Product, can_multiply
 from modules.decoder.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
-from modules.decoder.step_graphs import CudaRecorder, StepGraphs, padded_rows, padded_width
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
@@ -69,7 +68,6 @@ class FusedDecoder:
         self.norm, self.eps = _own(inner.norm.weight), float(self.config.rms_norm_eps)
         self._output = cast(nn.Module, model.get_output_embeddings())
         self.device = weight.device
-        self.graphs = StepGraphs(CudaRecorder(self.device)) if self.device.type == "cuda" else None
 
     @cached_property
     def head(self) -> Product:
@@ -80,10 +78,6 @@ class FusedDecoder:
         """Empty rows for this decoder."""
         like = torch.empty(0, dtype=self.precision.stored, device=self.device)
         return Rows(len(self.layers), (self.kv_heads, self.head_dim), like)
-
-    def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:
-        """Slots and columns that the steps of so many rows need: recorded steps need more, and must not move rows."""
-        return (slots, columns) if self.graphs is None else (padded_rows(slots), padded_width(columns, limit))
 
     def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Feed rows the tokens that follow what they hold; logits `[B, V]` after the last of each.
@@ -118,17 +112,11 @@ class FusedDecoder:
             lengths: the same on the host.
         """
         with torch.autocast(self.device.type, enabled=False):
-            if self.graphs is not None:
-                return self.graphs(self.fixed_step, rows, ids_B, lengths_B, lengths)
+            rotation = self._rotation(lengths_B)
             if fits(rows, self.heads):
-                attend = cpu_stepping(rows, lengths_B, self._rotation(lengths_B), self.eps)
-                return self._logits(self._attended(ids_B, attend))
-            return self.fixed_step(rows, ids_B, lengths_B, max(lengths) + 1)
-
-    def fixed_step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, width: int) -> Tensor:
-        """`step` where all rows read `width` columns: nothing in it but tensors depends on what the rows hold."""
-        read = stepping(rows, lengths_B, width)
-        return self._logits(self._attended(ids_B, attending(read, self._rotation(lengths_B), self.kv_heads, self.eps)))
+                return self._logits(self._attended(ids_B, cpu_stepping(rows, lengths_B, rotation, self.eps)))
+            read = stepping(rows, lengths_B, max(lengths) + 1)
+            return self._logits(self._attended(ids_B, attending(read, rotation, self.kv_heads, self.eps)))
 
     def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
         """What the output layer would read of each sequence: hidden states `[T, D]`; keys and values are not kept."""

@@ -40,10 +40,6 @@ class LibraryDecoder:
             raise ValueError(f"keys and values differ in shape between its layers: {sorted(shapes)}")
         return Rows(len(layers), shapes.pop(), like)
 
-    def room(self, slots: int, columns: int, limit: int) -> tuple[int, int]:
-        """As `FusedDecoder.room`."""
-        return slots, columns
-
     def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """As `FusedDecoder.read`."""
         counts = [len(ids) for ids in new]

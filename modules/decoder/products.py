@@ -1,8 +1,7 @@
 """Products with the weights of linear layers, laid out for sampling: few calls, each over as much as possible.
 
 On a CPU, layers that read the same input become one matrix, packed by oneDNN or stored by input, the order in which a
-product of a few rows reads it. On a GPU the weights stay where they are: a copy would cost memory, and calls cost
-nothing in a graph.
+product of a few rows reads it. On a GPU the weights stay where they are: a copy would cost memory.
 """
 
 from __future__ import annotations

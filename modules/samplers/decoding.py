@@ -66,8 +66,7 @@ class Decoding:
         rows, first = self._rows, len(self.live)
         rows.limit = most - 1
         longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
-        slots, columns = self._decoder.room(first + len(turns), longest, rows.limit)
-        rows.reserve(slots, columns, [turn.tokens for turn in self.live])
+        rows.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
         groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]] = {}
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)

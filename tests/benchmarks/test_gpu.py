@@ -85,7 +85,7 @@ def test_decoding_is_measured_beside_its_limit(tmp_path: Path) -> None:
 
 
 def test_weights_are_prepared_once_for_all_measured_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the first steps of every run are warm-up: on a GPU, the recording of its steps."""
+    """Else every run would measure how they are laid out and merged."""
     prepared, begin = list[object](), FusedDecoder.__init__
 
     def counted(self: FusedDecoder, model: Any) -> None:
