@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
-from callbacks.rank_counts import over_ranks
+from callbacks.over_ranks import counts_over_ranks
 from callbacks.rollout import rollout_of
 from common.accounts import JUDGED_STEPS, accounts_in, counted
 from common.errors import ConfigError
@@ -116,7 +116,7 @@ class RewardModelRefresh(Callback):
         if made.too_long:
             log.warning("%d sequences of more than %d tokens are not learnt from", made.too_long, self.max_tokens)
         spent = accounts_in(counted(self.judge) - before) + Counter({JUDGED_STEPS: judged})
-        totals = over_ranks(spent)
+        totals = counts_over_ranks(spent)
         self.counts += totals
         first = self._update(items, trainer.strategy)
         for _ in range(self.updates - 1):
