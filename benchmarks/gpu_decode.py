@@ -26,7 +26,7 @@ from benchmarks.equal_turns import Work, equal_turns
 from benchmarks.measures import Stopwatch
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
 from benchmarks.report import report
-from envs.interfaces import KeepsPrefixes, Sampler
+from envs.interfaces import Sampler
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from modules.policy import Policy
@@ -42,8 +42,7 @@ def decoding(sampler: Sampler, policy: Policy, work: Work, repeats: int) -> dict
     """Median seconds of decoding, without the reading of the prompts, and the tokens that it decoded."""
     first = replace(work, turn_tokens=1)
     seconds, tokens = [], 0
-    if isinstance(sampler, KeepsPrefixes):  # merged weights last while an episode is held
-        sampler.hold([Episode(Question("held", "", ("",)), ())])
+    sampler.hold([Episode(Question("held", "", ("",)), ())])  # merged weights last while an episode is held
     for repeat in range(repeats + 1):
         both = [_run(sampler, policy, one, repeat) for one in (work, first)]
         if repeat:  # the first one warms up

@@ -33,7 +33,7 @@ from callbacks.rollout import RolloutCallback
 from envs.interfaces import RewardContext
 from envs.rollout import independent_groups
 from envs.types import Episode, Question
-from modules.functional.credit import dual_granularity
+from modules.functional.credit import dual_granularity_credit
 from modules.grpo import GRPO
 from modules.lora import LoRA
 from modules.optimizer import AdamW
@@ -108,7 +108,7 @@ def iteration(options: argparse.Namespace) -> list[dict[str, Any]]:
     learner = GRPO(
         policy,
         AdamW(1e-5),
-        credit=partial(dual_granularity, beta=0.3),
+        credit=partial(dual_granularity_credit, beta=0.3),
         reference=policy,
         lora=LoRA(trainable_tokens=False),
         gradient_checkpointing=True,

@@ -32,7 +32,7 @@ from benchmarks.report import report, table
 from callbacks.rollout import RolloutCallback
 from envs.requests import Request
 from envs.types import Question, Turn
-from modules.functional.credit import grpo
+from modules.functional.credit import grpo_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import random_policy
@@ -102,7 +102,7 @@ def measure(size: Size, sampler: InProcessSampler, iterations: int) -> dict[str,
         max_length=8192,
         device="cpu",
     )
-    learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo), temperature=1.0)
+    learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo_credit), temperature=1.0)
     costs = Costs()
     rollout = RolloutCallback(equal_turns(TOKENIZER, size), sampler, rewards={"variety": Term(variety)})
     questions = [Question(f"q{i}", f"q{i}", ("a",)) for i in range(size.questions * (iterations + 1))]

@@ -22,7 +22,7 @@ from callbacks.rollout import RolloutCallback
 from envs.interfaces import RewardContext
 from envs.rollout import independent_groups
 from envs.types import Episode
-from modules.functional.credit import grpo
+from modules.functional.credit import grpo_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
@@ -68,7 +68,7 @@ def fit(policy: Policy, settings: Mapping[str, Any], turns: Turns) -> None:
         rewards={"shared": Term(iterations.reward)},
         sampling=partial(iterations.sampling, pool=work.episodes),
     )
-    learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo), temperature=settings["temperature"])
+    learner = GRPO(policy, AdamW(1e-6), credit=partial(grpo_credit), temperature=settings["temperature"])
     train(
         learner,
         rollout,

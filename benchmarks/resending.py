@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
+from envs.interfaces import Sampler
 from envs.requests import Request
-from envs.types import Episode, Turn
+from envs.types import Turn
 from modules.policy import Policy, end_of_message
 
 Ids = Sequence[int]
 
 
-class Resending:
-    """Base of a `Sampler` that answers all open requests in one batch, at one temperature, and then waits for more.
+class Resending(Sampler):
+    """Base of a sampler that answers all open requests in one batch, at one temperature, and then waits for more.
 
     So an episode waits for the slowest turn of its batch. Log-probs are not made: they are 0.
 
@@ -25,8 +26,8 @@ class Resending:
     """
 
     def __init__(self, policy: Policy, temperature: float) -> None:
-        self.temperature, self.top_p = temperature, 1.0
-        self._open: list[Request] = []
+        super().__init__()
+        self.temperature = temperature
         self.load(policy)
 
     def continued(self, contexts: Sequence[Ids], max_tokens: int, temperature: float) -> list[list[int]]:
@@ -36,18 +37,12 @@ class Resending:
     def load(self, policy: Policy) -> None:
         self.policy, self._ends = policy, end_of_message(policy)
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._open += requests
-
     def collect(self) -> list[tuple[Request, Turn]]:
-        requests, self._open = self._open, []
+        requests, self._requests = self._requests, []
         limit = max(request.max_tokens or 0 for request in requests)
         [temperature] = {self._temperature(request) for request in requests}
         rows = self.continued([request.prefix() for request in requests], limit, temperature)
         return [(request, self._turn(request, row)) for request, row in zip(requests, rows, strict=True)]
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        """Nothing is kept."""
 
     def _temperature(self, request: Request) -> float:
         own = self.temperature if request.temperature is None else request.temperature

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.rollout import RolloutCallback, rollout_of
-from common.accounts import Counting, tokens_in
+from common.accounts import tokens_in
 from common.errors import ConfigError
 from modules.training import BaseTraining
 
@@ -27,7 +27,8 @@ class TokenBudget(Callback):
         max_tokens: the budget.
 
     Raises:
-        ConfigError: `max_tokens` is below 1; on setting up, there is no rollout, or its sampler counts nothing.
+        ConfigError: `max_tokens` is below 1; on setting up, there is no rollout; at the end of an iteration, the
+            rollout's sampler has counted nothing.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -49,9 +50,6 @@ class TokenBudget(Callback):
         self._rollout = rollout_of(trainer)
         if self._rollout is None or not isinstance(pl_module, BaseTraining):
             raise ConfigError("TokenBudget needs a callbacks.rollout:RolloutCallback beside it")
-        if not isinstance(self._rollout.sampler, Counting):
-            kind = type(self._rollout.sampler).__name__
-            raise ConfigError(f"max_tokens needs a sampler that counts its tokens in `counts`, which {kind} does not")
         pl_module.progress = self.progress
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,6 +60,9 @@ class TokenBudget(Callback):
     ) -> None:
         # Earlier, Lightning would break the iteration off; later, other callbacks would not see that it is the last.
         if trainer.is_last_batch:
+            if self._rollout is not None and not self.spent:
+                kind = type(self._rollout.sampler).__name__
+                raise ConfigError(f"max_tokens needs a sampler that counts its tokens in `counts`: {kind} has not")
             self._stop_when_spent(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -6,7 +6,6 @@ the same names. The pipeline moves them into `accounts` of the stage's manifest.
 
 from __future__ import annotations
 
-import typing
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -20,35 +19,27 @@ JUDGED_STEPS = (
 _TOKENS = f"{PREFIX}tokens/"
 
 
-@typing.runtime_checkable
-class Counting(typing.Protocol):
-    """A component that counts what it meets and what it costs; counts of a unit of work are kept with the unit."""
-
-    counts: Counter[str]
-
-
-@typing.runtime_checkable
-class PassesOn(typing.Protocol):
-    """A component that hands its work to another one, behind it, which counts it."""
-
-    behind: Any
-
-
 def tokens_of(agent: str) -> str:
     """The name under which the tokens sampled for an agent are counted."""
     return _TOKENS + agent
 
 
 def counted(*parts: object) -> Counter[str]:
-    """All that these components have counted so far; one that is given twice, or stands behind another, counts once."""
-    different = {id(source): source for part in parts if isinstance(source := _source(part), Counting)}
-    return sum((part.counts for part in different.values()), Counter())
+    """All that these components have counted so far in `counts`; one that is given twice counts once.
+
+    So does one that stands `behind` another, which hands its work on to it.
+    """
+    different = {id(source): source for source in map(_source, parts)}
+    total: Counter[str] = Counter()
+    for part in different.values():
+        total.update(getattr(part, "counts", {}))
+    return total
 
 
 def _source(part: object) -> object:
     """Who counts what this component does."""
-    while isinstance(part, PassesOn):
-        part = part.behind
+    while (behind := getattr(part, "behind", None)) is not None:
+        part = behind
     return part
 
 

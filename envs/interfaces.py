@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from common.errors import ConfigError
 from envs.requests import Act, Done, OwnAnswer, Request
 from envs.siblings import Candidate, Verdict
 from envs.types import Action, Episode, Hit, Limits, Move, MoveKind, Observation, Question, Step, Turn
@@ -83,57 +84,53 @@ class CountsChoices(typing.Protocol):
         ...
 
 
-class Sampler(typing.Protocol):
+class Sampler:
     """Writes turns: a language model, in this process or behind a server, or a teacher that knows the world.
+
+    A subclass that needs no batch writes one turn in `take`; any other has its own `submit`, `collect` and `release`.
+    What else is here has a default that fits a sampler which writes any format, at once, and from no policy.
 
     Attributes:
         temperature: of sampling; 0 where nothing is drawn.
         top_p: nucleus sampling mass; 1 draws from the whole distribution.
+        counts: what it has met and spent so far: tokens by agent (`common.accounts.tokens_of`), failures.
+        arrival: set whenever an answer has come, where turns are made elsewhere (`waits`).
     """
 
-    temperature: float
-    top_p: float
+    temperature: float = 0.0
+    top_p: float = 1.0
+    counts: Counter[str]
+    arrival: Event | None = None
+
+    def __init__(self) -> None:
+        self.counts = Counter()
+        self._requests: list[Request] = []
+
+    def take(self, request: Request) -> Turn:
+        """The turn that answers a request, of a sampler that answers them one by one."""
+        raise NotImplementedError
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests; a request's `agent` picks the model."""
-        ...
+        self._requests += requests
 
     def collect(self) -> list[tuple[Request, Turn]]:
         """Finished requests with their turns, in the order of submission: at least one, where any is open."""
-        ...
+        requests, self._requests = self._requests, []
+        return [(request, self.take(request)) for request in requests]
 
     def release(self, episodes: Sequence[Episode]) -> None:
         """Forget the open requests of these episodes, and whatever is kept for them (a key-value cache)."""
-        ...
+        released = {id(episode) for episode in episodes}
+        self._requests = [request for request in self._requests if id(request.episode) not in released]
 
     def load(self, policy: Any) -> None:
-        """Sample from this policy from now on; called after every update."""
-        ...
+        """Sample from this policy from now on; called after every update.
 
-
-@typing.runtime_checkable
-class AnswersLater(typing.Protocol):
-    """A sampler whose turns are made elsewhere, so that those of several samplers can be waited for at once.
-
-    Attributes:
-        arrival: set whenever an answer has come.
-    """
-
-    arrival: Event
-
-    @property
-    def waits(self) -> bool:
-        """Whether any request is open."""
-        ...
-
-    def poll(self) -> list[tuple[Request, Turn]]:
-        """As `collect`, but only what is done by now, which may be nothing."""
-        ...
-
-
-@typing.runtime_checkable
-class ChecksCompatibility(typing.Protocol):
-    """A sampler that cannot write every format, nor at any length."""
+        Raises:
+            ConfigError: it cannot sample from a policy.
+        """
+        raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
 
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that it can work with.
@@ -141,26 +138,28 @@ class ChecksCompatibility(typing.Protocol):
         Raises:
             ConfigError: says what does not fit, and what to change.
         """
-        ...
-
-
-@typing.runtime_checkable
-class HasEngine(typing.Protocol):
-    """A sampler that may compute log-probs elsewhere than in the model that is trained."""
-
-    @property
-    def engine_dtype(self) -> str | None:
-        """Type that the trained policies' log-probs are computed in, the coarsest if several; None: in the model."""
-        ...
-
-
-@typing.runtime_checkable
-class KeepsPrefixes(typing.Protocol):
-    """A sampler that keeps what it has read of a question while an episode of it is held."""
 
     def hold(self, episodes: Sequence[Episode]) -> None:
         """Keep what is read for the questions of these episodes until they are released; nothing need be sampled."""
-        ...
+
+    @property
+    def engine_dtype(self) -> str | None:
+        """Type that the trained policies' log-probs are computed in, the coarsest if several; None: in their model."""
+        return None
+
+    @property
+    def model(self) -> Any:
+        """What it samples from, where that is a model in this process, which may train; None elsewhere."""
+        return None
+
+    @property
+    def waits(self) -> bool:
+        """Whether turns are being made elsewhere, so that those of several samplers can be waited for at once."""
+        return False
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        """As `collect`, but of turns that are made elsewhere only those that are done by now, which may be none."""
+        return self.collect()
 
 
 class Retriever(typing.Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
-from envs.interfaces import AgentFormat, ChecksCompatibility, Retriever, Sampler
+from envs.interfaces import AgentFormat, Retriever, Sampler
 from envs.requests import Act, Data, Done, Piece, Request
 from envs.token_ids import fingerprint
 from envs.types import Episode, Hit, Limits, Question, Status, Turn
@@ -54,8 +54,7 @@ class RetrievalEnvironment:
             ConfigError: a sampler's own reason.
         """
         for sampler in samplers:
-            if isinstance(sampler, ChecksCompatibility):
-                sampler.check(self.protocol, self.limits)
+            sampler.check(self.protocol, self.limits)
 
     def variant(self, *, retriever: Retriever | None = None, limits: Limits | None = None) -> RetrievalEnvironment:
         """This environment with another retriever or other limits; None keeps what it has."""

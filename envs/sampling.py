@@ -1,4 +1,4 @@
-"""What samplers share: writers that answer at once, samplers by agent, greedy ones, turns in order."""
+"""Samplers made of samplers: by agent, at another temperature, greedy; and turns in the order of their requests."""
 
 from __future__ import annotations
 
@@ -11,41 +11,13 @@ from typing import Any
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import AgentFormat, AnswersLater, ChecksCompatibility, HasEngine, KeepsPrefixes, Sampler
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 
 
-class WritesAtOnce:
-    """Base of a `Sampler` that needs no batch: a teacher, a script. A subclass writes one turn in `take`."""
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-
-    def __init__(self) -> None:
-        self._open: list[Request] = []
-
-    def take(self, request: Request) -> Turn:
-        """The turn that answers a request."""
-        raise NotImplementedError
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._open += requests
-
-    def collect(self) -> list[tuple[Request, Turn]]:
-        requests, self._open = self._open, []
-        return [(request, self.take(request)) for request in requests]
-
-    def release(self, episodes: Sequence[Episode]) -> None:
-        released = {id(episode) for episode in episodes}
-        self._open = [request for request in self._open if id(request.episode) not in released]
-
-    def load(self, policy: Any) -> None:
-        raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
-
-
-class ByAgent:
-    """A `Sampler` that routes each request to the sampler of its agent.
+class ByAgent(Sampler):
+    """A sampler that routes each request to the sampler of its agent.
 
     `load` takes a map of policies by agent; an agent without one keeps what it samples from, as a frozen one does.
     Agents that share a sampler get one each, unless they load the same policy. Temperature and top-p are the first
@@ -69,41 +41,34 @@ class ByAgent:
         self.temperature, self.top_p = first.temperature, first.top_p
 
     @property
-    def counts(self) -> Counter[str]:
+    def counts(self) -> Counter[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What all agents' samplers have counted."""
         return counted(*self.samplers.values())
 
     @property
     def engine_dtype(self) -> str | None:
-        """The coarsest type among the agents that load; see `HasEngine`."""
-        loading = [self.samplers[agent] for agent in self.samplers if agent in self._loading]
-        dtypes = {one.engine_dtype for one in loading if isinstance(one, HasEngine) and one.engine_dtype}
+        """The coarsest type among the agents that load."""
+        dtypes = {dtype for agent in self._loading if (dtype := self.samplers[agent].engine_dtype)}
         return next(iter(sorted(dtypes - {"float32"})), "float32" if dtypes else None)
 
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
-        """Check every agent's sampler; see `ChecksCompatibility`."""
         for sampler in self.samplers.values():
-            if isinstance(sampler, ChecksCompatibility):
-                sampler.check(protocol, limits)
+            sampler.check(protocol, limits)
 
     def submit(self, requests: Sequence[Request]) -> None:
         if unknown := {request.agent for request in requests} - set(self.samplers):
             known = ", ".join(self.samplers)
             raise ConfigError(f"the protocol asks for agent '{min(unknown)}', but samplers has only {known}")
         for agent, sampler in self.samplers.items():
-            if isinstance(sampler, AnswersLater):
-                sampler.arrival = self._arrival
+            sampler.arrival = self._arrival
             sampler.submit([request for request in requests if request.agent == agent])
 
     def collect(self) -> list[tuple[Request, Turn]]:
         """Turns of any agents; where all are made elsewhere, those that come first."""
-        later = [sampler for sampler in self.samplers.values() if isinstance(sampler, AnswersLater)]
-        here = [sampler for sampler in self.samplers.values() if not isinstance(sampler, AnswersLater)]
-        done = [pair for sampler in here for pair in sampler.collect()]
         while True:
             self._arrival.clear()  # before looking: what comes from now on sets it again
-            done += [pair for sampler in later for pair in sampler.poll()]
-            if done or not any(sampler.waits for sampler in later):
+            done = [pair for sampler in self.samplers.values() for pair in sampler.poll()]
+            if done or not any(sampler.waits for sampler in self.samplers.values()):
                 return done
             self._arrival.wait()
 
@@ -112,10 +77,8 @@ class ByAgent:
             sampler.release(episodes)
 
     def hold(self, episodes: Sequence[Episode]) -> None:
-        """Let every agent's sampler that keeps prefixes keep those of these episodes; see `KeepsPrefixes`."""
         for sampler in self.samplers.values():
-            if isinstance(sampler, KeepsPrefixes):
-                sampler.hold(episodes)
+            sampler.hold(episodes)
 
     def load(self, policy: Mapping[str, Any]) -> None:
         if unknown := policy.keys() - self.samplers.keys():
@@ -140,20 +103,16 @@ class ByAgent:
 
     def _check_frozen(self, policy: Mapping[str, Any]) -> None:
         """An agent that keeps its policy must not sample from a model that trains: equal components are one object."""
-        trained = {id(own.model): agent for agent, own in policy.items() if hasattr(own, "model")}
+        trained = {id(own.model): agent for agent, own in policy.items()}
         for agent in self.samplers.keys() - policy.keys():
-            sampler: Any = self.samplers[agent]
-            while isinstance(sampler, AtTemperature):
-                sampler = sampler.behind
-            model = getattr(getattr(sampler, "policy", None), "model", None)
-            if id(model) in trained:
+            if trains := trained.get(id(self.samplers[agent].model)):
                 raise ConfigError(
                     f"agent '{agent}' is to stay as it is, but its model is the one that trains for agent "
-                    f"'{trained[id(model)]}': give its load_policy other settings, such as `dtype`"
+                    f"'{trains}': give its load_policy other settings, such as `dtype`"
                 )
 
 
-class AtTemperature:
+class AtTemperature(Sampler):
     """Passes requests on to another sampler, to be answered at a temperature and top-p that are not the sampler's.
 
     So two uses of one model share what it has read: a search's expander and its simulator, say. The sampler behind must
@@ -175,24 +134,25 @@ class AtTemperature:
         self._asked: dict[int, Request] = {}
 
     @property
-    def counts(self) -> Counter[str]:
+    def counts(self) -> Counter[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What the sampler behind has counted, for any of its uses."""
-        return counted(self.behind)
+        return self.behind.counts
 
     @property
     def engine_dtype(self) -> str | None:
-        """That of the sampler behind; see `HasEngine`."""
-        return self.behind.engine_dtype if isinstance(self.behind, HasEngine) else None
+        """That of the sampler behind."""
+        return self.behind.engine_dtype
+
+    @property
+    def model(self) -> Any:
+        """That of the sampler behind."""
+        return self.behind.model
 
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
-        """Check the sampler behind; see `ChecksCompatibility`."""
-        if isinstance(self.behind, ChecksCompatibility):
-            self.behind.check(protocol, limits)
+        self.behind.check(protocol, limits)
 
     def hold(self, episodes: Sequence[Episode]) -> None:
-        """Let the sampler behind keep prefixes, if it does; see `KeepsPrefixes`."""
-        if isinstance(self.behind, KeepsPrefixes):
-            self.behind.hold(episodes)
+        self.behind.hold(episodes)
 
     def submit(self, requests: Sequence[Request]) -> None:
         passed = [self._changed(request) for request in requests]

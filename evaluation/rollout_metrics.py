@@ -17,7 +17,13 @@ from modules.rewards.terms import NAN, Scores
 
 
 def measure(
-    episodes: Sequence[Episode], scores: Scores, advantages_BS: Tensor, protocol: AgentFormat, *, group_size: int
+    episodes: Sequence[Episode],
+    scores: Scores,
+    advantages_BS: Tensor,
+    protocol: AgentFormat,
+    *,
+    group_size: int,
+    oracle: Oracle | None = None,
 ) -> dict[str, Tensor]:
     """The values whose means are logged, by tag, of B finished episodes, `group_size` of each question in a row.
 
@@ -66,10 +72,10 @@ def measure(
     values["completions/mean_length"] = _floats(sum(len(turn.action_ids) for turn in turns) for turns in sampled)
     values["completions/mean_turns"] = _floats(len(turns) for turns in sampled)
     values["completions/clipped_ratio"] = _floats(turn.finish == "length" for turn in turns_once)
-    return values
+    return values if oracle is None else values | _search_truth(episodes, oracle)
 
 
-def search_truth(episodes: Sequence[Episode], oracle: Oracle) -> dict[str, Tensor]:
+def _search_truth(episodes: Sequence[Episode], oracle: Oracle) -> dict[str, Tensor]:
     """What an oracle says of every search and of every statement without one, where it can tell."""
     judged = [oracle.judge(episode) for episode in episodes if episode.status != "error"]
     return {

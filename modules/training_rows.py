@@ -1,82 +1,18 @@
-"""From scored episodes to the inputs of a credit function, and from what follows of it to training rows."""
+"""Training rows of an iteration: advantages of steps or tokens, packed with the episodes that they belong to."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import CHANNELS, PackedSequence, pack
-from envs.search_steps import step_states
 from envs.types import Episode
-from modules.functional.credit import CreditInputs, Estimates, one_rank
-from modules.rewards.terms import Scores
+from modules.episode_tensors import by_turn
 from modules.training import TrainingError
-
-
-def credit_inputs(
-    episodes: Sequence[Episode],
-    scores: Scores,
-    group_size: int,
-    estimates: Estimates | None = None,
-    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank,
-) -> CreditInputs:
-    """What a credit function reads of scored episodes; they come group by group."""
-    estimates = estimates or Estimates()
-    S = scores.step_mask_BS.shape[1]
-    kinds = [[step.kind for step in episode.steps] for episode in episodes]
-    begun = [
-        [episode.turns[step.spans[0][0]] if step.spans else None for step in episode.steps] for episode in episodes
-    ]
-    turns = [[turn.uid if turn else "" for turn in row] for row in begun]
-    agents = [[turn.agent if turn else "" for turn in row] for row in begun]
-    sampled_BT = _tokens(episodes, [[torch.tensor(turn.action_logps) for turn in e.turns] for e in episodes])
-    trained = [[torch.full((len(turn.action_ids),), turn.trainable) for turn in e.turns] for e in episodes]
-    return CreditInputs(
-        step_rewards_BS=scores.step_BS,
-        step_mask_BS=scores.step_mask_BS,
-        outcome_B=scores.outcome_B,
-        group_size=group_size,
-        step_lengths_BS=step_lengths(episodes, S),
-        step_kinds_BS=_padded(kinds, S),
-        step_valid_BS=step_validity(episodes, S),
-        step_turns_BS=_padded(turns, S),
-        step_states_BS=_padded([step_states(episode) for episode in episodes], S),
-        step_agents_BS=_padded(agents, S),
-        trained_BT=_tokens(episodes, trained).bool(),
-        old_logps_BT=sampled_BT if estimates.old_logps_BT is None else estimates.old_logps_BT,
-        values_BT=estimates.values_BT,
-        reference_logps_BT=estimates.reference_logps_BT,
-        sum_over_ranks=sum_over_ranks,
-    )
-
-
-def _padded(rows: Sequence[Sequence[str]], S: int) -> tuple[tuple[str, ...], ...]:
-    return tuple((*row, *[""] * (S - len(row))) for row in rows)
-
-
-def _tokens(episodes: Sequence[Episode], turns: Sequence[Sequence[Tensor]]) -> Tensor:
-    """`[B, T]`: values of the tokens of each episode's turns, in the order of its steps, 0 beyond the last."""
-    return pad_sequence([by_step(e, rows) for e, rows in zip(episodes, turns, strict=True)], batch_first=True)
-
-
-def step_lengths(episodes: Sequence[Episode], steps: int) -> Tensor:
-    """Policy tokens of each step, `[B, S]` int64, 0 where an episode has no such step."""
-    lengths_BS = torch.zeros((len(episodes), steps), dtype=torch.long)
-    for row, episode in enumerate(episodes):
-        for column, step in enumerate(episode.steps):
-            lengths_BS[row, column] = sum(end - start for _, start, end in step.spans)
-    return lengths_BS
-
-
-def step_validity(episodes: Sequence[Episode], steps: int) -> Tensor:
-    """Whether each step is in format, `[B, S]` bool, true where an episode has no such step."""
-    rows = [[step.valid for step in episode.steps] for episode in episodes]
-    return torch.tensor([[*row, *[True] * (steps - len(row))] for row in rows], dtype=torch.bool).reshape(-1, steps)
 
 
 def token_advantages(advantages: Tensor, lengths_BS: Tensor) -> Tensor:
@@ -186,23 +122,3 @@ def _rows(episode: Episode, names: Sequence[str], means: Mapping[str, Tensor]) -
         packed.channels = dict(zip(names, values_CT, strict=True))
         rows.append(packed)
     return rows
-
-
-def by_step(episode: Episode, turns: Sequence[Tensor]) -> Tensor:
-    """`[T]`: values of the tokens of each turn, in the order of the steps."""
-    pieces = [turns[turn][start:end] for step in episode.steps for turn, start, end in step.spans]
-    return torch.cat(pieces) if pieces else torch.zeros(0)
-
-
-def by_turn(episode: Episode, values_CT: Tensor) -> list[Tensor]:
-    """`[C, n]` for each turn of n tokens: C values of each token, from `[C, T]` in the order of the steps.
-
-    They are 0 for tokens in no step.
-    """
-    turns = [values_CT.new_zeros(len(values_CT), len(turn.action_ids)) for turn in episode.turns]
-    place = 0
-    for step in episode.steps:
-        for turn, start, end in step.spans:
-            turns[turn][:, start:end] = values_CT[:, place : place + end - start]
-            place += end - start
-    return turns

@@ -27,7 +27,7 @@ from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.plain_words import alternatives, check_words
 from pipeline.references import require_small, with_written
-from pipeline.schema import Experiment, Stage
+from pipeline.schema import Experiment
 from pipeline.yaml_reader import Document
 
 _NAME = re.compile(r"\w[\w.-]*")
@@ -100,7 +100,7 @@ def _typed(resolved: dict[str, Any], parts: dict[str, Any], origins: Origins) ->
             name: {key: _without_components(key, item) for key, item in stage.items()} for name, stage in stages.items()
         }
         settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), {**resolved, "stages": bare})
-        typed: dict[str, Stage] = OmegaConf.to_object(settings.stages)
+        typed = cast("dict[str, Stage]", OmegaConf.to_object(settings.stages))
         names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
         values = {name: settings[name] for name in names}
     check_words(resolved, Experiment, (), origins)

@@ -13,7 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from modules.functional.credit import Credit, CreditInputs
+from modules.functional.credit import Credit
+from modules.functional.credit_inputs import CreditInputs
+from tests.credits import credit_inputs_of
 
 Actions = tuple[int, ...]
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of logps_BT, old_logps_BT, advantages_BT, mask_BT
@@ -125,7 +127,7 @@ def inputs(group: tuple[Trajectory, ...]) -> CreditInputs:
     """What a credit function reads of a group; its values are the exact ones."""
     lengths_B = torch.tensor([len(one.rewards_S) for one in group])
     mask_BS = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
-    return CreditInputs(
+    return credit_inputs_of(
         step_rewards_BS=_padded([one.rewards_S for one in group]),
         step_mask_BS=mask_BS,
         outcome_B=torch.tensor([one.outcome for one in group], dtype=torch.float64),

@@ -35,7 +35,7 @@ def ppo(folder: Path, start: dict[str, str]) -> dict[str, Any]:
         "model": str(folder / "critic"),
         "device": "cpu",
     }
-    credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
+    credit = {"target": "modules.functional.credit:gae_credit", "kl_weight": 0.1}
     module: dict[str, Any] = {"target": "tests.toy_rl:RecordingPPO", "critic": critic, "critic_lr": 3e-2}
     return module | {"credit": credit, "reference": start}
 
@@ -71,7 +71,7 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", critic: boo
         "target": "tests.toy_rl:RecordingGRPO",
         "policy": start,
         "optimizer": {"target": "modules.optimizer:AdamW", "lr": 1e-2},
-        "credit": {"target": "modules.functional.credit:dual_granularity", "beta": 0.3},
+        "credit": {"target": "modules.functional.credit:dual_granularity_credit", "beta": 0.3},
         "folder": str(folder / "runs" / "gradients"),
     }
     stage = {

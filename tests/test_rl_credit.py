@@ -19,8 +19,8 @@ RESAMPLE: dict[str, Any] = {
     "data": {"questions": {"target": "tests.toy_rl:Asked", "count": 16}},
     "reward": "tests.toy_rl:some_letters",
 }
-REINFORCE_PP: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:reinforce_pp"}}}
-STATE_GAIN: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.process_credit:state_gain"}}}
+REINFORCE_PP: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:reinforce_pp_credit"}}}
+STATE_GAIN: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:state_gain_credit"}}}
 
 
 def changed(folder: Path, changes: dict[str, Any], **settings: Any) -> Path:

@@ -122,13 +122,13 @@ def grpo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, An
     }
     start = {"target": "modules.policy:load_policy", "model": policy}  # and the reference: its adapters disabled
     module = {"target": "modules.grpo:GRPO", "policy": start, "reference": start, "kl_weight": 0.1}
-    module["credit"] = {"target": "modules.functional.credit:dual_granularity", "beta": 0.3}
+    module["credit"] = {"target": "modules.functional.credit:dual_granularity_credit", "beta": 0.3}
     return stage(module | settings, data, {"rollout": rollout}, **trainer)
 
 
 def ppo(folder: Path, trainer: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """The same with a critic, of which all weights train, and the divergence in the reward."""
-    credit = {"target": "modules.functional.credit:gae", "kl_weight": 0.1}
+    credit = {"target": "modules.functional.credit:gae_credit", "kl_weight": 0.1}
     with_critic = {"target": "modules.ppo:PPO", "credit": credit, "kl_weight": 0.0, "critic_lr": 1e-3}
     return grpo(folder, trainer, **with_critic, **settings)
 

@@ -8,9 +8,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from envs.interfaces import Sampler
 from envs.protocols.prorag import TAGS
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.types import Document, Episode, Hit, Question, Turn
 from modules.policy import Policy
 
@@ -61,7 +61,7 @@ def tiny_policy(tokenizer: PreTrainedTokenizerFast, seed: int = 0, scale: float 
     return Policy(model, tokenizer)
 
 
-class Scripted(WritesAtOnce):
+class Scripted(Sampler):
     """A sampler that says what `script(episode)` returns, ending with the stop tag it contains."""
 
     def __init__(self, codec_ids: Callable[[str], Sequence[int]], script: Callable[[Episode], str]) -> None:

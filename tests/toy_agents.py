@@ -21,7 +21,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.sampling import ByAgent
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step, Turn
-from modules.functional.credit import tree_gae
+from modules.functional.credit import tree_gae_credit
 from modules.optimizer import AdamW
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
@@ -148,7 +148,7 @@ def joint_settings(**more: Any) -> dict[str, Any]:
         "data": {"group_size": 1, **more.pop("data", {})},
         "state": Seen(AskAndPick()),
         "critic_lr": 1e-2,
-        "credit": tree_gae,
+        "credit": tree_gae_credit,
     }
     return settings | more
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from envs.packing import CHANNELS, SequenceBatch, collate, pack
 from envs.rollout import rollout
 from envs.types import Episode
-from modules.functional.credit import dual_granularity
+from modules.functional.credit import dual_granularity_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
+from modules.reference import reference_logprobs
 from modules.samplers.in_process import InProcessSampler
 from tests.toy_rl import Asked, environment, small_policy
 
@@ -48,7 +49,9 @@ def packed() -> SequenceBatch:
 
 def module(policy: Policy | None = None, **settings: Any) -> GRPO:
     """A module outside a Trainer, whose loss is the plain sum."""
-    made = GRPO(policy or small_policy(), AdamW(1e-3), credit=dual_granularity, temperature=TEMPERATURE, **settings)
+    made = GRPO(
+        policy or small_policy(), AdamW(1e-3), credit=dual_granularity_credit, temperature=TEMPERATURE, **settings
+    )
     made._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # pyright: ignore
     made.logged = {}  # pyright: ignore
 
@@ -63,7 +66,7 @@ def step(made: GRPO, batch: SequenceBatch) -> tuple[float, dict[str, Tensor]]:
     """The sum that a batch gives, and its gradients."""
     made.zero_grad()
     if made.reference is not None:
-        batch = changed(batch, reference_logps=made._reference_logprobs(made.reference, batch))
+        batch = changed(batch, reference_logps=reference_logprobs(made.reference, made.model, batch, made.temperature))
     loss = made.training_step(batch, 0)
     loss.backward()
     return loss.item(), {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}

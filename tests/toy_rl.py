@@ -27,7 +27,7 @@ from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Limits, Question
 from modules.critic import new_critic
-from modules.functional.credit import dual_granularity
+from modules.functional.credit import dual_granularity_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.policy import Policy
@@ -192,7 +192,7 @@ def learn(
     """Train in this process; returns the module, what was watched and the metrics that were logged last."""
     torch.manual_seed(0)
     policy = policy or small_policy()
-    credit = partial(dual_granularity, beta=beta)
+    credit = partial(dual_granularity_credit, beta=beta)
     learner = module(policy, AdamW(lr, floor=1.0), **({"credit": credit, "temperature": temperature} | settings))
     watch = Watch()
     asked = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})

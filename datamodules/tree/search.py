@@ -19,7 +19,7 @@ from datamodules.tree.node import Node, Tree
 from datamodules.tree.puct import Prior, priors
 from datamodules.tree.selection import AllAtOnce, Puct, Selection, Width
 from datamodules.tree.values import AnswerScore, Backup, DiscountedMean, Leaf, LeafValue
-from envs.interfaces import KeepsPrefixes, Sampler
+from envs.interfaces import Sampler
 from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
@@ -151,9 +151,8 @@ class TreeSearcher:
         samplers = [self.expander] if self.simulator is self.expander else [self.expander, self.simulator]
         with ExitStack() as leaving:
             for sampler in samplers:
-                if isinstance(sampler, KeepsPrefixes):
-                    sampler.hold(roots)
-                    leaving.callback(sampler.release, roots)
+                sampler.hold(roots)
+                leaving.callback(sampler.release, roots)
             yield
 
     def _select(self, growth: _Growth) -> list[_Visit]:

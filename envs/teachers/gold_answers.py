@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.types import Limits, Move, Turn
 
 
-class GoldAnswers(WritesAtOnce):
+class GoldAnswers(Sampler):
     """Concludes in the first turn: how a policy is taught facts by heart.
 
     Args:

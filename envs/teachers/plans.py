@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import DataError
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.types import Limits, Move, Question, Turn
 
@@ -42,7 +41,7 @@ class Planner(typing.Protocol):
         ...
 
 
-class PlanTeacher(WritesAtOnce):
+class PlanTeacher(Sampler):
     """Carries out the plan of an episode's question: search, read, …, answer.
 
     In a format without claims the thought of the next move says what was read. Questions without a plan are named

@@ -10,9 +10,8 @@ from random import Random
 
 from common.errors import ConfigError
 from common.seeds import stable_hash
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.types import Episode, Limits, Move, MoveKind, Turn
 from envs.world.facts import Hop, World
@@ -25,7 +24,7 @@ from envs.world.teacher import THOUGHTS, UNKNOWN
 GUESS = 0.1  # probability of every token of a value that the teacher cannot know
 
 
-class ReadingTeacher(WritesAtOnce):
+class ReadingTeacher(Sampler):
     """Writes the turns of an agent that decides what to say next and never what to search for.
 
     It states the next fact where its context shows the subject's passage, whole, or where the fact is known by heart.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.text import Codec
 from envs.types import Limits, Move, Turn
@@ -16,7 +15,7 @@ from envs.world.questions import is_comparison
 from envs.world.teacher import UNKNOWN
 
 
-class RuleReader(WritesAtOnce):
+class RuleReader(Sampler):
     """Concludes from the passages that its context shows, whole: with the answer if none is missing, else "unknown".
 
     So what gathers passages for it is judged by these alone, not by how well a model reads.

@@ -9,9 +9,8 @@ from random import Random
 
 from common.errors import ConfigError
 from common.seeds import stable_hash
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.teachers.turns import require_moves, written_turn
 from envs.types import Episode, Hit, Limits, Move, Step, Turn
 from envs.world.facts import Hop, World
@@ -51,7 +50,7 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Teacher(WritesAtOnce):
+class Teacher(Sampler):
     """Writes the turns of an agent that knows which hops a question takes and reads every value from what it found.
 
     It looks up hop after hop and never mentions a later one. A passage that was not found is asked for once more in

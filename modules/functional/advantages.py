@@ -136,8 +136,6 @@ def dual_granularity(
     Returns:
         `[B, S]`; 0 outside the mask.
     """
-    if not step_rewards_BS.numel():  # without a step there is no set of steps to compare
-        return torch.zeros_like(_floating(step_rewards_BS))
     process_BS = process_advantages(
         step_rewards_BS,
         step_mask_BS.bool() & outcome_B.isfinite()[:, None],

@@ -1,8 +1,11 @@
 """Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module.
 
-No reward is passed over in silence. `dual_granularity`, the functions of `modules.functional.process_credit` and
-`tree_gae` weigh step rewards against the outcome; all others maximise the sum of an episode's rewards, outcome and
-steps, so without step rewards the outcome alone. A reward of weight 0 is only logged. An episode with an unknown
+A credit function's name ends in `_credit`; the formula that it applies to an iteration is the pure function of that
+name in `modules.functional.advantages`, `process_advantages` or `gae`, where it is explained.
+
+No reward is passed over in silence. `dual_granularity_credit`, `potential_difference_credit`, `state_gain_credit` and
+`tree_gae_credit` weigh step rewards against the outcome; all others maximise the sum of an episode's rewards, outcome
+and steps, so without step rewards the outcome alone. A reward of weight 0 is only logged. An episode with an unknown
 outcome trains nothing. An unknown step reward leaves out its step where steps are weighed; where rewards are
 summed its episode has no advantage.
 """
@@ -11,92 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from modules.functional import advantages
+from modules.functional.credit_inputs import CreditInputs, MissingInput
 from modules.functional.gae import generalized_advantages, token_rewards
-from modules.functional.process_advantages import Statistics, numbered
-
-
-class MissingInput(ValueError):
-    """A credit function needs what the training module does not give, such as a critic's values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """What the models of a training module say of the tokens of B episodes; None where the module does not ask.
-
-    As in `CreditInputs`, a token is one of up to T that the policy sampled, in the order of the steps. Those of turns
-    that do not train are 0.
-
-    Attributes:
-        values_BT: `[B, T]` float32, the critic's value of the state that each token was sampled in.
-        reference_logps_BT: `[B, T]` float32, log-probs under the reference policy.
-        old_logps_BT: `[B, T]` float32, log-probs under the policy before the update, recomputed because the sampler's
-            are another model's.
-    """
-
-    values_BT: Tensor | None = None
-    reference_logps_BT: Tensor | None = None
-    old_logps_BT: Tensor | None = None
-
-
-def one_rank(sums: Tensor) -> Tensor:
-    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
-    return sums
-
-
-@dataclass(frozen=True, slots=True)
-class CreditInputs:
-    """What a credit function may read of B episodes, the `group_size` episodes of a question side by side.
-
-    A step is one of up to S; a token is one of up to T that the policy sampled, in the order of the steps.
-
-    Attributes:
-        step_rewards_BS: `[B, S]` float32, NaN where unscored, 0 outside the mask.
-        step_mask_BS: `[B, S]` bool, true where an episode has a step that the policy sampled.
-        outcome_B: `[B]` float32, NaN where unscored.
-        group_size: episodes a question.
-        step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
-        step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
-        step_valid_BS: `[B, S]` bool, false on steps out of format.
-        step_turns_BS: B rows of S uids of the turns in which the steps begin; empty beyond the last step. Where two
-            episodes are paths of one tree, steps that they share have the same.
-        step_states_BS: B rows of S names of the states in which the steps begin, as `envs.search_steps` tells them
-            apart; empty beyond the last step.
-        step_agents_BS: B rows of S names, the agents that wrote the steps; empty beyond the last step.
-        trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
-        old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what `Estimates` has for them.
-        values_BT: `[B, T]`, a critic's estimates; None without a critic.
-        reference_logps_BT: `[B, T]`, log-probs of the reference policy; None where none were computed.
-        sum_over_ranks: adds a tensor up over all ranks. The B episodes are this rank's own: who needs a statistic of
-            all calls it, once, and on every rank.
-    """
-
-    step_rewards_BS: Tensor
-    step_mask_BS: Tensor
-    outcome_B: Tensor
-    group_size: int
-    step_lengths_BS: Tensor | None = None
-    step_kinds_BS: tuple[tuple[str, ...], ...] | None = None
-    step_valid_BS: Tensor | None = None
-    step_turns_BS: tuple[tuple[str, ...], ...] | None = None
-    step_states_BS: tuple[tuple[str, ...], ...] | None = None
-    step_agents_BS: tuple[tuple[str, ...], ...] | None = None
-    trained_BT: Tensor | None = None
-    old_logps_BT: Tensor | None = None
-    values_BT: Tensor | None = None
-    reference_logps_BT: Tensor | None = None
-    sum_over_ranks: Callable[[Tensor], Tensor] = one_rank
-
+from modules.functional.process_advantages import Statistics, numbered, potential_differences, state_gains
 
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
 
 
-def dual_granularity(
+def dual_granularity_credit(
     inputs: CreditInputs, *, beta: float = 0.3, statistics: Statistics = "step", scale: bool = True
 ) -> Tensor:
     """ProRAG's credit, `[B, S]`: outcome advantage plus `beta` times process advantage.
@@ -105,7 +35,6 @@ def dual_granularity(
     `scale: false` does not divide the process advantage by a deviation. Both are explained at
     `modules.functional.process_advantages.process_advantages`. Source: ProRAG Eqs 7 and 8.
     """
-    lengths_BS, kinds = inputs.step_lengths_BS, inputs.step_kinds_BS
     return advantages.dual_granularity(
         inputs.step_rewards_BS,
         inputs.step_mask_BS,
@@ -113,28 +42,62 @@ def dual_granularity(
         group_size=inputs.group_size,
         beta=beta,
         statistics=statistics,
-        step_lengths_BS=None if lengths_BS is None else lengths_BS.float(),
-        step_kinds_BS=None if kinds is None else numbered(kinds, inputs.group_size),
+        step_lengths_BS=inputs.step_lengths_BS.float(),
+        step_kinds_BS=numbered(inputs.step_kinds_BS, inputs.group_size),
         step_valid_BS=inputs.step_valid_BS,
         scale=scale,
     )
 
 
-def grpo(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
+def potential_difference_credit(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
+    """`[B, S]`: outcome advantage plus `beta` times what the step adds to the episode's potential, in rewards' units.
+
+    The potential after a step is its reward less the mean of its kind; explained at
+    `modules.functional.process_advantages.potential_differences`.
+    """
+    process_BS = potential_differences(
+        inputs.step_rewards_BS,
+        inputs.step_mask_BS & inputs.outcome_B.isfinite()[:, None],
+        numbered(inputs.step_kinds_BS, inputs.group_size),
+        group_size=inputs.group_size,
+        step_valid_BS=inputs.step_valid_BS,
+    )
+    return _with_outcome(inputs, process_BS, beta)
+
+
+def state_gain_credit(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
+    """`[B, S]`: outcome advantage plus `beta` times what the step is better than the group's others from its state.
+
+    In rewards' units; explained at `modules.functional.process_advantages.state_gains`, and what a state is, at
+    `envs.search_steps`.
+    """
+    process_BS = state_gains(
+        inputs.step_rewards_BS,
+        inputs.step_mask_BS & inputs.outcome_B.isfinite()[:, None],
+        numbered(inputs.step_kinds_BS, inputs.group_size),
+        numbered(inputs.step_states_BS, inputs.group_size),
+        group_size=inputs.group_size,
+        step_valid_BS=inputs.step_valid_BS,
+    )
+    return _with_outcome(inputs, process_BS, beta)
+
+
+def grpo_credit(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
     """GRPO's credit, `[B, S]`: an episode's rewards compared with those of its group, the same for all its steps.
 
     `scale: false` does not divide by the group's deviation (Dr. GRPO). `modules.functional.advantages.grpo` has both.
     """
-    return _to_steps(advantages.grpo(_sums(inputs), group_size=inputs.group_size, scale=scale, eps=eps), inputs)
+    advantages_B = advantages.grpo(inputs.total_B, group_size=inputs.group_size, scale=scale, eps=eps)
+    return advantages_B[:, None] * inputs.step_mask_BS
 
 
-def rloo(inputs: CreditInputs) -> Tensor:
+def rloo_credit(inputs: CreditInputs) -> Tensor:
     """RLOO's credit, `[B, S]`: an episode's rewards less the mean of the group's others, the same for all its steps."""
-    return _to_steps(advantages.leave_one_out(_sums(inputs), group_size=inputs.group_size), inputs)
+    return advantages.leave_one_out(inputs.total_B, group_size=inputs.group_size)[:, None] * inputs.step_mask_BS
 
 
-def return_to_go(inputs: CreditInputs) -> Tensor:
-    """`[B, S]`: the rewards from a step on, the outcome on the last, less the mean of what the group's others get then.
+def return_to_go_credit(inputs: CreditInputs) -> Tensor:
+    """`[B, S]`: reward-to-go, the outcome paid on the last step, less the mean of the group's others at that step.
 
     An action has no credit for rewards before it. Explained at `modules.functional.advantages.return_to_go`.
     """
@@ -145,8 +108,8 @@ def return_to_go(inputs: CreditInputs) -> Tensor:
     return advantages.return_to_go(rewards_BS, mask_BS, group_size=inputs.group_size)
 
 
-def reinforce_pp(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1e-8) -> Tensor:
-    """REINFORCE++'s credit, `[B, T]`: the rewards from a token on, normalised over all tokens of all ranks.
+def reinforce_pp_credit(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1e-8) -> Tensor:
+    """REINFORCE++'s credit, `[B, T]`: a token's reward-to-go, normalised over all tokens of all ranks.
 
     A step's reward lies on its last token, the outcome on the episode's last, and on each token -`kl_weight` times
     (log-prob it was sampled with - log-prob of the reference): the divergence as a reward. There is no comparison
@@ -155,22 +118,12 @@ def reinforce_pp(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1
     Raises:
         MissingInput: a `kl_weight` without log-probs of a reference.
     """
-    lengths_BS, trained_BT = inputs.step_lengths_BS, inputs.trained_BT
-    if lengths_BS is None or trained_BT is None:
-        raise MissingInput("reinforce_pp needs step_lengths_BS and trained_BT")
-    rewards_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
-    rewards_BT = token_rewards(rewards_BS, lengths_BS, inputs.outcome_B, trained_BT)
-    if kl_weight:
-        if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
-            raise MissingInput("reinforce_pp with a kl_weight needs a reference: give one to the module")
-        gaps_BT = inputs.old_logps_BT - inputs.reference_logps_BT
-        rewards_BT = rewards_BT - kl_weight * gaps_BT.masked_fill(~trained_BT, 0.0)
-    returns_BT = rewards_BT.flip(1).cumsum(dim=1).flip(1)
-    known_BT = trained_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
+    returns_BT = _token_rewards(inputs, kl_weight).flip(1).cumsum(dim=1).flip(1)
+    known_BT = inputs.trained_BT & returns_BT.isfinite().all(dim=1, keepdim=True)
     return advantages.batch_normalize(returns_BT, known_BT, sum_over_ranks=inputs.sum_over_ranks, eps=eps)
 
 
-def gae(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl_weight: float = 0.0) -> Tensor:
+def gae_credit(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl_weight: float = 0.0) -> Tensor:
     """PPO's credit, `[B, T]`: generalised advantages over policy tokens, from rewards on tokens and a critic's values.
 
     A step's reward lies on its last policy token, the outcome on the episode's last, and on each token -`kl_weight`
@@ -179,17 +132,9 @@ def gae(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl_weight
     Raises:
         MissingInput: there are no values, or a `kl_weight` but no log-probs of a reference.
     """
-    mask_BT, lengths_BS, values_BT = inputs.trained_BT, inputs.step_lengths_BS, inputs.values_BT
-    if mask_BT is None or lengths_BS is None or values_BT is None:
-        raise MissingInput("credit gae reads a critic's values: train with modules.ppo:PPO")
-    steps_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
-    known_BT = mask_BT & (inputs.outcome_B.isfinite() & steps_BS.isfinite().all(dim=1))[:, None]
-    rewards_BT = token_rewards(steps_BS, lengths_BS, inputs.outcome_B, mask_BT)
-    if kl_weight:
-        if inputs.reference_logps_BT is None or inputs.old_logps_BT is None:
-            raise MissingInput("credit gae with a kl_weight needs the log-probs of a reference: give the module one")
-        rewards_BT = rewards_BT - kl_weight * (inputs.old_logps_BT - inputs.reference_logps_BT)
-    return generalized_advantages(rewards_BT, values_BT, known_BT, gamma=gamma, lam=lam)[0]
+    known_BT = inputs.trained_BT & inputs.total_B.isfinite()[:, None]
+    rewards_BT = _token_rewards(inputs, kl_weight)
+    return generalized_advantages(rewards_BT, inputs.critic_values_BT, known_BT, gamma=gamma, lam=lam)[0]
 
 
 def tree_credit(
@@ -211,7 +156,7 @@ def tree_credit(
     return credit
 
 
-def tree_gae(
+def tree_gae_credit(
     inputs: CreditInputs, *, alpha: float = 0.5, beta: float = 0.5, gamma: float = 1.0, lam: float = 0.95
 ) -> Tensor:
     """SIRAG's credit, `[B, T]`: `tree_credit` on the last token of an action, generalised over its own tokens.
@@ -222,33 +167,32 @@ def tree_gae(
     is unknown, it has none (0).
 
     Raises:
-        MissingInput: there are no values, or no turns of the steps.
+        MissingInput: there are no values.
     """
-    mask_BT, lengths_BS, values_BT = inputs.trained_BT, inputs.step_lengths_BS, inputs.values_BT
-    if mask_BT is None or lengths_BS is None or values_BT is None or inputs.step_turns_BS is None:
-        raise MissingInput("credit tree_gae reads a critic's values: train with systems.sirag.joint_ppo:JointPPO")
-    credits_BS = _tree_credits(inputs, inputs.step_turns_BS, alpha, beta)
+    mask_BT, values_BT = inputs.trained_BT, inputs.critic_values_BT
+    credits_BS = _tree_credits(inputs, alpha, beta)
     known_BS = credits_BS.isfinite()
     rewards_BS = credits_BS.masked_fill(~known_BS, 0.0)
-    ends_BS = lengths_BS.cumsum(dim=1)
+    ends_BS = inputs.step_lengths_BS.cumsum(dim=1)
+    starts_BS = ends_BS - inputs.step_lengths_BS
     places_T = torch.arange(mask_BT.shape[1])
     advantages_BT = torch.zeros_like(values_BT)
-    for s in range(lengths_BS.shape[1]):
-        inside_BT = (places_T >= (ends_BS - lengths_BS)[:, s, None]) & (places_T < ends_BS[:, s, None])
+    for s in range(ends_BS.shape[1]):
+        inside_BT = (places_T >= starts_BS[:, s, None]) & (places_T < ends_BS[:, s, None])
         own_BT = inside_BT & mask_BT & known_BS[:, s, None]
         rewards_BT = rewards_BS[:, s, None] * (own_BT & (own_BT.cumsum(1) == own_BT.sum(1, keepdim=True)))
         advantages_BT += generalized_advantages(rewards_BT, values_BT, own_BT, gamma=gamma, lam=lam)[0]
     return advantages_BT
 
 
-def _tree_credits(inputs: CreditInputs, step_turns_BS: Sequence[Sequence[str]], alpha: float, beta: float) -> Tensor:
+def _tree_credits(inputs: CreditInputs, alpha: float, beta: float) -> Tensor:
     """`[B, S]`: `tree_credit` of every step, NaN where it is unknown."""
     leaves: dict[str, list[float]] = {}
-    for turns, outcome in zip(step_turns_BS, inputs.outcome_B, strict=True):
+    for turns, outcome in zip(inputs.step_turns_BS, inputs.outcome_B, strict=True):
         for turn in set(turns) if outcome.isfinite() else ():
             leaves.setdefault(turn, []).append(float(outcome))
     credits_BS = torch.full(inputs.step_mask_BS.shape, math.nan)
-    for row, turns in enumerate(step_turns_BS):
+    for row, turns in enumerate(inputs.step_turns_BS):
         for column, turn in enumerate(turns):
             if outcomes := leaves.get(turn):
                 process = inputs.step_rewards_BS[row, column]
@@ -256,11 +200,18 @@ def _tree_credits(inputs: CreditInputs, step_turns_BS: Sequence[Sequence[str]], 
     return credits_BS.masked_fill(~inputs.step_mask_BS, math.nan)
 
 
-def _sums(inputs: CreditInputs) -> Tensor:
-    """`[B]`: the sum of an episode's rewards; NaN where one is not known."""
-    return inputs.outcome_B + inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0).sum(dim=1)
+def _token_rewards(inputs: CreditInputs, kl_weight: float) -> Tensor:
+    """`[B, T]`: rewards of steps and outcome on the tokens that earned them, less the divergence from the reference."""
+    rewards_BS = inputs.step_rewards_BS.masked_fill(~inputs.step_mask_BS, 0.0)
+    rewards_BT = token_rewards(rewards_BS, inputs.step_lengths_BS, inputs.outcome_B, inputs.trained_BT)
+    if not kl_weight:
+        return rewards_BT
+    if inputs.reference_logps_BT is None:
+        raise MissingInput("credit with a kl_weight needs the log-probs of a reference: give the module one")
+    gaps_BT = inputs.old_logps_BT - inputs.reference_logps_BT
+    return rewards_BT - kl_weight * gaps_BT.masked_fill(~inputs.trained_BT, 0.0)
 
 
-def _to_steps(advantages_B: Tensor, inputs: CreditInputs) -> Tensor:
-    """`[B, S]`: an episode's advantage in each of its steps, 0 outside the mask."""
-    return advantages_B[:, None] * inputs.step_mask_BS
+def _with_outcome(inputs: CreditInputs, process_BS: Tensor, beta: float) -> Tensor:
+    mask_BS, group_size = inputs.step_mask_BS, inputs.group_size
+    return advantages.outcome_and_process(inputs.outcome_B, process_BS, mask_BS, group_size=group_size, beta=beta)

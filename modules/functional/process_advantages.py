@@ -80,7 +80,7 @@ def potential_differences(
     mask_BS, unknown_BS = step_mask_BS.bool(), ~step_rewards_BS.isfinite()
     potentials_BS = _within_kinds(step_rewards_BS, mask_BS, step_kinds_BS, step_valid_BS, group_size)
     potentials_BS = potentials_BS.masked_fill(unknown_BS, float("nan"))
-    before_B, gains_BS = torch.zeros_like(step_rewards_BS[:, 0]), torch.zeros_like(step_rewards_BS)
+    before_B, gains_BS = step_rewards_BS.new_zeros(len(step_rewards_BS)), torch.zeros_like(step_rewards_BS)
     for s in range(step_rewards_BS.shape[1]):
         gains_BS[:, s] = potentials_BS[:, s] - before_B
         before_B = torch.where(mask_BS[:, s], potentials_BS[:, s], before_B)
@@ -151,7 +151,8 @@ def _sets(statistics: Statistics, step_mask_BS: Tensor, step_kinds_BS: Tensor | 
         return torch.zeros_like(places_BS)
     if step_kinds_BS is None:
         raise ValueError(f"statistics {statistics!r} needs step_kinds_BS")
-    return step_kinds_BS if statistics == "kind" else step_kinds_BS * S + places_BS
+    kinds_BS = step_kinds_BS.view_as(places_BS)  # of no episodes, names have no places
+    return kinds_BS if statistics == "kind" else kinds_BS * S + places_BS
 
 
 def by_set(
@@ -168,6 +169,8 @@ def by_set(
         sets_BS: int64 from 0 on, the steps of a question that have the same number are a set.
     """
     (B, S), groups = values_BS.shape, len(values_BS) // group_size
+    if not values_BS.numel():
+        return torch.zeros_like(values_BS)
     values_QN, weights_QN, sets_QN = (x.reshape(groups, group_size * S) for x in (values_BS, weights_BS, sets_BS))
     in_set_QUN = torch.eq(sets_QN[:, None], torch.arange(int(sets_BS.max()) + 1)[:, None])
     values_RN = values_QN[:, None].expand(in_set_QUN.shape).flatten(0, 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -29,9 +28,12 @@ Total = Callable[[Tensor], Tensor]
 NAN = float("nan")
 
 
-@typing.runtime_checkable
-class Settles(typing.Protocol):
-    """A reward of level `outcome` that hangs on the whole iteration, on whichever rank its episodes are."""
+class IterationReward:
+    """Base of an outcome reward that needs a statistic over all ranks' episodes of an iteration."""
+
+    def __call__(self, episodes: Sequence[Episode], context: RewardContext) -> Tensor:
+        """`[B]`: the reward of each episode, as far as this rank can tell."""
+        raise NotImplementedError
 
     def settle(
         self, episodes: Sequence[Episode], values_B: Tensor, logged: Mapping[str, Tensor], total: Total
@@ -40,7 +42,7 @@ class Settles(typing.Protocol):
 
         `total` adds a tensor up over all ranks. Every rank calls it equally often.
         """
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +157,10 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
 
 
 def settled(terms: Mapping[str, Term], scores: Scores, episodes: Sequence[Episode], total: Total) -> Scores:
-    """The scores of an iteration once all of it is scored, on all ranks: see `Settles`."""
+    """The scores of an iteration once all of it is scored, on all ranks: see `IterationReward`."""
     breakdown, outcome_B = dict(scores.breakdown), scores.outcome_B
     for name, term in terms.items():
-        if isinstance(term.reward, Settles):
+        if isinstance(term.reward, IterationReward):
             logged = {key.removeprefix(f"{name}/"): value_N for key, value_N in scores.logged.items()}
             before_B = breakdown[name]
             breakdown[name] = term.reward.settle(episodes, before_B, logged, total)

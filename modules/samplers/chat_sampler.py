@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 
 from pydantic import BaseModel
@@ -11,9 +10,8 @@ from pydantic import BaseModel
 from common.accounts import tokens_of
 from common.chat_client import ChatCall, ChatClient
 from common.errors import ConfigError
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
-from envs.sampling import WritesAtOnce
 from envs.types import Finish, Turn
 
 # The whole message is a part of a reply's key in the cache, so a changed prompt asks anew.
@@ -30,7 +28,7 @@ class _Reply(BaseModel):
     text: str
 
 
-class ChatSampler(WritesAtOnce):
+class ChatSampler(Sampler):
     """Shows a chat model the context of a turn and takes its reply for the turn, with log-probs of 0.
 
     Replies are cached and spending is capped by the client, so requests with the same context get the same reply. A
@@ -49,7 +47,6 @@ class ChatSampler(WritesAtOnce):
     def __init__(self, client: ChatClient, protocol: AgentFormat) -> None:
         super().__init__()
         self._client, self._codec = client, protocol.codec
-        self.counts: Counter[str] = Counter()
 
     def submit(self, requests: Sequence[Request]) -> None:
         if forced := [one.agent for one in requests if one.forced_ids is not None or one.first_ids]:
@@ -57,7 +54,7 @@ class ChatSampler(WritesAtOnce):
         super().submit(requests)
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        requests, self._open = self._open, []
+        requests, self._requests = self._requests, []
         if not requests:
             return []
         contexts = [json.dumps({"context": self._codec.decode(r.prefix())}, ensure_ascii=False) for r in requests]

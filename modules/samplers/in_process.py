@@ -7,15 +7,15 @@ float32 a turn's tokens do not depend on what else is being generated. In bfloat
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from transformers import PreTrainedModel
 
 from common.accounts import tokens_of
 from common.errors import ConfigError
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
 from envs.types import Episode, Limits, Turn
 from modules.decoder.fused_decoder import can_fuse
@@ -41,8 +41,8 @@ def _fast_writes() -> Iterator[None]:
         torch.set_deterministic_debug_mode(mode)
 
 
-class InProcessSampler:
-    """A `Sampler` of one policy in this process.
+class InProcessSampler(Sampler):
+    """A sampler of one policy in this process.
 
     Rows that have finished are replaced by open requests, those with the longest prefixes first, the first submitted
     among equals, while the others go on; `collect` returns once an eighth of the rows under way has finished. So what
@@ -72,8 +72,8 @@ class InProcessSampler:
         if temperature < 0 or not 0 < top_p <= 1 or batch_size < 1 or kept_gb < 0:
             settings = f"temperature {temperature}, top_p {top_p}, batch_size {batch_size}, kept_gb {kept_gb}"
             raise ConfigError(f"{settings}: temperature and kept_gb must be >= 0, top_p in (0, 1], batch_size >= 1")
+        super().__init__()
         self.temperature, self.top_p, self.batch_size = temperature, top_p, batch_size
-        self.counts: Counter[str] = Counter()
         self._waiting: list[OpenTurn] = []
         self._submitted = 0
         self._most: int | None = None  # tokens of a sequence, as far as checks have told
@@ -121,6 +121,10 @@ class InProcessSampler:
         if self._policy is None:
             raise ConfigError(_NO_POLICY)
         return self._policy
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.policy.model
 
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read; see `modules.policy.check_policy`."""

@@ -21,13 +21,13 @@ from envs.retrieval import RetrievalEnvironment
 from envs.search_steps import searches, statements
 from envs.types import Episode
 from modules.rewards.hiprag import hierarchical
-from modules.rewards.terms import Total
+from modules.rewards.terms import IterationReward, Total
 from systems.hiprag.checks import answers_alone, claims_of_searches, over_search_checks, under_search_checks
 
 _CORRECT = {"cover": cover_match, "exact": exact_match}
 
 
-class HierarchicalReward:
+class HierarchicalReward(IterationReward):
     """HiPRAG's reward as a component of level `outcome`; steps are checked only in right and well-formed episodes.
 
     A step without a verdict never raises a reward: it counts as a step and not as a good one. `exclude` leaves it out

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from envs.types import Episode, Turn
-from modules.functional.credit import CreditInputs
+from modules.functional.credit_inputs import CreditInputs
 from modules.training_rows import token_advantages
 
 
@@ -26,13 +26,11 @@ def only(agent: str, episode: Episode) -> Episode:
 
 def tokens_of(agent: str, inputs: CreditInputs) -> Tensor:
     """`[B, T]` bool: the trained tokens of an agent."""
-    assert inputs.step_agents_BS is not None
     return _tokens([[name == agent for name in row] for row in inputs.step_agents_BS], inputs)
 
 
 def counted_once(inputs: CreditInputs, kept_B: Tensor) -> Tensor:
     """`[B, T]` bool: the tokens that train, those of a turn that several kept episodes share in the first of them."""
-    assert inputs.step_turns_BS is not None
     unknown, first = unknown_turns(inputs), dict[str, int]()
     for row, turns in enumerate(inputs.step_turns_BS):
         if kept_B[row]:
@@ -49,14 +47,11 @@ def counted_once(inputs: CreditInputs, kept_B: Tensor) -> Tensor:
 
 def unknown_turns(inputs: CreditInputs) -> set[str]:
     """The uids of turns that begin a step whose reward is unknown: a judge that failed gives no credit."""
-    assert inputs.step_turns_BS is not None
     unknown_BS = inputs.step_mask_BS & inputs.step_rewards_BS.isnan()
     return {inputs.step_turns_BS[row][column] for row, column in unknown_BS.nonzero()}
 
 
 def _tokens(steps: Sequence[Sequence[bool]], inputs: CreditInputs) -> Tensor:
     """`[B, T]`: what is said of each step, for its trained tokens."""
-    assert inputs.step_lengths_BS is not None
-    assert inputs.trained_BT is not None
     flags_BS = torch.tensor([list(row) for row in steps]).reshape(inputs.step_lengths_BS.shape)
     return token_advantages(flags_BS.float(), inputs.step_lengths_BS).bool() & inputs.trained_BT

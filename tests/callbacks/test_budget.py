@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,11 @@ def test_a_budget_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"needs a callbacks\.rollout:RolloutCallback"):
         TokenBudget(1).setup(Trainer(logger=False, accelerator="cpu"), Slope(), "fit")
 
+    class Forgets(Counter[str]):
+        def __setitem__(self, name: str, count: int) -> None:
+            """Of what is counted nothing is kept."""
+
     silent = InProcessSampler(temperature=1.0)
-    del silent.counts
-    with pytest.raises(
-        ConfigError, match="a sampler that counts its tokens in `counts`, which InProcessSampler does not"
-    ):
+    silent.counts = Forgets()
+    with pytest.raises(ConfigError, match="a sampler that counts its tokens in `counts`: InProcessSampler has not"):
         learn(tmp_path, iterations=1, callbacks=[TokenBudget(1)], rollout={"sampler": silent})

@@ -19,7 +19,7 @@ from datamodules.question_data import QuestionData
 from envs.interfaces import RewardContext
 from envs.rollout import independent_groups
 from envs.types import Episode
-from modules.functional.credit import grpo, reinforce_pp
+from modules.functional.credit import grpo_credit, reinforce_pp_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.rewards.terms import Scores, Term
@@ -152,11 +152,11 @@ def test_two_ranks_sample_what_one_does() -> None:
         policy, data = small_policy(), QuestionData(Asked(16), questions_per_iteration=4, group_size=4)
         data.trainer = SimpleNamespace(global_rank=rank, world_size=ranks)  # pyright: ignore
         data.setup("fit")
-        module = GRPO(policy, AdamW(1e-3), credit=grpo, zero_variance="resample", resample_rounds=2)
+        module = GRPO(policy, AdamW(1e-3), credit=grpo_credit, zero_variance="resample", resample_rounds=2)
         sampler = InProcessSampler(policy, temperature=1.0)
         callback = RolloutCallback(environment(policy), sampler, rewards={"some": Term(some_letters)})
         context = RewardContext(callback.environment.protocol, sampler)
-        made = callback._groups(module, data, 1, context)
+        made = callback._rollout.groups(module, data, 1, context)
         assert made.thrown_away
         ids = [[i for turn in episode.turns for i in turn.action_ids] for episode in made.episodes]
         return [ids[start : start + 4] for start in range(0, len(ids), 4)]
@@ -169,4 +169,4 @@ def test_too_few_questions_and_credit_over_all_ranks_are_refused(tmp_path: Path)
     with pytest.raises(ConfigError, match="16 questions are too few for 4 rounds"):
         learn(tmp_path, **SETTINGS, resample_rounds=4)
     with pytest.raises(ConfigError, match="resample needs credit that compares the episodes of a group alone"):
-        learn(tmp_path, **SETTINGS, credit=reinforce_pp)
+        learn(tmp_path, **SETTINGS, credit=reinforce_pp_credit)

@@ -14,12 +14,13 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from callbacks.rollout import RolloutCallback, ScoringError
+from callbacks.rollout import RolloutCallback
+from callbacks.scored_groups import ScoringError
 from common.errors import ConfigError, RetrievalError
 from datamodules.question_data import QuestionData
 from envs.rollout import independent_groups
 from envs.types import Episode, Hit, Limits
-from modules.functional.credit import CreditInputs, MissingInput
+from modules.functional.credit_inputs import CreditInputs, MissingInput
 from modules.rewards.format import step_format
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler

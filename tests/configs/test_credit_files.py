@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import train
-from modules.functional.credit import Credit, CreditInputs
+from modules.functional.credit import Credit
 from pipeline.loader import load
 from pipeline.schema import Stage
+from tests.credits import credit_inputs_of
 
 CONFIGS = Path(train.__file__).parent / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
@@ -31,7 +32,7 @@ SWEEPS = {
 # Two right episodes of a question: one answers after a search, one after two. The scores know the kind of a step alone.
 KINDS = (("query", "subanswer", "answer", "", ""), ("query", "subanswer", "query", "subanswer", "answer"))
 SCORES = {"query": 0.84, "subanswer": 0.93, "answer": 0.60, "": 0.0}
-EXAMPLE = CreditInputs(
+EXAMPLE = credit_inputs_of(
     step_rewards_BS=torch.tensor([[SCORES[kind] for kind in row] for row in KINDS]),
     step_mask_BS=torch.tensor([[bool(kind) for kind in row] for row in KINDS]),
     outcome_B=torch.tensor([1.0, 1.0]),

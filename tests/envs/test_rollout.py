@@ -71,8 +71,8 @@ class OneByOne(Scripted):
         self.open: list[int] = []
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        self.open.append(len(self._open))
-        request = self._open.pop(0)
+        self.open.append(len(self._requests))
+        request = self._requests.pop(0)
         return [(request, self.take(request))]
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from common.accounts import counted
 from common.errors import ConfigError
-from envs.interfaces import HasEngine
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
@@ -31,6 +30,13 @@ class Loads(Scripted):
 
     def load(self, policy: Any) -> None:
         self.policy = policy
+
+    @property
+    def model(self) -> Any:
+        return None if self.policy is None else self.policy.model
+
+
+NEW, OTHER, THIRD = (SimpleNamespace(model=object()) for _ in range(3))  # policies
 
 
 def agents() -> dict[str, Loads]:
@@ -68,8 +74,8 @@ def test_an_agent_without_a_sampler_is_a_clear_error() -> None:
 
 def test_a_policy_is_loaded_for_its_agent_and_a_frozen_one_keeps_its_own() -> None:
     samplers = agents()
-    ByAgent(samplers).load({"policy": "new weights"})
-    assert (samplers["policy"].policy, samplers["reader"].policy) == ("new weights", None)
+    ByAgent(samplers).load({"policy": NEW})
+    assert (samplers["policy"].policy, samplers["reader"].policy) == (NEW, None)
 
 
 def test_finished_episodes_are_released_by_every_agent() -> None:
@@ -83,7 +89,7 @@ def test_turns_come_in_the_order_of_the_requests_whenever_they_finish() -> None:
         """Finishes one request at a time, the last first."""
 
         def collect(self) -> list[tuple[Request, Turn]]:
-            request = self._open.pop()
+            request = self._requests.pop()
             return [(request, self.take(request))]
 
     sampler = Late(PROTOCOL.codec.control, lambda episode: episode.question.id)
@@ -109,8 +115,8 @@ def test_episodes_go_on_as_soon_as_their_own_turn_is_done() -> None:
 
     class Shortest(Scripted):
         def collect(self) -> list[tuple[Request, Turn]]:
-            request = min(self._open, key=lambda request: (request.episode.question.id, len(request.episode.turns)))
-            self._open.remove(request)
+            request = min(self._requests, key=lambda request: (request.episode.question.id, len(request.episode.turns)))
+            self._requests.remove(request)
             done.append(request.episode.question.id)
             return [(request, self.take(request))]
 
@@ -124,25 +130,25 @@ def test_episodes_go_on_as_soon_as_their_own_turn_is_done() -> None:
 def test_agents_that_share_a_sampler_and_load_different_policies_get_one_each() -> None:
     shared = agents()["policy"]
     routed = ByAgent({"policy": shared, "reader": shared})
-    routed.load({"policy": "one", "reader": "other"})
-    assert [routed.samplers[agent].policy for agent in ("policy", "reader")] == ["one", "other"]  # pyright: ignore
-    routed.load({"policy": "two", "reader": "three"})
-    assert [routed.samplers[agent].policy for agent in ("policy", "reader")] == ["two", "three"]  # pyright: ignore
+    routed.load({"policy": NEW, "reader": OTHER})
+    assert [routed.samplers[agent].policy for agent in ("policy", "reader")] == [NEW, OTHER]  # pyright: ignore
+    routed.load({"policy": OTHER, "reader": THIRD})
+    assert [routed.samplers[agent].policy for agent in ("policy", "reader")] == [OTHER, THIRD]  # pyright: ignore
     alike = ByAgent({"policy": shared, "reader": shared})
-    alike.load({"policy": "one", "reader": "one"})
+    alike.load({"policy": NEW, "reader": NEW})
     assert alike.samplers["policy"] is alike.samplers["reader"]
 
 
 def test_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() -> None:
     both = agents()
     with pytest.raises(ConfigError, match="a policy for agent 'judge', but samplers has only policy, reader"):
-        ByAgent(both).load({"judge": "one"})
+        ByAgent(both).load({"judge": NEW})
     both["reader"].temperature = 0.5
     with pytest.raises(ConfigError, match=r"must sample alike, .*: policy \(0.0, 1.0\), reader \(0.5, 1.0\)$"):
-        ByAgent(both).load({"policy": "one", "reader": "other"})
+        ByAgent(both).load({"policy": NEW, "reader": OTHER})
     routed = ByAgent(both)
     assert routed.temperature == 0
-    routed.load({"reader": "one"})
+    routed.load({"reader": NEW})
     assert routed.temperature == 0.5, "those that are frozen may sample otherwise"
 
 
@@ -160,10 +166,10 @@ class Remote(Scripted):
 
     @property
     def waits(self) -> bool:
-        return bool(self._open)
+        return bool(self._requests)
 
     def poll(self) -> list[tuple[Request, Turn]]:
-        done, self._open, self.told = self._open[: self.told], self._open[self.told :], 0
+        done, self._requests, self.told = self._requests[: self.told], self._requests[self.told :], 0
         return [(request, self.take(request)) for request in done]
 
     def collect(self) -> list[tuple[Request, Turn]]:
@@ -232,7 +238,6 @@ def test_another_temperature_does_not_hide_what_an_engine_computes_in() -> None:
 
     for behind, expected in ((InBfloat16(), "bfloat16"), (Remembers(), None)):
         for sampler in (AtTemperature(behind), Greedy(behind)):
-            assert isinstance(sampler, HasEngine)
             assert sampler.engine_dtype == expected
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from envs.protocols.prorag import ProRAG
 from envs.types import Episode, Step, Turn
-from evaluation.rollout_metrics import measure, search_truth
+from evaluation.rollout_metrics import _search_truth, measure
 from modules.rewards.terms import Scores
 from tests.tiny import byte_tokenizer, question
 
@@ -97,10 +97,10 @@ def test_rates_of_searches_and_statements_are_over_steps_of_all_episodes_that_di
 
     failed = episode("no verdict is asked for", True)
     failed.status = "error"
-    values = search_truth([episode("a", True), failed, episode("b", True)], Oracle())  # type: ignore[arg-type]
+    values = _search_truth([episode("a", True), failed, episode("b", True)], Oracle())  # type: ignore[arg-type]
     assert {tag: value.tolist() for tag, value in values.items()} == {
         "search/needless_rate": [1.0, 0.0, 0.0],
         "search/unfounded_rate": [1.0],
     }
-    nothing = search_truth([], Oracle())  # type: ignore[arg-type]
+    nothing = _search_truth([], Oracle())  # type: ignore[arg-type]
     assert [len(value) for value in nothing.values()] == [0, 0], "the same tags on every rank"

@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from envs.packing import collate, pack
 from envs.types import Episode, Step, Turn
 from modules.critic import new_critic, token_values
-from modules.estimates import token_estimates
+from modules.episode_tensors import token_estimates
 from modules.reward_model.model import RewardModel, load_reward_model, untrained_reward_model
 from modules.sequence_logprobs import sequence_logprobs
 from tests.tiny import byte_tokenizer, question, tiny_policy
@@ -77,7 +77,7 @@ def test_estimates_do_not_depend_on_what_shares_a_batch(monkeypatch: pytest.Monk
     made = critic()
     with torch.no_grad():
         together = token_estimates(lambda batch: token_values(made, batch), episodes(), CPU)
-        monkeypatch.setattr("modules.estimates._TOKENS", 1)
+        monkeypatch.setattr("modules.episode_tensors._TOKENS", 1)
         alone = token_estimates(lambda batch: token_values(made, batch), episodes(), CPU)
     assert torch.allclose(together, alone, atol=1e-5)
     assert together[0, 0] != 0

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
-from modules.functional.credit import CreditInputs, dual_granularity
+from modules.functional.credit import dual_granularity_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.sequence_logprobs import sequence_logprobs
+from tests.credits import credit_inputs_of
 from tests.toy_grpo import TEMPERATURE, changed, module, packed, sampled, step
 from tests.toy_rl import small_policy
 
@@ -155,7 +156,12 @@ def test_clip_ratios_count_the_tokens_without_gradient_at_either_end(batch: Sequ
 
 def test_groups_whose_advantages_are_all_0_may_be_dropped() -> None:
     outcome = torch.tensor([1.0, 0.0, 0.5, 0.5, float("nan"), 1.0])
-    inputs = CreditInputs(torch.zeros(6, 1), torch.ones(6, 1, dtype=torch.bool), outcome, group_size=2)
+    inputs = credit_inputs_of(
+        step_rewards_BS=torch.zeros(6, 1),
+        step_mask_BS=torch.ones(6, 1, dtype=torch.bool),
+        outcome_B=outcome,
+        group_size=2,
+    )
     advantages = torch.tensor([[1.0, 0.0], [-1.0, -1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
     assert module().trained_episodes(inputs, advantages).tolist() == [True, True, True, True, False, True]
     dropping = module(zero_variance="drop")
@@ -208,4 +214,4 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_greedy_sampling_has_no_gradient() -> None:
     with pytest.raises(ConfigError, match="temperature"):
-        GRPO(small_policy(), AdamW(1e-3), credit=dual_granularity, temperature=0.0)
+        GRPO(small_policy(), AdamW(1e-3), credit=dual_granularity_credit, temperature=0.0)

@@ -11,6 +11,7 @@ import torch
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
 from modules.lora import LoRA
+from modules.reference import reference_logprobs
 from modules.sequence_logprobs import sequence_logprobs
 from tests.toy_grpo import TEMPERATURE, changed, module, packed, step
 from tests.toy_rl import small_policy
@@ -41,8 +42,8 @@ def test_with_adapters_the_reference_is_their_base_and_no_second_model(
     assert one.reference is not None
     assert other.reference is not None
     assert other.reference.model is other.model
-    expected = one._reference_logprobs(one.reference, batch)
-    assert torch.equal(other._reference_logprobs(other.reference, batch), expected)
+    expected = reference_logprobs(one.reference, one.model, batch, one.temperature)
+    assert torch.equal(reference_logprobs(other.reference, other.model, batch, other.temperature), expected)
     results = []
     for made in (one, other):
         torch.manual_seed(1)

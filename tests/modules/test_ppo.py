@@ -18,16 +18,19 @@ from common.errors import ConfigError
 from envs.packing import SequenceBatch, collate, pack
 from envs.types import Episode, Step, Turn
 from modules.critic import new_critic, token_values
-from modules.functional.credit import CreditInputs, gae
+from modules.functional.credit import gae_credit
+from modules.functional.credit_inputs import CreditInputs
 from modules.optimizer import AdamW
 from modules.ppo import PPO
+from modules.reference import reference_logprobs
 from modules.reward_model.model import load_reward_model
 from modules.rewards.terms import Term
 from modules.training import TrainingError
+from tests.credits import credit_inputs_of
 from tests.tiny import byte_tokenizer, question, tiny_policy
 from tests.toy_rl import Watch, learn, letters, small_policy
 
-CRITIC = {"module": PPO, "credit": gae, "critic_lr": 1e-2}
+CRITIC = {"module": PPO, "credit": gae_credit, "critic_lr": 1e-2}
 
 
 def module(**settings: Any) -> PPO:
@@ -141,12 +144,12 @@ def inputs(**more: Any) -> CreditInputs:
         "trained_BT": torch.tensor([[True, True, False, True], [True, False, False, False]]),
         "values_BT": torch.tensor([[0.1, -0.2, 9.0, 0.3], [0.0, 9.0, 9.0, 9.0]]),
     }
-    return CreditInputs(**(given | more))
+    return credit_inputs_of(**(given | more))
 
 
 def test_returns_are_advantages_and_values_and_only_then_are_advantages_whitened() -> None:
     plain, white = module(whiten=False), module()
-    advantages_BT = gae(inputs())
+    advantages_BT = gae_credit(inputs())
     assert advantages_BT[0].tolist() == pytest.approx([0.9, 1.2, 0, 0.7])
     kept_B = torch.tensor([True, True])
     channels = plain.token_channels(inputs(), advantages_BT, kept_B)
@@ -167,7 +170,7 @@ def test_returns_are_advantages_and_values_and_only_then_are_advantages_whitened
 
 def test_whitening_and_explained_variance_are_over_all_ranks() -> None:
     """Two ranks with an episode each are one with both."""
-    whole = module().token_channels(inputs(), gae(inputs()), torch.tensor([True, True]))
+    whole = module().token_channels(inputs(), gae_credit(inputs()), torch.tensor([True, True]))
     parts = [
         inputs(**{name: value[row : row + 1] for name in names if isinstance(value := getattr(inputs(), name), Tensor)})
         for row in (0, 1)
@@ -177,24 +180,24 @@ def test_whitening_and_explained_variance_are_over_all_ranks() -> None:
     for part in parts:
         seen: list[Tensor] = []
         listening = dataclasses.replace(part, sum_over_ranks=lambda tensor, seen=seen: seen.append(tensor) or tensor)
-        module().token_channels(listening, gae(part), torch.tensor([True]))
+        module().token_channels(listening, gae_credit(part), torch.tensor([True]))
         sums.append(seen)
     assert len(sums[0]) == len(sums[1]) == 2, "every rank makes the same calls"
     totals = [one + other for one, other in zip(*sums, strict=True)]
     for row, part in enumerate(parts):
         answers = iter(totals)
         shared = dataclasses.replace(part, sum_over_ranks=lambda _, answers=answers: next(answers))
-        channels = module().token_channels(shared, gae(part), torch.tensor([True]))
+        channels = module().token_channels(shared, gae_credit(part), torch.tensor([True]))
         assert torch.allclose(channels["advantages"], whole["advantages"][row : row + 1])
 
 
 def test_an_episode_with_an_unknown_reward_trains_neither() -> None:
     made = module()
     unknown = inputs(outcome_B=torch.tensor([math.nan, 0.4]))
-    assert made.trained_episodes(unknown, gae(unknown)).tolist() == [False, True]
+    assert made.trained_episodes(unknown, gae_credit(unknown)).tolist() == [False, True]
     step = inputs(step_rewards_BS=torch.tensor([[0.0, math.nan, 0.0], [0.0, math.nan, 0.0]]))
-    assert made.trained_episodes(step, gae(step)).tolist() == [False, True], "the second has no such step"
-    channels = made.token_channels(unknown, gae(unknown), torch.tensor([False, True]))
+    assert made.trained_episodes(step, gae_credit(step)).tolist() == [False, True], "the second has no such step"
+    channels = made.token_channels(unknown, gae_credit(unknown), torch.tensor([False, True]))
     assert channels["returns"].tolist() == [[0, 0, 0, 0], pytest.approx([0.4, 0, 0, 0])]
     assert float(made.logged["critic/returns/mean"]) == pytest.approx(0.4)  # pyright: ignore
 
@@ -268,7 +271,7 @@ def test_the_reference_is_asked_once_an_iteration(tmp_path: Path) -> None:
     anchor = small_policy(seed=5)
     made, watch, metrics = learn(tmp_path, iterations=1, reference=anchor, kl_weight=0.1, **CRITIC)
     rows = collate(watch.buffers[0])
-    expected = made._reference_logprobs(made.reference, rows)
+    expected = reference_logprobs(made.reference, made.model, rows, made.temperature)
     assert torch.allclose(rows.channels["reference_logps"], expected, atol=1e-5)
     assert metrics["kl"] > 0
 

@@ -10,18 +10,11 @@ from torch import Tensor
 
 from envs.packing import PackedSequence, collate
 from envs.types import Episode, Step, Turn
-from modules.functional.credit import dual_granularity
+from modules.episode_tensors import credit_inputs, step_lengths
+from modules.functional.credit import dual_granularity_credit
 from modules.rewards.terms import Scores
 from modules.training import TrainingError
-from modules.training_rows import (
-    credit_inputs,
-    in_places,
-    step_lengths,
-    step_means,
-    step_validity,
-    token_advantages,
-    training_rows,
-)
+from modules.training_rows import in_places, step_means, token_advantages, training_rows
 from tests.tiny import question
 
 
@@ -71,9 +64,9 @@ def test_a_step_over_two_turns_has_its_tokens_in_order() -> None:
 def test_what_is_out_of_format_is_told_to_the_credit() -> None:
     one, two = episode(turn("a", (3,)), turn("b", (5,))), episode(turn("c", (6,)))
     one.steps = (one.steps[0], Step("invalid", False, one.steps[1].spans))
-    assert step_validity([one, two], 3).tolist() == [[True, False, True], [True, True, True]]
-    scores = Scores(torch.zeros(2, 2), torch.ones(2, 2).bool(), torch.ones(2), {}, {})
-    assert torch.equal(credit_inputs([one, two], scores, 2).step_valid_BS, torch.tensor([[True, False], [True, True]]))
+    scores = Scores(torch.zeros(2, 3), torch.ones(2, 3).bool(), torch.ones(2), {}, {})
+    valid_BS = credit_inputs([one, two], scores, 2).step_valid_BS
+    assert valid_BS.tolist() == [[True, False, True], [True, True, True]]
 
 
 def test_a_turn_that_episodes_share_is_trained_once_with_its_mean_advantage() -> None:
@@ -147,7 +140,6 @@ def test_frozen_turns_are_in_no_channel_and_not_among_the_trained_tokens() -> No
     one = episode(turn("a", (3, 4)), turn("b", (5,), trainable=False), turn("c", (6,)))
     scored = Scores(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), torch.ones(1), {})
     inputs = credit_inputs([one], scored, group_size=1)
-    assert inputs.trained_BT is not None
     assert inputs.trained_BT.tolist() == [[True, True, False, True]]
     ((row,),) = training_rows([one], [True], {"values": torch.tensor([[0.1, 0.2, 0.3, 0.4]])})
     assert given(row, "values") == pytest.approx([0, 0, 0, 0.1, 0.2, 0, 0, 0, 0.4])
@@ -165,19 +157,16 @@ def test_a_credit_function_reads_rewards_lengths_kinds_states_and_log_probs() ->
     )
     inputs = credit_inputs(both, scored, group_size=2)
     assert inputs.group_size == 2
-    assert inputs.step_lengths_BS is not None
     assert inputs.step_lengths_BS.tolist() == [[2, 4], [3, 0]]
     assert inputs.step_kinds_BS == (("query", "query"), ("query", ""))
-    assert inputs.step_states_BS is not None
     (first, second), (other, beyond) = inputs.step_states_BS
     assert first == other, "all episodes begin in the same state"
     assert second not in (first, beyond)
     assert beyond == ""
-    assert inputs.old_logps_BT is not None
     assert inputs.old_logps_BT.tolist() == [[-1.0] * 6, [-1.0] * 3 + [0.0] * 3]
     assert inputs.values_BT is None
     assert inputs.reference_logps_BT is None
-    advantages = dual_granularity(inputs, beta=0.3, statistics="token")
+    advantages = dual_granularity_credit(inputs, beta=0.3, statistics="token")
     assert advantages[0].tolist() == pytest.approx([1.159274, 0.752233], abs=1e-6)
     assert advantages[1].tolist() == pytest.approx([-1.068820, 0.0], abs=1e-6)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
+
+from transformers import PreTrainedModel
 
 from common.accounts import tokens_of
 from common.errors import ConfigError, EngineError
 from common.open_call import OpenCall
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
@@ -31,8 +32,8 @@ class _Answer:
     result: Generated | NoAnswer | Exception
 
 
-class VLLMSampler:
-    """A `Sampler` of one policy behind a vLLM server; see `modules.samplers.vllm.engine:VLLMEngine`.
+class VLLMSampler(Sampler):
+    """A sampler of one policy behind a vLLM server; see `modules.samplers.vllm.engine:VLLMEngine`.
 
     `collect` returns all turns that are done by now, at least one: while an environment searches for their queries, in
     one call, the server goes on with the others. A turn depends on its context, its seed and the weights, to rounding:
@@ -56,14 +57,13 @@ class VLLMSampler:
     ) -> None:
         if temperature < 0 or not 0 < top_p <= 1:
             raise ConfigError(f"temperature {temperature}, top_p {top_p}: temperature must be >= 0, top_p in (0, 1]")
+        super().__init__()
         self.engine, self.temperature, self.top_p = engine, temperature, top_p
-        self.counts: Counter[str] = Counter()
         self._open: dict[int, Request] = {}
         self._calls: dict[int, OpenCall] = {}
         self._done: dict[int, tuple[Request, Turn]] = {}
         self._answers: SimpleQueue[_Answer] = SimpleQueue()
         self._tickets = 0
-        self.arrival = Event()
         self._policy: Policy | None = None
         if policy is not None:
             self.load(policy)
@@ -92,8 +92,12 @@ class VLLMSampler:
 
     @property
     def engine_dtype(self) -> str:
-        """The engine's type; see `HasEngine`."""
+        """The engine's type."""
         return self.engine.dtype
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.policy.model
 
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that the policy can read, and the engine too.
@@ -132,7 +136,7 @@ class VLLMSampler:
         return bool(self._open)
 
     def poll(self) -> list[tuple[Request, Turn]]:
-        """The turns that are done by now, in the order of submission; see `AnswersLater`."""
+        """The turns that are done by now, in the order of submission."""
         with suppress(Empty):
             while True:
                 self._take(self._answers.get_nowait())
@@ -164,7 +168,8 @@ class VLLMSampler:
             except Exception as error:  # raised where it is collected
                 result = error
             answers.put(_Answer(ticket, life, result))
-            arrival.set()
+            if arrival is not None:
+                arrival.set()
 
         Thread(target=asked, daemon=True).start()
 

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from envs.interfaces import AgentFormat
+from envs.interfaces import AgentFormat, Sampler
 from envs.protocols.prorag import TAGS as PRORAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import WritesAtOnce
 from envs.types import Document, Episode, Finish, Limits, Move, Question, Status, Step, Turn
 from systems.baselines.search_o1 import TAGS as SEARCH_O1
 from systems.hiprag.parse import TAGS as HIPRAG
@@ -83,7 +82,7 @@ def check_protocol(protocol: AgentFormat, script: Sequence[Move], answer: str) -
     _passages_are_cut_to_their_limit(protocol, script)
 
 
-class Script(WritesAtOnce):
+class Script(Sampler):
     """Makes the moves of a script, as many a turn as the format holds; the turn `at` is changed by `change`."""
 
     def __init__(

@@ -13,14 +13,14 @@ from torch import Tensor
 import train
 from modules.functional.credit import (
     Credit,
-    CreditInputs,
-    dual_granularity,
-    gae,
-    grpo,
-    reinforce_pp,
-    return_to_go,
-    rloo,
+    dual_granularity_credit,
+    gae_credit,
+    grpo_credit,
+    reinforce_pp_credit,
+    return_to_go_credit,
+    rloo_credit,
 )
+from modules.functional.credit_inputs import CreditInputs
 from modules.functional.losses import clipped_policy_loss, sequence_policy_loss
 from tests.decisions import (
     Loss,
@@ -35,23 +35,23 @@ from tests.decisions import (
 
 def without_values(inputs: CreditInputs, *, lam: float) -> Tensor:
     """Generalised advantages of a critic that has learnt nothing."""
-    return gae(replace(inputs, values_BT=torch.zeros_like(inputs.step_rewards_BS)), lam=lam)
+    return gae_credit(replace(inputs, values_BT=torch.zeros_like(inputs.step_rewards_BS)), lam=lam)
 
 
 PAGE = Path(train.__file__).parent / "docs" / "credit.md"
 PROCESSES = (stop_or_go, right_twice, costly_search)
 CREDITS: dict[str, Credit] = {
-    "`return_to_go`": return_to_go,
-    "`rloo`": rloo,
-    "`grpo`, `scale: false`": partial(grpo, scale=False),
-    "`grpo`": grpo,
-    "`reinforce_pp`": reinforce_pp,
-    "`gae`, values exact, `lam: 0.5`": partial(gae, lam=0.5),
-    "`gae`, values 0, `lam: 1`": partial(without_values, lam=1.0),
-    "`gae`, values 0, `lam: 0.5`": partial(without_values, lam=0.5),
-    "`dual_granularity`, `statistics: step`": dual_granularity,
-    "`dual_granularity`, `statistics: token`": partial(dual_granularity, statistics="token"),
-    "`dual_granularity`, `statistics: step_index`": partial(dual_granularity, statistics="step_index"),
+    "`return_to_go_credit`": return_to_go_credit,
+    "`rloo_credit`": rloo_credit,
+    "`grpo_credit`, `scale: false`": partial(grpo_credit, scale=False),
+    "`grpo_credit`": grpo_credit,
+    "`reinforce_pp_credit`": reinforce_pp_credit,
+    "`gae_credit`, values exact, `lam: 0.5`": partial(gae_credit, lam=0.5),
+    "`gae_credit`, values 0, `lam: 1`": partial(without_values, lam=1.0),
+    "`gae_credit`, values 0, `lam: 0.5`": partial(without_values, lam=0.5),
+    "`dual_granularity_credit`, `statistics: step`": dual_granularity_credit,
+    "`dual_granularity_credit`, `statistics: token`": partial(dual_granularity_credit, statistics="token"),
+    "`dual_granularity_credit`, `statistics: step_index`": partial(dual_granularity_credit, statistics="step_index"),
 }
 
 
@@ -74,7 +74,7 @@ def gradients(name: str) -> list[float]:
     """Of a credit function or a loss, in groups of four, in each process."""
     if name in CREDITS:
         return [expected_gradient(process(), CREDITS[name], group_size=4) for process in PROCESSES]
-    return [expected_loss_gradient(process(), rloo, LOSSES[name], group_size=4) for process in PROCESSES]
+    return [expected_loss_gradient(process(), rloo_credit, LOSSES[name], group_size=4) for process in PROCESSES]
 
 
 def row(name: str, values: list[float]) -> str:
@@ -92,28 +92,28 @@ def test_the_exact_gradients_are_those_worked_out_by_hand() -> None:
 def test_without_a_deviation_and_with_a_baseline_of_others_the_gradient_is_exact(process, theta, group_size) -> None:
     made: Process = process(theta)
     assert abs(made.exact_gradient) > 0.01
-    exact_values, no_values = partial(gae, lam=0.5), partial(without_values, lam=1.0)
-    for credit in (return_to_go, rloo, exact_values, no_values):
+    exact_values, no_values = partial(gae_credit, lam=0.5), partial(without_values, lam=1.0)
+    for credit in (return_to_go_credit, rloo_credit, exact_values, no_values):
         assert expected_gradient(made, credit, group_size=group_size) == pytest.approx(made.exact_gradient)
 
 
 @pytest.mark.parametrize("group_size", [2, 3])
 def test_the_mean_with_itself_shortens_the_gradient(group_size: int) -> None:
     made = right_twice(0.7)
-    given = expected_gradient(made, partial(grpo, scale=False), group_size=group_size)
+    given = expected_gradient(made, partial(grpo_credit, scale=False), group_size=group_size)
     assert given == pytest.approx(made.exact_gradient * (group_size - 1) / group_size)
 
 
 def test_dividing_by_the_deviation_is_another_objective() -> None:
     """A question that is seldom answered weighs more than one that is answered now and then."""
     rare, even = right_twice(-2.0), right_twice(0.0)
-    ratios = [expected_gradient(one, grpo, group_size=4) / one.exact_gradient for one in (rare, even)]
+    ratios = [expected_gradient(one, grpo_credit, group_size=4) / one.exact_gradient for one in (rare, even)]
     assert ratios[0] > 1.04 * ratios[1]
 
 
 @pytest.mark.parametrize("statistics", ["step", "token", "step_index"])
 def test_steps_of_equal_worth_are_compared_away(statistics) -> None:
-    credit = partial(dual_granularity, beta=1.0, statistics=statistics)
+    credit = partial(dual_granularity_credit, beta=1.0, statistics=statistics)
     assert expected_gradient(stop_or_go(), credit, group_size=3) == 0
 
 

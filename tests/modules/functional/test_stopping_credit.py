@@ -8,24 +8,25 @@ from pathlib import Path
 import pytest
 
 import train
-from modules.functional.credit import Credit, dual_granularity
-from modules.functional.process_credit import potential_difference, state_gain
+from modules.functional.credit import Credit, dual_granularity_credit, potential_difference_credit, state_gain_credit
 from tests.decisions import answer_or_search, expected_gradient
 
 PAGE = Path(train.__file__).parent / "docs" / "credit.md"
 OUTCOME = "outcome alone (`beta: 0`)"
 ACROSS_KINDS: dict[str, Credit] = {
-    f"`dual_granularity`, `statistics: {name}`": partial(dual_granularity, beta=0.9, statistics=name)
+    f"`dual_granularity_credit`, `statistics: {name}`": partial(dual_granularity_credit, beta=0.9, statistics=name)
     for name in ("step", "token", "step_index")
 }
 WITHIN_KINDS: dict[str, Credit] = {
-    "`dual_granularity`, `statistics: kind`": partial(dual_granularity, beta=0.9, statistics="kind"),
-    "the same, `scale: false`": partial(dual_granularity, beta=0.9, statistics="kind", scale=False),
-    "`dual_granularity`, `statistics: kind_index`": partial(dual_granularity, beta=0.9, statistics="kind_index"),
-    "`potential_difference`": partial(potential_difference, beta=0.9),
-    "`state_gain`": partial(state_gain, beta=0.9),
+    "`dual_granularity_credit`, `statistics: kind`": partial(dual_granularity_credit, beta=0.9, statistics="kind"),
+    "the same, `scale: false`": partial(dual_granularity_credit, beta=0.9, statistics="kind", scale=False),
+    "`dual_granularity_credit`, `statistics: kind_index`": partial(
+        dual_granularity_credit, beta=0.9, statistics="kind_index"
+    ),
+    "`potential_difference_credit`": partial(potential_difference_credit, beta=0.9),
+    "`state_gain_credit`": partial(state_gain_credit, beta=0.9),
 }
-CREDITS = {OUTCOME: partial(dual_granularity, beta=0.0), **ACROSS_KINDS, **WITHIN_KINDS}
+CREDITS = {OUTCOME: partial(dual_granularity_credit, beta=0.0), **ACROSS_KINDS, **WITHIN_KINDS}
 
 
 @cache

@@ -18,7 +18,7 @@ from modules.rewards.answer import answer_exact, answer_f1
 from modules.rewards.format import step_format, trajectory_format
 from modules.rewards.limits import within_limits
 from modules.rewards.process import process
-from modules.rewards.terms import NAN, Scores, Term, Total, combine, read_terms, settled
+from modules.rewards.terms import NAN, IterationReward, Scores, Term, Total, combine, read_terms, settled
 from tests.tiny import byte_tokenizer, question
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # pyright: ignore[reportArgumentType]
@@ -241,7 +241,7 @@ def test_terms_are_read_from_a_config_s_maps() -> None:
     assert Action("answer", "Ada Lovelace") == RIGHT.turns[-1].action
 
 
-class Shared:
+class Shared(IterationReward):
     """Gives each episode a share of 12: nobody knows how many there are before all ranks have sampled."""
 
     def __call__(self, episodes: Sequence[Episode], context: RewardContext) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError
+from envs.interfaces import Sampler
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import WritesAtOnce
 from envs.types import Document, Episode, Limits, Turn
 from modules.samplers.in_process import InProcessSampler
 from systems.baselines.flare import FLARE
@@ -19,7 +19,7 @@ from tests.tiny import FixedRetriever, byte_tokenizer, question, tiny_policy
 Sentence = tuple[str, str]  # what is written, and the part of it that the policy is unsure of
 
 
-class Unsure(WritesAtOnce):
+class Unsure(Sampler):
     """Writes these sentences, turn by turn, with probability 0.1 for what it is unsure of."""
 
     def __init__(self, protocol: FLARE, sentences: list[Sentence], probability: float = 0.1) -> None:

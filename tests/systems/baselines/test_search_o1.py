@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError
+from envs.interfaces import Sampler
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import ByAgent, WritesAtOnce
+from envs.sampling import ByAgent
 from envs.types import Action, Document, Episode, Limits, Turn
 from systems.baselines.search_o1 import (
     ASK,
@@ -31,7 +32,7 @@ from tests.tiny import FixedRetriever, byte_tokenizer, question
 PAGES = [Document("d", "Ada", "Ada wrote it."), *(Document(f"h{i}", text, text) for i, text in enumerate(HOSTILE))]
 
 
-class Agent(WritesAtOnce):
+class Agent(Sampler):
     """Writes these texts, one a turn; its messages end by themselves where they end with the end of a message."""
 
     def __init__(self, texts: Sequence[str], spelt: bool = False) -> None:

@@ -18,7 +18,8 @@ from envs.interfaces import Sampler
 from envs.packing import PackedSequence, collate
 from envs.rollout import independent_groups
 from envs.types import Episode
-from modules.functional.credit import CreditInputs, tree_gae
+from modules.functional.credit import tree_gae_credit
+from modules.functional.credit_inputs import CreditInputs
 from modules.lora import LoRA
 from modules.optimizer import AdamW
 from modules.policy import Policy, load_policy
@@ -155,7 +156,7 @@ def test_a_batch_in_which_an_agent_has_no_row_steps_too(tmp_path: Path) -> None:
 
 
 def test_advantages_are_the_tree_s_and_weigh_what_the_root_s_branch_weighs(tmp_path: Path) -> None:
-    credit = partial(tree_gae, alpha=0.5, beta=0.5, lam=1.0)
+    credit = partial(tree_gae_credit, alpha=0.5, beta=0.5, lam=1.0)
     _, kept, (buffer,), _ = trained(tmp_path, credit=credit, whiten=False)
     (episodes,) = kept.episodes
     expected: list[tuple[tuple[int, ...], float]] = []
@@ -212,7 +213,7 @@ def test_without_a_tree_there_are_independent_episodes(tmp_path: Path) -> None:
 def test_all_learn_together(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "rewards": {"picked": Term(picked_letters)},
-        "credit": partial(tree_gae, alpha=1, beta=0),
+        "credit": partial(tree_gae_credit, alpha=1, beta=0),
     }
     _, _, _, first = trained(tmp_path, **settings)
     _, _, _, last = trained(tmp_path, **settings, iterations=12)
@@ -279,9 +280,9 @@ def test_agents_that_begin_at_one_model_get_weights_of_their_own() -> None:
     [
         ({"policies": {}}, "give at least one agent's"),
         ({"policies": {"value": small_policy()}}, "none of them named value"),
-        ({"critic_lr": 0.0}, "critic_lr 0.0: it must be > 0"),
+        ({"critic_lr": 0.0}, "critic_lr 0.0, value_clip 0.5: both must be > 0"),
         ({"clip_low": 2.0}, "clip_low <= 1"),
-        ({"kl_weight": -1.0}, "kl_weight >= 0"),
+        ({"kl_weight": -1.0}, "weights >= 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from common.errors import ConfigError
-from envs.interfaces import CountsChoices
+from envs.interfaces import CountsChoices, Sampler
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import ByAgent, WritesAtOnce
+from envs.sampling import ByAgent
 from envs.types import Action, Document, Episode, Hit, Limits, Move, Turn
 from systems.sirag.parse import TAGS, read_decision, read_selection
 from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
@@ -32,7 +32,7 @@ class Books:
         return [[self.hits[name] for name in query.split()] for query in queries]
 
 
-class Agent(WritesAtOnce):
+class Agent(Sampler):
     """Writes these texts, one a turn, the last again and again, and remembers what it was shown."""
 
     def __init__(self, texts: Sequence[str]) -> None:

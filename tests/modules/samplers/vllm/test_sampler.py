@@ -16,7 +16,7 @@ from common.errors import ConfigError, EngineError
 from envs.requests import Request
 from envs.sampling import ByAgent, Greedy, take_turns
 from envs.types import Episode, Limits, Question
-from modules.functional.credit import gae
+from modules.functional.credit import gae_credit
 from modules.functional.logprobs import token_logprobs
 from modules.lora import LoRA
 from modules.policy import Policy
@@ -167,7 +167,7 @@ def test_a_rounding_engine_is_refused_where_its_log_probs_are_not_corrected(made
     with pytest.raises(ConfigError, match=r"in bfloat16, the trainer in float32, and GRPO .* with importance_cap: 2.0"):
         run()
     with pytest.raises(ConfigError, match="computes in bfloat16, the trainer in float32, and PPO"):
-        run(module=PPO, critic_lr=1e-3, credit=gae)
+        run(module=PPO, critic_lr=1e-3, credit=gae_credit)
     with pytest.raises(ConfigError, match="computes in float32, the trainer in bf16-mixed, and GRPO"):
         run("float32", trainer={"precision": "bf16-mixed"})
     assert run(importance_cap=2.0)["importance/weight"] == pytest.approx(1.0, abs=0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from callbacks.rank_counts import without_repeats
+from callbacks.over_ranks import without_repeats
 
 
 def test_what_two_ranks_spent_on_the_same_thing_counts_once() -> None:

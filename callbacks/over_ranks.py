@@ -1,16 +1,32 @@
-"""Counts of all ranks together."""
+"""Sums, means and counts over all ranks."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from torch import distributed
+import torch
+from lightning.pytorch.strategies import Strategy
+from torch import Tensor, distributed
 
 
-def over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = MappingProxyType({})) -> Counter[str]:
+def summed(strategy: Strategy, tensor: Tensor) -> Tensor:
+    """A tensor added up over all ranks, on the CPU."""
+    return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+
+
+def means(strategy: Strategy, values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Means over all ranks; NaN is left out, and stands for a tag without any value."""
+    known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
+    totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
+    totals = summed(strategy, totals).tolist()
+    return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
+
+
+def counts_over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = MappingProxyType({})) -> Counter[str]:
     """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor.
 
     `alike` are those of the counts that several ranks may have, by what they were spent on: they count once.

@@ -1,0 +1,113 @@
+"""The episodes of an iteration on one rank: sampled group by group, scored, flat groups sampled anew."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from callbacks.resampling import ScoredGroups, replace_flat_groups
+from common.accounts import counted, tokens_in
+from common.errors import UserError
+from datamodules.question_data import QuestionData
+from envs.interfaces import RewardContext, Sampler
+from envs.retrieval import RetrievalEnvironment
+from envs.rollout import Sampling
+from envs.types import Episode, Question
+from modules.episode_tensors import credit_inputs
+from modules.functional.credit_inputs import MissingInput
+from modules.policy_gradient import PolicyGradient
+from modules.rewards.terms import Scores, Term, combine
+
+
+class ScoringError(UserError):
+    """Nothing of an iteration could be scored: there is nothing to learn from."""
+
+
+@dataclass(slots=True)
+class GroupSampling:
+    """Samples and scores a rank's groups, with no collective call: ranks take different numbers of turns.
+
+    Attributes:
+        seconds: by tag, what the latest iteration took.
+        reward_tokens: what its rewards sampled.
+    """
+
+    environment: RetrievalEnvironment
+    sampler: Sampler
+    sampling: Sampling
+    terms: Mapping[str, Term]
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    reward_tokens: int = 0
+
+    def groups(
+        self, module: PolicyGradient, data: QuestionData, iteration: int, context: RewardContext
+    ) -> ScoredGroups:
+        """The episodes of this rank's questions and their rewards, flat groups sampled anew where the module asks.
+
+        Raises:
+            ScoringError: a reward scored no episode, or all episodes failed.
+        """
+        self.seconds.clear()
+        self.reward_tokens = 0
+
+        def sample(questions: list[Question]) -> list[Episode]:
+            settings = {"group_size": data.group_size, "seed": data.seed, "iteration": iteration}
+            with self.timed("time/rollout"):
+                return self.sampling(self.environment, self.sampler, questions, **settings)
+
+        def score(episodes: Sequence[Episode]) -> Scores:
+            before = tokens_in(counted(self.sampler))
+            with self.timed("time/rewards"):
+                scores = combine(self.terms, episodes, context)
+            self.reward_tokens += tokens_in(counted(self.sampler)) - before
+            return scores
+
+        def flat(groups: ScoredGroups) -> list[int]:
+            inputs = credit_inputs(groups.episodes, groups.scores, data.group_size)
+            return module.flat_groups(replace(inputs, sum_over_ranks=_no_other_ranks))
+
+        def sample_others(number: int, places: Sequence[int]) -> list[Episode]:
+            spares = data.spares(iteration, number)
+            return sample([spares[place] for place in places])
+
+        episodes = sample(data.share(iteration))
+        groups = ScoredGroups(episodes, score(episodes))
+        _check_scored(groups.scores, episodes, iteration)
+        rules = {"group_size": data.group_size, "rounds": module.resample_rounds}
+        groups = replace_flat_groups(groups, **rules, flat=flat, sample=sample_others, score=score)
+        if groups.thrown_away:
+            _check_scored(groups.scores, groups.episodes, iteration)
+        return groups
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add what is done meanwhile to `seconds`."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - start
+
+
+def _no_other_ranks(sums: Tensor) -> Tensor:
+    """In place of a sum over ranks while they sample, where no collective call may be."""
+    raise MissingInput("zero_variance: resample needs credit that compares the episodes of a group alone")
+
+
+def _check_scored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
+    """Raise if a reward scored no episode of this rank: silently dropping a reward would change the objective."""
+    where = f"iteration {iteration}"
+    finished = [episode for episode in episodes if episode.status != "error"]
+    if not finished:
+        raise ScoringError(f"{where}: all {len(episodes)} episodes failed; the first: {episodes[0].error}")
+    if not bool(scores.step_mask_BS.any()):
+        longest = max(len(episode.prompt_ids) for episode in episodes)
+        raise ScoringError(f"{where}: no prompt leaves room for a turn (longest {longest} tokens): raise limits")
+    for name, values in scores.breakdown.items():
+        values_N = values[scores.step_mask_BS] if values.dim() == 2 else values
+        if len(values_N) and bool(values_N.isnan().all()):
+            reason = scores.failures.get(name, "it gave no number")
+            raise ScoringError(f"{where}: reward {name} scored none of {len(finished)} episodes: {reason}")
