@@ -32,7 +32,7 @@ def counted(*parts: object) -> Counter[str]:
     different = {id(source): source for source in map(_source, parts)}
     total: Counter[str] = Counter()
     for part in different.values():
-        total.update(getattr(part, "counts", {}))
+        total += Counter(getattr(part, "counts", {}))
     return total
 
 
