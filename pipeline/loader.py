@@ -27,7 +27,7 @@ from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.plain_words import alternatives, check_words
 from pipeline.references import require_small, with_written
-from pipeline.schema import Experiment
+from pipeline.schema import Experiment, Stage
 from pipeline.yaml_reader import Document
 
 _NAME = re.compile(r"\w[\w.-]*")
