@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from callbacks.over_ranks import counts_over_ranks
-from callbacks.resampling import ScoredGroups
+from callbacks.scored_groups import ScoredGroups
 from common.accounts import accounts_in, tokens_in
 from envs.interfaces import RewardContext
 from envs.types import Episode

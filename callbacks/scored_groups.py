@@ -1,4 +1,4 @@
-"""The episodes of an iteration on one rank: sampled group by group, scored, flat groups sampled anew."""
+"""The episodes of an iteration on one rank: sampled group by group, scored, flat groups sampled anew (DAPO)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from callbacks.resampling import ScoredGroups, replace_flat_groups
 from common.accounts import counted, tokens_in
 from common.errors import UserError
 from datamodules.question_data import QuestionData
@@ -21,11 +20,29 @@ from envs.types import Episode, Question
 from modules.episode_tensors import credit_inputs
 from modules.functional.credit_inputs import MissingInput
 from modules.policy_gradient import PolicyGradient
-from modules.rewards.terms import Scores, Term, combine
+from modules.rewards.terms import Scores, Term, combine, replaced
 
 
 class ScoringError(UserError):
     """Nothing of an iteration could be scored: there is nothing to learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroups:
+    """A rank's episodes of an iteration, group by group, their rewards, and the episodes thrown away on the way."""
+
+    episodes: list[Episode]
+    scores: Scores
+    thrown_away: list[Episode] = field(default_factory=list)
+
+    def with_fresh(self, places: Sequence[int], fresh: ScoredGroups) -> ScoredGroups:
+        """These groups with those at some places replaced by others, in their order."""
+        size = len(fresh.episodes) // len(places)
+        rows = [place * size + sample for place in places for sample in range(size)]
+        episodes, thrown_away = list(self.episodes), self.thrown_away + [self.episodes[row] for row in rows]
+        for row, episode in zip(rows, fresh.episodes, strict=True):
+            episodes[row] = episode
+        return ScoredGroups(episodes, replaced(self.scores, rows, fresh.scores), thrown_away)
 
 
 @dataclass(slots=True)
@@ -47,7 +64,11 @@ class GroupSampling:
     def groups(
         self, module: PolicyGradient, data: QuestionData, iteration: int, context: RewardContext
     ) -> ScoredGroups:
-        """The episodes of this rank's questions and their rewards, flat groups sampled anew where the module asks.
+        """The episodes of this rank's questions and their rewards.
+
+        Where the module asks, flat groups are sampled anew, in each round with other questions; those that are flat
+        after the last round stay. Only new groups are scored in a round, so no reward is asked twice. Source: dynamic
+        sampling of DAPO, arXiv 2503.14476, which goes on until no group is flat.
 
         Raises:
             ScoringError: a reward scored no episode, or all episodes failed.
@@ -55,33 +76,27 @@ class GroupSampling:
         self.seconds.clear()
         self.reward_tokens = 0
 
-        def sample(questions: list[Question]) -> list[Episode]:
+        def sampled(questions: list[Question]) -> ScoredGroups:
             settings = {"group_size": data.group_size, "seed": data.seed, "iteration": iteration}
             with self.timed("time/rollout"):
-                return self.sampling(self.environment, self.sampler, questions, **settings)
-
-        def score(episodes: Sequence[Episode]) -> Scores:
+                episodes = self.sampling(self.environment, self.sampler, questions, **settings)
             before = tokens_in(counted(self.sampler))
             with self.timed("time/rewards"):
                 scores = combine(self.terms, episodes, context)
             self.reward_tokens += tokens_in(counted(self.sampler)) - before
-            return scores
+            return ScoredGroups(episodes, scores)
 
-        def flat(groups: ScoredGroups) -> list[int]:
+        groups = sampled(data.share(iteration))
+        _check_scored(groups, iteration)
+        for number in range(module.resample_rounds):
             inputs = credit_inputs(groups.episodes, groups.scores, data.group_size)
-            return module.flat_groups(replace(inputs, sum_over_ranks=_no_other_ranks))
-
-        def sample_others(number: int, places: Sequence[int]) -> list[Episode]:
+            flat = module.flat_groups(replace(inputs, sum_over_ranks=_no_other_ranks))
+            if not flat:
+                break
             spares = data.spares(iteration, number)
-            return sample([spares[place] for place in places])
-
-        episodes = sample(data.share(iteration))
-        groups = ScoredGroups(episodes, score(episodes))
-        _check_scored(groups.scores, episodes, iteration)
-        rules = {"group_size": data.group_size, "rounds": module.resample_rounds}
-        groups = replace_flat_groups(groups, **rules, flat=flat, sample=sample_others, score=score)
+            groups = groups.with_fresh(flat, sampled([spares[place] for place in flat]))
         if groups.thrown_away:
-            _check_scored(groups.scores, groups.episodes, iteration)
+            _check_scored(groups, iteration)
         return groups
 
     @contextmanager
@@ -97,9 +112,9 @@ def _no_other_ranks(sums: Tensor) -> Tensor:
     raise MissingInput("zero_variance: resample needs credit that compares the episodes of a group alone")
 
 
-def _check_scored(scores: Scores, episodes: Sequence[Episode], iteration: int) -> None:
+def _check_scored(groups: ScoredGroups, iteration: int) -> None:
     """Raise if a reward scored no episode of this rank: silently dropping a reward would change the objective."""
-    where = f"iteration {iteration}"
+    episodes, scores, where = groups.episodes, groups.scores, f"iteration {iteration}"
     finished = [episode for episode in episodes if episode.status != "error"]
     if not finished:
         raise ScoringError(f"{where}: all {len(episodes)} episodes failed; the first: {episodes[0].error}")

@@ -72,7 +72,13 @@ class ActorCritic(PolicyGradient):
     whiten: bool
 
     def add_critic(self, critic: RewardModel, lr: float, clip: float, whiten: bool, checkpointing: bool) -> None:
-        """Train this critic, made by `new_critic`, beside the policy."""
+        """Train this critic, made by `new_critic`, beside the policy.
+
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        if not 0 < lr < math.inf or clip <= 0:
+            raise ConfigError(f"critic_lr {lr}, value_clip {clip}: both must be > 0")
         self.critic, self.critic_model, self.head = critic, critic.policy.model.train(), critic.head
         if checkpointing:
             self.critic_model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -118,13 +124,3 @@ class ActorCritic(PolicyGradient):
         state, head = full_state(self.critic_model), full_state(self.head)
         if state:
             self.critic.with_weights(whole(self.critic_model, state), head).save(folder)
-
-
-def check_critic(lr: float, value_clip: float) -> None:
-    """Check the settings that every critic has.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    if not 0 < lr < math.inf or value_clip <= 0:
-        raise ConfigError(f"critic_lr {lr}, value_clip {value_clip}: both must be > 0")

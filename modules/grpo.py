@@ -23,7 +23,7 @@ from modules.functional.losses import Aggregate
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy
-from modules.policy_gradient import PolicyGradient, check_loss
+from modules.policy_gradient import PolicyGradient
 from modules.reference import frozen_reference, reference_logprobs
 from modules.sequence_logprobs import sequence_logprobs
 from modules.training import Training
@@ -80,7 +80,6 @@ class GRPO(PolicyGradient, Training):
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        check_loss(temperature, clip_low, clip_high, kl_weight, entropy_weight)
         if kl_weight and reference is None:
             raise ConfigError("kl_weight needs a reference policy")
         if denominator != "policy" and aggregate != "token_mean":
@@ -94,8 +93,8 @@ class GRPO(PolicyGradient, Training):
         if reference is not None:
             reference = frozen_reference(reference, policy, lora)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
-        self.credit, self.temperature, self.clip_low, self.clip_high = credit, temperature, clip_low, clip_high
-        self.kl_weight, self.entropy_weight, self.importance_cap = kl_weight, entropy_weight, importance_cap
+        self.set_loss(temperature, clip_low, clip_high, kl_weight, entropy_weight)
+        self.credit, self.importance_cap = credit, importance_cap
         self.ratio: Literal["token", "sequence"] = ratio
         self.aggregate: Aggregate = aggregate
         self.denominator, self.reference, self.zero_variance = denominator, reference, zero_variance

@@ -72,6 +72,22 @@ class PolicyGradient(BaseTraining):
     smallest_group: int = 1
     resample_rounds: int = 0
 
+    def set_loss(
+        self, temperature: float, clip_low: float, clip_high: float, kl_weight: float, entropy_weight: float = 0.0
+    ) -> None:
+        """Set what every surrogate loss has.
+
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        if min(temperature, clip_high) <= 0 or not 0 < clip_low <= 1 or min(kl_weight, entropy_weight) < 0:
+            raise ConfigError(
+                f"temperature {temperature}, clip_low {clip_low}, clip_high {clip_high}, kl_weight {kl_weight}, "
+                f"entropy_weight {entropy_weight}: temperature and clips must be > 0, clip_low <= 1, weights >= 0"
+            )
+        self.temperature, self.clip_low, self.clip_high = temperature, clip_low, clip_high
+        self.kl_weight, self.entropy_weight = kl_weight, entropy_weight
+
     def estimate(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """What a critic, a reference or the policy says of the sampled tokens, by the `CreditInputs` field it is for.
 
@@ -190,16 +206,3 @@ class PolicyGradient(BaseTraining):
         shares = {"low_mean": low_BT, "high_mean": high_BT, "region_mean": low_BT | high_BT}
         named = {f"clip_ratio/{name}": clipped_BT for name, clipped_BT in shares.items()}
         self.log_token_means(named, batch.loss_mask_BT, agent)
-
-
-def check_loss(temperature: float, clip_low: float, clip_high: float, kl_weight: float, entropy_weight: float) -> None:
-    """Check the settings that every surrogate loss has.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    if min(temperature, clip_high) <= 0 or not 0 < clip_low <= 1 or min(kl_weight, entropy_weight) < 0:
-        raise ConfigError(
-            f"temperature {temperature}, clip_low {clip_low}, clip_high {clip_high}, kl_weight {kl_weight}, "
-            f"entropy_weight {entropy_weight}: temperature and clips must be > 0, clip_low <= 1, weights >= 0"
-        )

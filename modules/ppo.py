@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envs.packing import SequenceBatch
 from envs.types import Episode
-from modules.critic import ActorCritic, check_critic, new_critic
+from modules.critic import ActorCritic, new_critic
 from modules.functional.advantages import batch_normalize
 from modules.functional.credit import Credit, gae_credit
 from modules.functional.credit_inputs import CreditInputs
@@ -71,7 +71,6 @@ class PPO(ActorCritic, GRPO):
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        check_critic(critic_lr, value_clip)
         made = new_critic(policy if critic is None else critic, policy)  # before the policy gets adapters
         super().__init__(
             policy,

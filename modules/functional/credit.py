@@ -1,7 +1,7 @@
 """Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module.
 
-A credit function's name ends in `_credit`; the formula that it applies to an iteration is the pure function of that
-name in `modules.functional.advantages`, `process_advantages` or `gae`, where it is explained.
+A credit function's name ends in `_credit`. Formulas that others use too are pure functions of tensors in
+`modules.functional.advantages`, `process_advantages` and `gae`, where they are explained.
 
 No reward is passed over in silence. `dual_granularity_credit`, `potential_difference_credit`, `state_gain_credit` and
 `tree_gae_credit` weigh step rewards against the outcome; all others maximise the sum of an episode's rewards, outcome
@@ -21,7 +21,8 @@ from torch import Tensor
 from modules.functional import advantages
 from modules.functional.credit_inputs import CreditInputs, MissingInput
 from modules.functional.gae import generalized_advantages, token_rewards
-from modules.functional.process_advantages import Statistics, numbered, potential_differences, state_gains
+from modules.functional.normalization import less_others
+from modules.functional.process_advantages import Statistics, by_set, numbered, process_advantages
 
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
 
@@ -50,36 +51,42 @@ def dual_granularity_credit(
 
 
 def potential_difference_credit(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
-    """`[B, S]`: outcome advantage plus `beta` times what the step adds to the episode's potential, in rewards' units.
+    """`[B, S]`: outcome advantage plus `beta` times what a step adds to the potential of its episode.
 
-    The potential after a step is its reward less the mean of its kind; explained at
-    `modules.functional.process_advantages.potential_differences`.
+    That is the potential after the step less that before it. The potential is the reward less the mean of the steps of
+    that kind in the question's G episodes (of all steps, for a step out of format, as in `process_advantages`), and 0
+    before the first step. So a step is not blamed for errors made before it, and where the reward depends on the kind
+    alone every difference is 0. A step has 0 where its own reward is NaN or that of the step before it. There is no
+    division by a deviation: where the rewards of a question hardly differ they hardly count.
+
+    Sources: potentials, Ng, Harada and Russell 1999; differences as process rewards, arXiv 2410.08146.
     """
-    process_BS = potential_differences(
-        inputs.step_rewards_BS,
-        inputs.step_mask_BS & inputs.outcome_B.isfinite()[:, None],
-        numbered(inputs.step_kinds_BS, inputs.group_size),
-        group_size=inputs.group_size,
-        step_valid_BS=inputs.step_valid_BS,
-    )
-    return _with_outcome(inputs, process_BS, beta)
+    mask_BS, unknown_BS = _scored(inputs), ~inputs.step_rewards_BS.isfinite()
+    potentials_BS = _within_kinds(inputs, mask_BS).masked_fill(unknown_BS, math.nan)
+    before_B, gains_BS = torch.zeros_like(inputs.outcome_B), torch.zeros_like(potentials_BS)
+    for s in range(potentials_BS.shape[1]):
+        gains_BS[:, s] = potentials_BS[:, s] - before_B
+        before_B = torch.where(mask_BS[:, s], potentials_BS[:, s], before_B)
+    return _with_outcome(inputs, gains_BS.masked_fill(~mask_BS | ~gains_BS.isfinite(), 0.0), beta)
 
 
 def state_gain_credit(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
-    """`[B, S]`: outcome advantage plus `beta` times what the step is better than the group's others from its state.
+    """`[B, S]`: outcome advantage plus `beta` times what a step is better than the group's others from its state.
 
-    In rewards' units; explained at `modules.functional.process_advantages.state_gains`, and what a state is, at
-    `envs.search_steps`.
+    Rewards are taken less the mean of the steps of their kind in the question's G episodes (of all steps, for a step
+    out of format): an answer and a search from one state are compared by how good they are of their kind. A step from a
+    state where no other episode was has 0. What a state is, is explained at `envs.search_steps`. There is no division.
+
+    Source: comparison within states, GiGPO, arXiv 2505.10978.
     """
-    process_BS = state_gains(
-        inputs.step_rewards_BS,
-        inputs.step_mask_BS & inputs.outcome_B.isfinite()[:, None],
-        numbered(inputs.step_kinds_BS, inputs.group_size),
-        numbered(inputs.step_states_BS, inputs.group_size),
-        group_size=inputs.group_size,
-        step_valid_BS=inputs.step_valid_BS,
-    )
-    return _with_outcome(inputs, process_BS, beta)
+    known_BS = _scored(inputs) & inputs.step_rewards_BS.isfinite()
+    deviations_BS = _within_kinds(inputs, known_BS)
+
+    def gains(values_RN: Tensor, weights_RN: Tensor) -> Tensor:
+        return less_others(values_RN, weights_RN > 0)
+
+    states_BS, weights_BS = numbered(inputs.step_states_BS, inputs.group_size), known_BS.to(deviations_BS.dtype)
+    return _with_outcome(inputs, by_set(gains, deviations_BS, weights_BS, states_BS, inputs.group_size), beta)
 
 
 def grpo_credit(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
@@ -210,6 +217,24 @@ def _token_rewards(inputs: CreditInputs, kl_weight: float) -> Tensor:
         raise MissingInput("credit with a kl_weight needs the log-probs of a reference: give the module one")
     gaps_BT = inputs.old_logps_BT - inputs.reference_logps_BT
     return rewards_BT - kl_weight * gaps_BT.masked_fill(~inputs.trained_BT, 0.0)
+
+
+def _scored(inputs: CreditInputs) -> Tensor:
+    """`[B, S]` bool: the steps of the episodes whose outcome is known."""
+    return inputs.step_mask_BS & inputs.outcome_B.isfinite()[:, None]
+
+
+def _within_kinds(inputs: CreditInputs, mask_BS: Tensor) -> Tensor:
+    """`[B, S]`: rewards less the mean of the steps of their kind in the question's episodes."""
+    return process_advantages(
+        inputs.step_rewards_BS,
+        mask_BS,
+        group_size=inputs.group_size,
+        statistics="kind",
+        step_kinds_BS=numbered(inputs.step_kinds_BS, inputs.group_size),
+        step_valid_BS=inputs.step_valid_BS,
+        scale=False,
+    )
 
 
 def _with_outcome(inputs: CreditInputs, process_BS: Tensor, beta: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from modules.functional.normalization import less_others, normalize_rows
+from modules.functional.normalization import normalize_rows
 
 Statistics = Literal["step", "token", "step_index", "kind", "kind_index"]
 
@@ -58,77 +58,6 @@ def process_advantages(
     within_BS = by_set(compared, step_rewards_BS, weights_BS * step_valid_BS, sets_BS, group_size)
     among_all_BS = by_set(compared, step_rewards_BS, weights_BS, torch.zeros_like(sets_BS), group_size)
     return torch.where(step_valid_BS, within_BS, among_all_BS)
-
-
-def potential_differences(
-    step_rewards_BS: Tensor,
-    step_mask_BS: Tensor,
-    step_kinds_BS: Tensor,
-    *,
-    group_size: int,
-    step_valid_BS: Tensor | None = None,
-) -> Tensor:
-    """What a step adds to the potential of its episode: the potential after the step less that before it, `[B, S]`.
-
-    The potential is the reward less the mean of the steps of that kind in the question's G episodes (of all steps, for
-    a step out of format, as in `process_advantages`), and 0 before the first step. So a step is not blamed for errors
-    made before it, and where the reward depends on the kind alone every difference is 0. A step has 0 where its own
-    reward is NaN or that of the step before it.
-
-    Sources: potentials, Ng, Harada and Russell 1999; differences as process rewards, arXiv 2410.08146.
-    """
-    mask_BS, unknown_BS = step_mask_BS.bool(), ~step_rewards_BS.isfinite()
-    potentials_BS = _within_kinds(step_rewards_BS, mask_BS, step_kinds_BS, step_valid_BS, group_size)
-    potentials_BS = potentials_BS.masked_fill(unknown_BS, float("nan"))
-    before_B, gains_BS = step_rewards_BS.new_zeros(len(step_rewards_BS)), torch.zeros_like(step_rewards_BS)
-    for s in range(step_rewards_BS.shape[1]):
-        gains_BS[:, s] = potentials_BS[:, s] - before_B
-        before_B = torch.where(mask_BS[:, s], potentials_BS[:, s], before_B)
-    return gains_BS.masked_fill(~mask_BS | ~gains_BS.isfinite(), 0.0)
-
-
-def state_gains(
-    step_rewards_BS: Tensor,
-    step_mask_BS: Tensor,
-    step_kinds_BS: Tensor,
-    step_states_BS: Tensor,
-    *,
-    group_size: int,
-    step_valid_BS: Tensor | None = None,
-) -> Tensor:
-    """What a step is better than the group's other steps from the same state, `[B, S]`.
-
-    Rewards are taken less the mean of the steps of their kind in the question's G episodes (of all steps, for a step
-    out of format): an answer and a search from one state are compared by how good they are of their kind. A step from a
-    state where no other episode was has 0.
-
-    Source: comparison within states, GiGPO, arXiv 2505.10978.
-
-    Args:
-        step_states_BS: `[B, S]` int64, the same number for the steps of a question that begin in the same state.
-    """
-    known_BS = step_mask_BS.bool() & step_rewards_BS.isfinite()
-    deviations_BS = _within_kinds(step_rewards_BS, known_BS, step_kinds_BS, step_valid_BS, group_size)
-
-    def gains(values_RN: Tensor, weights_RN: Tensor) -> Tensor:
-        return less_others(values_RN, weights_RN > 0)
-
-    return by_set(gains, deviations_BS, known_BS.to(deviations_BS.dtype), step_states_BS, group_size)
-
-
-def _within_kinds(
-    rewards_BS: Tensor, mask_BS: Tensor, kinds_BS: Tensor, valid_BS: Tensor | None, group_size: int
-) -> Tensor:
-    """Rewards less the mean of the steps of their kind in the question's episodes."""
-    return process_advantages(
-        rewards_BS,
-        mask_BS,
-        group_size=group_size,
-        statistics="kind",
-        step_kinds_BS=kinds_BS,
-        step_valid_BS=valid_BS,
-        scale=False,
-    )
 
 
 def numbered(names_BS: Sequence[Sequence[str]], group_size: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from envs.packing import PackedSequence, SequenceBatch
 from envs.types import Episode
-from modules.critic import ActorCritic, check_critic, new_critic
+from modules.critic import ActorCritic, new_critic
 from modules.episode_tensors import token_estimates
 from modules.functional.advantages import batch_normalize
 from modules.functional.credit import Credit, tree_gae_credit
@@ -27,7 +27,6 @@ from modules.functional.credit_inputs import CreditInputs
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy, separate
-from modules.policy_gradient import check_loss
 from modules.reference import frozen_reference, reference_logprobs
 from modules.reward_model.model import RewardModel
 from modules.training import Loss, export_policy
@@ -86,9 +85,9 @@ class JointPPO(ActorCritic):
     ) -> None:
         if not policies or VALUE in policies:
             raise ConfigError(f"policies of {list(policies)}: give at least one agent's, none of them named {VALUE}")
-        check_loss(temperature, clip_low, clip_high, kl_weight, entropy_weight=0.0)
-        check_critic(critic_lr, value_clip)
         super().__init__(optimizer)
+        self.set_loss(temperature, clip_low, clip_high, kl_weight)
+        self.state, self.credit = state, credit
         first = next(iter(policies.values()))
         made = new_critic(first if critic is None else critic, first)  # before the policies get adapters
         self.policy: dict[str, Policy] = separate(policies, shared=lora is not None)
@@ -104,8 +103,6 @@ class JointPPO(ActorCritic):
                 model.gradient_checkpointing_enable({"use_reentrant": False})  # pyright: ignore
             model.train()
         self.add_critic(made, critic_lr, value_clip, whiten, gradient_checkpointing)
-        self.state, self.credit, self.temperature, self.kl_weight = state, credit, temperature, kl_weight
-        self.clip_low, self.clip_high = clip_low, clip_high
 
     def losses(self) -> dict[str, Loss]:
         agents = {agent: Loss((policy.model,)) for agent, policy in self.policy.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +71,6 @@ def test_the_best_and_the_worst_of_a_question_are_shown_and_what_is_unscored_is_
     outcomes = [text.splitlines()[-1].split()[1] for text in written]
     assert outcomes == ["0.800,", "0.600,", "0.100,", "nan,"]
     assert len(list(texts(iteration(), questions=1))) == 2
-
-
-def test_of_a_tree_all_paths_are_shown() -> None:
-    tree = iteration(group_size=1)
-    for number in (0, 1):
-        tree.episodes[number].turns[0] = replace(tree.episodes[number].turns[0], uid="root")
-    names = [text.splitlines()[0] for text in texts(tree, questions=2)]
-    assert names == ["**path 1 of 2**", "**path 2 of 2**", "**best of 2**", "**worst of 2**"]
 
 
 def gathered() -> Episode:

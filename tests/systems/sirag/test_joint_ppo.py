@@ -14,7 +14,6 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from common.errors import ConfigError
-from envs.interfaces import Sampler
 from envs.packing import PackedSequence, collate
 from envs.rollout import independent_groups
 from envs.types import Episode
@@ -288,13 +287,3 @@ def test_agents_that_begin_at_one_model_get_weights_of_their_own() -> None:
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(**settings)
-
-
-def test_a_policy_without_a_sampler_and_samplers_that_differ_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a policy for agent 'reader', but samplers has only asker, picker, answerer"):
-        trained(tmp_path, policy={"reader": small_policy()})
-    sampler = agents_sampler()
-    other: Sampler = sampler.samplers[PICKER]
-    other.temperature = 0.5
-    with pytest.raises(ConfigError, match=r"must sample alike, .*: asker \(1.0, 1.0\), picker \(0.5, 1.0\)$"):
-        trained(tmp_path, rollout={"sampler": sampler})

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from callbacks.resampling import ScoredGroups, replace_flat_groups
 from callbacks.rollout import RolloutCallback
+from callbacks.scored_groups import ScoredGroups
 from common.errors import ConfigError
 from datamodules.question_data import QuestionData
 from envs.interfaces import RewardContext
@@ -37,40 +37,20 @@ def scored(names: str, outcomes: list[float], steps: int) -> ScoredGroups:
     return ScoredGroups(list(names), scores)  # pyright: ignore[reportArgumentType]
 
 
-def flat(groups: ScoredGroups) -> list[int]:
-    outcome_QG = groups.scores.outcome_B.reshape(-1, 2)
-    return (outcome_QG[:, 0] == outcome_QG[:, 1]).nonzero().flatten().tolist()
-
-
-def test_only_flat_groups_are_sampled_and_scored_again() -> None:
-    asked: list[Any] = []
-    later = {0: scored("EFGH", [1, 1, 0, 1], steps=3), 1: scored("IJ", [2, 3], steps=1)}
-
-    def sample(number: int, places: Sequence[int]) -> list[Episode]:
-        asked.append((number, list(places)))
-        return later[number].episodes
-
-    def score(episodes: Sequence[Episode]) -> Scores:
-        return later[len(asked) - 1].scores
-
+def test_groups_at_some_places_are_replaced_and_their_episodes_kept_apart() -> None:
     groups = scored("ABCDXY", [0, 0, 5, 5, 0, 1], steps=2)
-    rules: dict[str, Any] = {"group_size": 2, "flat": flat, "sample": sample, "score": score}
-    made = replace_flat_groups(groups, rounds=5, **rules)
-    assert asked == [(0, [0, 1]), (1, [0])]
+    fresh, later = scored("EFGH", [1, 1, 0, 1], steps=3), scored("IJ", [2, 3], steps=1)
+    made = groups.with_fresh([0, 1], fresh).with_fresh([0], later)
     assert "".join(made.episodes) == "IJGHXY"  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert "".join(made.thrown_away) == "ABCDEF"  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert made.scores.outcome_B.tolist() == made.scores.breakdown["out"].tolist() == [2, 3, 0, 1, 0, 1]
     assert made.scores.step_mask_BS.sum(dim=1).tolist() == [1, 1, 3, 3, 2, 2]
     assert made.scores.breakdown["step"].shape == (6, 3)
     assert not made.scores.logged
-    asked.clear()
-    for one, values in ((groups, [1.0]), (later[0], [2.0, 3.0])):
+    for one, values in ((groups, [1.0]), (fresh, [2.0, 3.0])):
         one.scores.logged["out/late"] = torch.tensor(values)
-    kept = replace_flat_groups(groups, rounds=1, **rules).scores.logged
+    kept = groups.with_fresh([0, 1], fresh).scores.logged
     assert {name: values.tolist() for name, values in kept.items()} == {"out/late": [1.0, 2.0, 3.0]}
-    asked.clear()
-    assert "".join(replace_flat_groups(groups, rounds=1, **rules).episodes) == "EFGHXY"  # pyright: ignore
-    assert replace_flat_groups(groups, rounds=0, **rules) is groups
 
 
 SETTINGS: dict[str, Any] = {
