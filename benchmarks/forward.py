@@ -24,7 +24,7 @@ from benchmarks.report import report
 from modules.decoder.fused_decoder import FusedDecoder
 from modules.decoder.library_decoder import LibraryDecoder
 
-PACKAGES = ("torch", "numba", "transformers")
+PACKAGES = ("torch", "transformers")
 MOST_READ = 16  # rows
 
 

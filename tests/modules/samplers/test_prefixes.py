@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -12,10 +10,9 @@ import torch
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Turn
-from modules.decoder.fused_decoder import FusedDecoder
-from modules.decoder.kv_cache import Rows
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.prefixes import PrefixStore, Segment
+from tests.modules.samplers.test_in_process_cache import reads
 from tests.tiny import byte_tokenizer, question, tiny_policy
 
 POLICY = tiny_policy(byte_tokenizer(), scale=3.0)
@@ -89,15 +86,7 @@ def test_equal_continuations_are_kept_once(store: PrefixStore) -> None:
 @pytest.fixture
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Tokens that prefixes were read with, pass by pass."""
-    counts: list[int] = []
-    read = FusedDecoder.read
-
-    def counting(self: FusedDecoder, rows: Rows, first: int, new: Sequence[Sequence[int]], *rest: Any) -> torch.Tensor:
-        counts.append(sum(map(len, new)))
-        return read(self, rows, first, new, *rest)
-
-    monkeypatch.setattr(FusedDecoder, "read", counting)
-    return counts
+    return reads(monkeypatch)
 
 
 def branches(count: int = 3) -> list[Request]:
