@@ -52,10 +52,13 @@ class FusedDecoder:
 
     Args:
         model: one for which `can_fuse` holds.
+
+    Attributes:
+        rows: where keys and values lie, empty at first.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.config: Any = model.config.get_text_config()
+        config: Any = model.config.get_text_config()
         inner: Any = cast(Any, model).model
         table: Any = model.get_input_embeddings()
         weight = table.weight.detach()  # where tokens have adapters, a copy with their rows
@@ -64,27 +67,23 @@ class FusedDecoder:
         )
         self.rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = inner.rotary_emb
         self.precision = Precision.of(weight)
-        self.kv_shape = kv_shape(self.config)
         self.layers = [self._layer(layer) for layer in inner.layers]
-        self.norm, self.eps = inner.norm.weight.detach(), float(self.config.rms_norm_eps)
+        self.norm, self.eps = inner.norm.weight.detach(), float(config.rms_norm_eps)
         self._output = cast(nn.Module, model.get_output_embeddings())
         self.device = weight.device
+        heads, self.head_dim = kv_shape(config)
+        like = torch.empty(0, dtype=self.precision.stored, device=self.device)
+        self.rows = Rows(len(self.layers), (heads, self.head_dim), like)
 
     @cached_property
     def head(self) -> Product:
         """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
         return Product(self._output, self.precision)
 
-    def rows(self) -> Rows:
-        """Empty rows for this decoder."""
-        like = torch.empty(0, dtype=self.precision.stored, device=self.device)
-        return Rows(len(self.layers), self.kv_shape, like)
-
-    def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Feed rows the tokens that follow what they hold; logits `[B, V]` after the last of each.
 
         Args:
-            rows: where keys and values lie.
             first: the slot of the first of the B rows, which lie in a sequence.
             new: the tokens, at least one a row.
             starts: how many tokens each row holds already.
@@ -96,24 +95,24 @@ class FusedDecoder:
                 ids = [token for row, start, end in chunk for token in new[row][start:end]]
                 pieces = [(first + row, starts[row] + start, starts[row] + end) for row, start, end in chunk]
                 columns = [column for _, start, end in pieces for column in range(start, end)]
-                states_TD = self._states(*self._tensors(ids, columns), reading(rows, pieces, self.precision.work))
+                states_TD = self._states(*self._tensors(ids, columns), reading(self.rows, pieces, self.precision.work))
                 after = list(accumulate(end - start for _, start, end in chunk))
                 last += [
                     states_TD[t - 1] for t, (row, _, end) in zip(after, chunk, strict=True) if end == len(new[row])
                 ]
             return self._logits(torch.stack(last))
 
-    def step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
+    def step(self, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
         """Feed one token to each of the rows in the first B slots; logits `[B, V]`.
 
         Args:
-            rows: where keys and values lie.
             ids_B: the tokens, `[B]` int64.
             lengths_B: how many tokens each row holds already, `[B]` int64.
             lengths: the same on the host.
         """
         with torch.autocast(self.device.type, enabled=False):
-            return self._logits(self._states(ids_B, lengths_B, stepping(rows, lengths_B, max(lengths) + 1)))
+            read = stepping(self.rows, lengths_B, max(lengths) + 1)
+            return self._logits(self._states(ids_B, lengths_B, read))
 
     def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
         """What the output layer would read of each sequence: hidden states `[T, D]`; keys and values are not kept."""
@@ -138,7 +137,7 @@ class FusedDecoder:
         for number, layer in enumerate(self.layers):
             normed_TD = self._normed(x_TD, layer.norm)
             queries, keys, values = (
-                product(normed_TD).unflatten(-1, (-1, self.kv_shape[1]))
+                product(normed_TD).unflatten(-1, (-1, self.head_dim))
                 for product in (layer.query, layer.key, layer.value)
             )
             queries = self._placed(queries, layer.query_norm, cos_T1D, sin_T1D)

@@ -56,15 +56,14 @@ def qwen3(**settings: Any) -> PreTrainedModel:
 @torch.inference_mode()
 def decoded(decoder: FusedDecoder | LibraryDecoder) -> Tensor:
     """Logits after the last token of each row: most is read in two parts, the last two tokens are steps."""
-    rows = decoder.rows()
-    rows.reserve(len(IDS), max(LENGTHS), ())
+    decoder.rows.reserve(len(IDS), max(LENGTHS), ())
     halves = [n // 2 for n in LENGTHS]
-    decoder.read(rows, 0, [ids[:half] for ids, half in zip(IDS, halves, strict=True)], [0] * len(IDS))
-    decoder.read(rows, 0, [ids[half:-1] or ids[-2:-1] for ids, half in zip(IDS, halves, strict=True)], [
+    decoder.read(0, [ids[:half] for ids, half in zip(IDS, halves, strict=True)], [0] * len(IDS))
+    decoder.read(0, [ids[half:-1] or ids[-2:-1] for ids, half in zip(IDS, halves, strict=True)], [
         min(half, n - 2) for half, n in zip(halves, LENGTHS, strict=True)
     ])  # fmt: skip
     lengths = [n - 1 for n in LENGTHS]
-    return decoder.step(rows, torch.tensor([ids[-1] for ids in IDS]), torch.tensor(lengths), lengths).float()
+    return decoder.step(torch.tensor([ids[-1] for ids in IDS]), torch.tensor(lengths), lengths).float()
 
 
 @torch.inference_mode()
