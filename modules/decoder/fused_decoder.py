@@ -149,7 +149,7 @@ class FusedDecoder:
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         """Root mean square layer normalisation over the last dimension."""
-        return F.rms_norm(x.to(weight.dtype), weight.shape, weight, self.eps)
+        return F.rms_norm(x.to(weight.dtype), [len(weight)], weight, self.eps)
 
     def _placed(self, x_THD: Tensor, norm: Tensor | None, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
         """Queries or keys after their norm, where they have one, and with rotary positions."""
