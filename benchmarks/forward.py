@@ -24,7 +24,7 @@ from benchmarks.report import report
 from modules.decoder.fused_decoder import FusedDecoder
 from modules.decoder.library_decoder import LibraryDecoder
 
-PACKAGES = ("torch", "numba", "transformers")
+PACKAGES = ("torch", "transformers")
 MOST_READ = 16  # rows
 
 
@@ -57,10 +57,9 @@ def measure(policy: PreTrainedModel, batch: int, context: int, new: int, repeats
     observations = [torch.randint(0, 1000, (new,), generator=random).tolist() for _ in starts]
     steps, reads = {}, {}
     for name, decoder in (("fused", FusedDecoder(policy)), ("library", LibraryDecoder(policy))):
-        rows = decoder.rows()
-        rows.reserve(batch, context + new, ())
-        steps[name] = partial(decoder.step, rows, ids_B, lengths_B, lengths)
-        reads[name] = partial(decoder.read, rows, 0, observations, starts)
+        decoder.rows.reserve(batch, context + new, ())
+        steps[name] = partial(decoder.step, ids_B, lengths_B, lengths)
+        reads[name] = partial(decoder.read, 0, observations, starts)
     return {"step": _row(alternating(steps, repeats)), "read": _row(alternating(reads, repeats))}
 
 

@@ -40,7 +40,7 @@ from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
 
 TOKENIZER = Path(__file__).parent.parent / "assets" / "world_base"
-PACKAGES = ("torch", "numba", "transformers", "lightning", "numpy")
+PACKAGES = ("torch", "transformers", "lightning", "numpy")
 
 
 @dataclass(frozen=True)

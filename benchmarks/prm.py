@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row |= {"steps_per_s": len(scores[name]) / taken["seconds"], "gap": gap}
         rows.append(row | ({} if name == "ours" else ratios(times["ours"], taken)))
     settings = {name: str(value) for name, value in vars(options).items()}
-    report(rows, packages=("torch", "numba", "transformers"), json_file=options.json, settings=settings)
+    report(rows, packages=("torch", "transformers"), json_file=options.json, settings=settings)
 
 
 if __name__ == "__main__":

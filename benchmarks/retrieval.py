@@ -40,12 +40,15 @@ PACKAGES = ("torch", "transformers", "faiss-cpu", "faiss-gpu", "bm25s", "numba",
 
 
 class OneField:
-    """The peer: bm25s over title and text as one field, written to a folder as an index that is kept."""
+    """The peer: bm25s over title and text as one field, written to a folder as an index that is kept.
+
+    Its backend is Numba's where that is installed.
+    """
 
     def __init__(self, corpus: Path, *, cache: str) -> None:
         with corpus.open() as lines:
             texts = [f"{row['title']} {row['text']}" for row in map(json.loads, lines)]
-        self._index = bm25s.BM25(backend="numba")
+        self._index = bm25s.BM25(backend="auto")
         self._index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
         self._index.save(cache)
 

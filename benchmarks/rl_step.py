@@ -26,7 +26,7 @@ from benchmarks.report import report
 from benchmarks.ways import Way, all_open, alternate
 
 OURS = "suite"
-PACKAGES = ("torch", "numba", "transformers", "lightning", "bm25s")
+PACKAGES = ("torch", "transformers", "lightning", "bm25s")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from envs.interfaces import Sampler
 from envs.rollout import rollout
 from envs.sampling import Greedy
 from envs.types import Question
+from modules.decoder.kv_cache import kv_shape
 from modules.policy import Policy, load_policy
 from modules.samplers.in_process import InProcessSampler
 from modules.samplers.vllm.engine import VLLMEngine
@@ -46,9 +48,7 @@ def vllm(policy: Policy, settings: Mapping[str, Any]) -> Sampler:
 def cache_bytes(policy: Policy, tokens: int, dtype: str) -> int:
     """Keys and values of so many tokens."""
     config = policy.model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim
-    return tokens * numbers * getattr(torch, dtype).itemsize
+    return tokens * 2 * config.num_hidden_layers * math.prod(kv_shape(config)) * getattr(torch, dtype).itemsize
 
 
 def generate(policy: Policy, settings: Mapping[str, Any]) -> Sampler:

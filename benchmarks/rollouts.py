@@ -37,7 +37,7 @@ from benchmarks.ways import Message, Way, WayFailed, all_open, alternate
 
 OURS = "in process"
 CHOICES = (OURS, "vllm", "trl", "trl, paged", "generate")
-PACKAGES = ("torch", "numba", "transformers", "bm25s")
+PACKAGES = ("torch", "transformers", "bm25s")
 
 
 def opened(names: Sequence[str], settings: Message, context: int, work: Message) -> list[Way]:

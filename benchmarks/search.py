@@ -40,7 +40,7 @@ from envs.types import Question
 from modules.samplers.in_process import InProcessSampler
 
 OURS = "many trees"
-PACKAGES = ("torch", "numba", "transformers", "bm25s")
+PACKAGES = ("torch", "transformers", "bm25s")
 
 
 class Search:

@@ -1,8 +1,7 @@
 """The forward pass of Llama-like models without gradients: the tokens of all rows side by side, without padding.
 
-It computes what the transformers model computes, in fewer and larger operations: queries, keys and values are one
-product, and so are the two of the gate; keys and values go straight to their places in the rows. Sampling goes through
-it, and on a CPU a reward model that scores.
+It computes what the transformers model computes, in fewer operations; keys and values go straight to their places in
+the rows. Sampling goes through it, and on a CPU a reward model that scores.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from modules.decoder.attention_masks import FULL, layer_kinds
-from modules.decoder.cpu.cpu_attention import cpu_stepping, fits
-from modules.decoder.cpu.elementwise import gated, normed, share_threads
 from modules.decoder.kv_cache import Rows, kv_shape
 from modules.decoder.products import Precision, Product, can_multiply
-from modules.decoder.row_attention import Attend, Read, Rotation, attending, reading, stepping, whole
+from modules.decoder.row_attention import Read, reading, stepping, whole
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
@@ -35,14 +32,18 @@ _CHUNK_GPU = 8192
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one layer; `qk_norm` is `[query and key heads, head_dim]`, where the model has such norms."""
+    """The weights of one layer; norms of queries and keys `[head_dim]` where the model has such."""
 
     norm: Tensor
-    qkv: Product
-    qk_norm: Tensor | None
+    query: Product
+    key: Product
+    value: Product
+    query_norm: Tensor | None
+    key_norm: Tensor | None
     out: Product
     mlp_norm: Tensor
-    gate_up: Product
+    gate: Product
+    up: Product
     down: Product
 
 
@@ -51,10 +52,13 @@ class FusedDecoder:
 
     Args:
         model: one for which `can_fuse` holds.
+
+    Attributes:
+        rows: where keys and values lie, empty at first.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.config: Any = model.config.get_text_config()
+        config: Any = model.config.get_text_config()
         inner: Any = cast(Any, model).model
         table: Any = model.get_input_embeddings()
         weight = table.weight.detach()  # where tokens have adapters, a copy with their rows
@@ -63,27 +67,23 @@ class FusedDecoder:
         )
         self.rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = inner.rotary_emb
         self.precision = Precision.of(weight)
-        self.heads, (self.kv_heads, self.head_dim) = self.config.num_attention_heads, kv_shape(self.config)
         self.layers = [self._layer(layer) for layer in inner.layers]
-        self.norm, self.eps = _own(inner.norm.weight), float(self.config.rms_norm_eps)
+        self.norm, self.eps = inner.norm.weight.detach(), float(config.rms_norm_eps)
         self._output = cast(nn.Module, model.get_output_embeddings())
         self.device = weight.device
+        heads, self.head_dim = kv_shape(config)
+        like = torch.empty(0, dtype=self.precision.stored, device=self.device)
+        self.rows = Rows(len(self.layers), (heads, self.head_dim), like)
 
     @cached_property
     def head(self) -> Product:
         """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
-        return Product([self._output], self.precision)
+        return Product(self._output, self.precision)
 
-    def rows(self) -> Rows:
-        """Empty rows for this decoder."""
-        like = torch.empty(0, dtype=self.precision.stored, device=self.device)
-        return Rows(len(self.layers), (self.kv_heads, self.head_dim), like)
-
-    def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Feed rows the tokens that follow what they hold; logits `[B, V]` after the last of each.
 
         Args:
-            rows: where keys and values lie.
             first: the slot of the first of the B rows, which lie in a sequence.
             new: the tokens, at least one a row.
             starts: how many tokens each row holds already.
@@ -95,28 +95,24 @@ class FusedDecoder:
                 ids = [token for row, start, end in chunk for token in new[row][start:end]]
                 pieces = [(first + row, starts[row] + start, starts[row] + end) for row, start, end in chunk]
                 columns = [column for _, start, end in pieces for column in range(start, end)]
-                states_TD = self._states(ids, columns, reading(rows, pieces, self.precision.work))
+                states_TD = self._states(*self._tensors(ids, columns), reading(self.rows, pieces, self.precision.work))
                 after = list(accumulate(end - start for _, start, end in chunk))
                 last += [
                     states_TD[t - 1] for t, (row, _, end) in zip(after, chunk, strict=True) if end == len(new[row])
                 ]
             return self._logits(torch.stack(last))
 
-    def step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
+    def step(self, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
         """Feed one token to each of the rows in the first B slots; logits `[B, V]`.
 
         Args:
-            rows: where keys and values lie.
             ids_B: the tokens, `[B]` int64.
             lengths_B: how many tokens each row holds already, `[B]` int64.
             lengths: the same on the host.
         """
         with torch.autocast(self.device.type, enabled=False):
-            rotation = self._rotation(lengths_B)
-            if fits(rows, self.heads):
-                return self._logits(self._attended(ids_B, cpu_stepping(rows, lengths_B, rotation, self.eps)))
-            read = stepping(rows, lengths_B, max(lengths) + 1)
-            return self._logits(self._attended(ids_B, attending(read, rotation, self.kv_heads, self.eps)))
+            read = stepping(self.rows, lengths_B, max(lengths) + 1)
+            return self._logits(self._states(ids_B, lengths_B, read))
 
     def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
         """What the output layer would read of each sequence: hidden states `[T, D]`; keys and values are not kept."""
@@ -126,47 +122,62 @@ class FusedDecoder:
                 counts = [len(ids) for ids in sequences[part]]
                 ids = [token for ids in sequences[part] for token in ids]
                 columns = [column for count in counts for column in range(count)]
-                states_TD = self._states(ids, columns, whole(counts, self.precision.work))
-                states += normed(states_TD, self.norm, self.eps).split(counts)
+                states_TD = self._states(*self._tensors(ids, columns), whole(counts, self.precision.work))
+                states += self._normed(states_TD, self.norm).split(counts)
         return states
 
-    def _states(self, ids: Sequence[int], columns: Sequence[int], read: Read) -> Tensor:
-        """Hidden states `[T, D]`, before the last norm, of tokens at these columns of their rows."""
-        ids_T, columns_T = torch.tensor(ids, device=self.device), torch.tensor(columns, device=self.device)
-        return self._attended(ids_T, attending(read, self._rotation(columns_T), self.kv_heads, self.eps))
+    def _tensors(self, ids: Sequence[int], columns: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return torch.tensor(ids, device=self.device), torch.tensor(columns, device=self.device)
 
-    def _attended(self, ids_T: Tensor, attend: Attend) -> Tensor:
-        if self.device.type == "cpu":
-            share_threads()
+    def _states(self, ids_T: Tensor, columns_T: Tensor, read: Read) -> Tensor:
+        """Hidden states `[T, D]`, before the last norm, of tokens at these columns of their rows."""
+        cos, sin = self.rotary(self.norm, columns_T[None])  # which asks the first for its type alone
+        cos_T1D, sin_T1D = cos[0, :, None], sin[0, :, None]
         x_TD = self.embed(ids_T).detach()
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(normed(x_TD, layer.norm, self.eps)).unflatten(-1, (-1, self.head_dim))
-            x_TD += layer.out(attend(number, qkv, layer.qk_norm))
-            x_TD += layer.down(gated(layer.gate_up(normed(x_TD, layer.mlp_norm, self.eps))))
+            normed_TD = self._normed(x_TD, layer.norm)
+            queries, keys, values = (
+                product(normed_TD).unflatten(-1, (-1, self.head_dim))
+                for product in (layer.query, layer.key, layer.value)
+            )
+            queries = self._placed(queries, layer.query_norm, cos_T1D, sin_T1D)
+            keys = self._placed(keys, layer.key_norm, cos_T1D, sin_T1D)
+            x_TD += layer.out(read(number, queries, keys, values))
+            normed_TD = self._normed(x_TD, layer.mlp_norm)
+            x_TD += layer.down(F.silu(layer.gate(normed_TD), inplace=True).mul_(layer.up(normed_TD)))
         return x_TD
 
-    def _rotation(self, columns_T: Tensor) -> Rotation:
-        cos, sin = self.rotary(self.norm, columns_T[None])  # which asks the first for its type alone
-        return cos[0], sin[0]
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Root mean square layer normalisation over the last dimension."""
+        return F.rms_norm(x.to(weight.dtype), [len(weight)], weight, self.eps)
+
+    def _placed(self, x_THD: Tensor, norm: Tensor | None, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
+        """Queries or keys after their norm, where they have one, and with rotary positions."""
+        x = x_THD if norm is None else self._normed(x_THD, norm)
+        half = x.shape[-1] // 2
+        turned = x * cos_T1D
+        turned[..., :half].addcmul_(x[..., half:], sin_T1D[..., :half], value=-1)
+        turned[..., half:].addcmul_(x[..., :half], sin_T1D[..., half:])
+        return turned.to(self.precision.stored)
 
     def _logits(self, states_BD: Tensor) -> Tensor:
-        return self.head(normed(states_BD, self.norm, self.eps))
+        return self.head(self._normed(states_BD, self.norm))
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp, precision = layer.self_attn, layer.mlp, self.precision
-        qk_norm = None
-        if hasattr(attention, "q_norm"):
-            norms = [attention.q_norm.weight.detach()] * self.heads
-            norms += [attention.k_norm.weight.detach()] * self.kv_heads
-            qk_norm = torch.stack(norms)
+        query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         return Layer(
-            _own(layer.input_layernorm.weight),
-            Product([attention.q_proj, attention.k_proj, attention.v_proj], precision),
-            qk_norm,
-            Product([attention.o_proj], precision),
-            _own(layer.post_attention_layernorm.weight),
-            Product([mlp.gate_proj, mlp.up_proj], precision),
-            Product([mlp.down_proj], precision),
+            layer.input_layernorm.weight.detach(),
+            Product(attention.q_proj, precision),
+            Product(attention.k_proj, precision),
+            Product(attention.v_proj, precision),
+            None if query_norm is None else query_norm.weight.detach(),
+            None if key_norm is None else key_norm.weight.detach(),
+            Product(attention.o_proj, precision),
+            layer.post_attention_layernorm.weight.detach(),
+            Product(mlp.gate_proj, precision),
+            Product(mlp.up_proj, precision),
+            Product(mlp.down_proj, precision),
         )
 
 
@@ -228,8 +239,3 @@ def consecutive(counts: Sequence[int], size: int) -> list[slice]:
             first, total = row, 0
         total += count
     return [*parts, slice(first, len(counts))] if counts else []
-
-
-def _own(weight: Tensor) -> Tensor:
-    """A copy of a norm's weight: what NumPy has looked at cannot be resized, as a gathered weight is when it goes."""
-    return weight.detach().clone()

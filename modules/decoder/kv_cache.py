@@ -32,14 +32,11 @@ class RowLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        rows = self.rows
-        read = []
-        for index, states in ((2 * self.number, key_states), (2 * self.number + 1, value_states)):
-            buffer = rows.buffer[index, rows.first : rows.first + len(states)]
-            # both sides are [K, heads, head_dim], for indices around a slice move to the front
-            buffer[rows.rows_K, :, rows.columns_K] = states[rows.rows_K, :, rows.tokens_K].to(buffer.dtype)
-            read.append(buffer[:, :, : rows.width])
-        return read[0], read[1]
+        rows, slots = self.rows, self.rows.first + self.rows.rows_K
+        new = (states[rows.rows_K, :, rows.tokens_K] for states in (key_states, value_states))
+        rows.write(self.number, slots, rows.columns_K, *new)
+        keys, values = (states[rows.first : rows.first + len(key_states)] for states in rows.layer(self.number))
+        return keys[:, :, : rows.width], values[:, :, : rows.width]
 
     def get_seq_length(self) -> int:
         return self.rows.width
@@ -112,7 +109,7 @@ class Rows:
     def write(self, number: int, slots_T: Tensor, columns_T: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values `[T, heads, head_dim]` of one layer at these columns of these slots, `[T]` int64 each."""
         for states, new in zip(self.layer(number), (keys, values), strict=True):
-            states[slots_T, :, columns_T] = new
+            states[slots_T, :, columns_T] = new.to(states.dtype)
 
     def aim(self, first: int, starts_B: Tensor, counts: Sequence[int], width: int) -> Tensor:
         """Prepare a forward pass of the rows from slot `first` on; returns the column `[B, N]` of each token.
@@ -127,15 +124,9 @@ class Rows:
         """
         device, N = starts_B.device, max(counts)
         self.first, self.width = first, width
-        if N == 1:
-            self.rows_K, self.columns_K = torch.arange(len(counts), device=device), starts_B
-            self.tokens_K = torch.zeros_like(starts_B)
-            columns_BN = starts_B[:, None]
-        else:
-            rows = [row for row, count in enumerate(counts) for _ in range(count)]
-            tokens = [token for count in counts for token in range(N - count, N)]
-            self.rows_K, self.tokens_K = torch.tensor(rows, device=device), torch.tensor(tokens, device=device)
-            offsets_B = starts_B - N + torch.tensor(counts, device=device)
-            self.columns_K = offsets_B[self.rows_K] + self.tokens_K
-            columns_BN = (offsets_B[:, None] + torch.arange(N, device=device)).clamp(min=0)
-        return columns_BN
+        rows = [row for row, count in enumerate(counts) for _ in range(count)]
+        tokens = [token for count in counts for token in range(N - count, N)]
+        self.rows_K, self.tokens_K = torch.tensor(rows, device=device), torch.tensor(tokens, device=device)
+        offsets_B = starts_B - N + torch.tensor(counts, device=device)
+        self.columns_K = offsets_B[self.rows_K] + self.tokens_K
+        return (offsets_B[:, None] + torch.arange(N, device=device)).clamp(min=0)

@@ -24,46 +24,46 @@ class LibraryDecoder:
 
     Args:
         model: one that `require_decodable` accepts.
+
+    Attributes:
+        rows: where keys and values lie, of the shape of what the model itself keeps of a token; empty at first.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-
-    def rows(self) -> Rows:
-        """Empty rows of the shape of what the model itself keeps of a token."""
-        weight = next(self.model.parameters())
-        like = torch.empty(0, dtype=Precision.of(weight).stored, device=weight.device)
-        kept = self.model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=weight.device), use_cache=True)
+        weight = next(model.parameters())
+        kept = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=weight.device), use_cache=True)
         layers = kept.past_key_values.layers
         shapes = {tuple(states.shape[1::2]) for layer in layers for states in (layer.keys, layer.values)}
         if len(shapes) != 1:
             raise ValueError(f"keys and values differ in shape between its layers: {sorted(shapes)}")
-        return Rows(len(layers), shapes.pop(), like)
+        like = torch.empty(0, dtype=Precision.of(weight).stored, device=weight.device)
+        self.rows = Rows(len(layers), shapes.pop(), like)
 
-    def read(self, rows: Rows, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """As `FusedDecoder.read`."""
         counts = [len(ids) for ids in new]
         N, device = max(counts), self.model.device
         ids_BN = torch.tensor([[0] * (N - len(ids)) + list(ids) for ids in new])
         width = max(start + count for start, count in zip(starts, counts, strict=True))
-        columns_BN = rows.aim(first, torch.tensor(starts, device=device), counts, width)
-        return self._logits(rows, ids_BN.to(device), columns_BN)
+        columns_BN = self.rows.aim(first, torch.tensor(starts, device=device), counts, width)
+        return self._logits(ids_BN.to(device), columns_BN)
 
-    def step(self, rows: Rows, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
+    def step(self, ids_B: Tensor, lengths_B: Tensor, lengths: Sequence[int]) -> Tensor:
         """As `FusedDecoder.step`."""
-        columns_B1 = rows.aim(0, lengths_B, [1] * len(lengths), max(lengths) + 1)
-        return self._logits(rows, ids_B[:, None], columns_B1)
+        columns_B1 = self.rows.aim(0, lengths_B, [1] * len(lengths), max(lengths) + 1)
+        return self._logits(ids_B[:, None], columns_B1)
 
-    def _logits(self, rows: Rows, ids_BN: Tensor, columns_BN: Tensor) -> Tensor:
+    def _logits(self, ids_BN: Tensor, columns_BN: Tensor) -> Tensor:
         config = self.model.config.get_text_config()
-        masks = row_masks(config, columns_BN, rows.width)
+        masks = row_masks(config, columns_BN, self.rows.width)
         if config._attn_implementation == "eager":  # adds its mask to the scores
-            masks = {kind: _added(mask, rows.buffer.dtype) for kind, mask in masks.items()}
+            masks = {kind: _added(mask, self.rows.buffer.dtype) for kind, mask in masks.items()}
         return self.model(
             input_ids=ids_BN,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=columns_BN,
-            past_key_values=rows.cache(),
+            past_key_values=self.rows.cache(),
             logits_to_keep=1,
         ).logits[:, -1]
 
@@ -107,13 +107,12 @@ def _gap(model: PreTrainedModel) -> float:
     most, _ = longest_row(model.config) or (max(_ROWS), "")
     counts = [min(count, most) for count in _ROWS]
     new = [[(7 + 11 * token + 5 * row) % vocabulary for token in range(count)] for row, count in enumerate(counts)]
-    rows = decoder.rows()
-    rows.reserve(len(new), max(counts), ())
+    decoder.rows.reserve(len(new), max(counts), ())
     halves = [count // 2 for count in counts]
-    decoder.read(rows, 0, [ids[:half] for ids, half in zip(new, halves, strict=True)], [0] * len(new))
-    decoder.read(rows, 0, [ids[half:-1] for ids, half in zip(new, halves, strict=True)], halves)
+    decoder.read(0, [ids[:half] for ids, half in zip(new, halves, strict=True)], [0] * len(new))
+    decoder.read(0, [ids[half:-1] for ids, half in zip(new, halves, strict=True)], halves)
     lengths = [count - 1 for count in counts]
     last_B, lengths_B = (torch.tensor(column, device=model.device) for column in ([ids[-1] for ids in new], lengths))
-    found = decoder.step(rows, last_B, lengths_B, lengths).float()
+    found = decoder.step(last_B, lengths_B, lengths).float()
     own = torch.stack([model(torch.tensor([ids], device=model.device)).logits[0, -1] for ids in new]).float()
     return float((found - own).abs().mean() / own.std().clamp(min=1e-6))

@@ -1,12 +1,11 @@
-"""Products with the weights of linear layers, laid out for sampling: few calls, each over as much as possible.
+"""Products with the weights of linear layers, laid out for sampling.
 
-On a CPU, layers that read the same input become one matrix, packed by oneDNN or stored by input, the order in which a
-product of a few rows reads it. On a GPU the weights stay where they are: a copy would cost memory.
+On a CPU a weight is packed by oneDNN or stored by input, the order in which a product of a few rows reads it. On a GPU
+it stays where it is: a copy would cost memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -49,55 +48,38 @@ class Precision:
         return cls(stored, work, packed)
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """What an adapter adds to some columns of a product: `scale * x @ down @ up`."""
-
-    columns: slice
-    down: Tensor
-    up: Tensor
-    scale: float
-
-
 class Product:
-    """What one or several linear layers make of the same input, side by side: `[T, in]` -> `[T, out]`.
+    """The product with a linear layer, with the adapters that it has now.
 
-    Adapters are added to the weights where these are in float32. In a shorter type most of what an adapter adds to a
-    weight would be rounded away: there it is computed beside the product, in the adapter's own type.
+    An adapter is added to the weight where that is float32. In a shorter type most of what an adapter adds to a weight
+    would be rounded away: there it is computed beside the product, in the adapter's own type.
 
     Args:
-        layers: for each of which `can_multiply` holds.
+        layer: one for which `can_multiply` holds.
         precision: of the model.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], precision: Precision) -> None:
+    def __init__(self, layer: nn.Module, precision: Precision) -> None:
         self.precision = precision
-        self.additions: list[Addition] = []
-        weights, biases, end = list[Tensor](), list[Tensor | None](), 0
-        for layer in layers:
-            weight, bias = _own(layer)
-            start, end = end, end + len(weight)
-            for down, up, scale in _adapters(layer):
-                if precision.stored == torch.float32:
-                    weight = weight + scale * (up.float() @ down.float())
-                else:
-                    self.additions.append(Addition(slice(start, end), down.t(), up.t(), scale))
-            weights.append(weight.to(precision.stored))
-            biases.append(None if bias is None else bias.to(precision.work))
-        if weights[0].device.type == "cpu":
-            biases = [_joined(biases, [len(weight) for weight in weights])]
-            weights = [torch.cat(weights).to(precision.work)]
-        self.matrices = [_laid_out(weight, precision) for weight in weights]
-        self.biases = biases
+        self.additions: list[tuple[Tensor, Tensor, float]] = []  # scale * x @ down @ up
+        weight, bias = _own(layer)
+        for down, up, scale in _adapters(layer):
+            if precision.stored == torch.float32:
+                weight = weight + scale * (up.float() @ down.float())
+            else:
+                self.additions.append((down.t(), up.t(), scale))
+        self.matrix = _laid_out(weight.to(precision.stored).to(precision.work), precision)
+        self.bias = None if bias is None else bias.to(precision.work)
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         worked = x_TD.to(self.precision.work)
-        multiply = _multiplied_by_onednn if self.precision.packed else _multiplied
-        parts = [multiply(worked, matrix, bias) for matrix, bias in zip(self.matrices, self.biases, strict=True)]
-        product = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(self.precision.stored)
-        for addition in self.additions:
-            added = x_TD.to(addition.down.dtype) @ addition.down @ addition.up
-            product[:, addition.columns] += added * addition.scale
+        if self.precision.packed:  # what torch.compile makes of a linear layer whose weights do not change
+            product = torch.ops.mkldnn._linear_pointwise(worked, self.matrix, self.bias, "none", [], "")
+        else:
+            product = worked @ self.matrix if self.bias is None else torch.addmm(self.bias, worked, self.matrix)
+        product = product.to(self.precision.stored)
+        for down, up, scale in self.additions:
+            product += (x_TD.to(down.dtype) @ down @ up) * scale
         return product
 
 
@@ -106,15 +88,6 @@ def _laid_out(weight: Tensor, precision: Precision) -> Tensor:
     if precision.packed:
         return torch.ops.mkldnn._reorder_linear_weight(weight)
     return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()
-
-
-def _multiplied(x_TD: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.mm(x_TD, matrix) if bias is None else torch.addmm(bias, x_TD, matrix)
-
-
-def _multiplied_by_onednn(x_TD: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    # what torch.compile makes of a linear layer whose weights do not change
-    return torch.ops.mkldnn._linear_pointwise(x_TD, packed, bias, "none", [], "")
 
 
 def can_multiply(layer: nn.Module) -> bool:
@@ -144,11 +117,3 @@ def _adapters(layer: nn.Module) -> list[tuple[Tensor, Tensor, float]]:
         (weights.lora_A[name].weight.detach(), weights.lora_B[name].weight.detach(), float(layer.scaling[name]))
         for name in names
     ]
-
-
-def _joined(biases: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
-    """One bias for layers side by side, 0 for a layer without."""
-    like = next((bias for bias in biases if bias is not None), None)
-    if like is None:
-        return None
-    return torch.cat([like.new_zeros(n) if bias is None else bias for bias, n in zip(biases, sizes, strict=True)])

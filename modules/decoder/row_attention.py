@@ -8,33 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from modules.decoder.cpu.elementwise import placed
 from modules.decoder.kv_cache import Rows
 
-Rotation = tuple[Tensor, Tensor]  # cosine and sine of the angles of rotary position embedding, [T, head_dim] each
 # Layer, queries, keys and values [T, heads, head_dim] of new tokens -> what these read [T, heads * head_dim].
 Read = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-# The same of what a layer's product gave, [T, heads, head_dim], queries first; third, weights of query and key norms.
-Attend = Callable[[int, Tensor, Tensor | None], Tensor]
 Piece = tuple[int, int, int]  # slot, first column, the column after the last
-
-
-def attending(read: Read, rotation: Rotation, kv_heads: int, eps: float) -> Attend:
-    """Norms and rotary positions of queries and keys, and then `read`.
-
-    Args:
-        read: one of those below.
-        rotation: of the T tokens.
-        kv_heads: heads of keys, and of values.
-        eps: of the norms.
-    """
-
-    def attend(layer: int, qkv_THD: Tensor, qk_norm: Tensor | None) -> Tensor:
-        heads = qkv_THD.shape[1] - 2 * kv_heads
-        qk = placed(qkv_THD[:, :-kv_heads], qk_norm, *rotation, eps)
-        return read(layer, qk[:, :heads], qk[:, heads:], qkv_THD[:, -kv_heads:])
-
-    return attend
 
 
 def reading(rows: Rows, pieces: Sequence[Piece], work: torch.dtype) -> Read:

@@ -11,12 +11,14 @@ from transformers import PreTrainedModel
 
 from common.errors import DataError
 from modules.decoder.fused_decoder import FusedDecoder, can_fuse
-from modules.decoder.kv_cache import Rows
 from modules.decoder.library_decoder import LibraryDecoder
 from modules.functional.token_choice import RowSettings, choose_tokens
 from modules.positions import require_row_fits
 from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
+
+Decoder = FusedDecoder | LibraryDecoder
+Groups = dict[tuple[str, tuple[int, ...]], list[OpenTurn]]  # by question and prefix
 
 
 class Decoding:
@@ -44,8 +46,7 @@ class Decoding:
     def free(self) -> None:
         """Give the memory back; there must be no rows."""
         assert not self.live
-        self._decoder: FusedDecoder | LibraryDecoder | None = None  # has the weights as they are when rows begin
-        self._rows: Rows | None = None
+        self._decoder: Decoder | None = None  # has the weights as they are when rows begin
         self._logits: Tensor | None = None  # of the next token of every row, [B, V]
 
     def admit(self, turns: Sequence[OpenTurn], most: int) -> None:
@@ -59,18 +60,16 @@ class Decoding:
             ConfigError: the model has no positions for that many tokens of a turn.
         """
         require_row_fits(self.model.config, max(len(turn.prefix) + turn.limit for turn in turns))
-        if self._rows is None:
+        if self._decoder is None:
             self._decoder = FusedDecoder(self.model) if can_fuse(self.model) else LibraryDecoder(self.model)
-            self._rows = self._decoder.rows()
-        assert self._decoder is not None
-        rows, first = self._rows, len(self.live)
+        rows, first = self._decoder.rows, len(self.live)
         rows.limit = most - 1
         longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
         rows.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
-        groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]] = {}
+        groups: Groups = {}
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)
-        logits = self._read(groups, first)
+        logits = self._read(self._decoder, groups, first)
         followers: list[OpenTurn] = []
         sources = list(range(len(groups)))
         for source, (leader, *others) in enumerate(groups.values()):
@@ -101,15 +100,12 @@ class Decoding:
         done = [turn for turn in self.live if turn.finish is not None]
         self._steps = self._steps + 1
         if done:
-            for slot, turn in enumerate(self.live):
-                if turn.finish is not None:
-                    self._keep(slot, turn)
+            self._keep()
             tokens_B = tokens_B[self._leave({id(turn) for turn in done}, unread=1)]
         if self.live:
-            assert self._rows is not None
             assert self._decoder is not None
             lengths = [turn.tokens - 1 for turn in self.live]
-            self._logits = self._decoder.step(self._rows, tokens_B, self._lengths, lengths)
+            self._logits = self._decoder.step(tokens_B, self._lengths, lengths)
             self._lengths = self._lengths + 1
         else:
             self._logits = None
@@ -123,11 +119,9 @@ class Decoding:
             self._logits = self._logits[self._leave(dropped, unread=0)] if len(dropped) < len(self.live) else None
             self.live = [turn for turn in self.live if id(turn) not in dropped]
 
-    def _read(self, groups: dict[tuple[str, tuple[int, ...]], list[OpenTurn]], first: int) -> Tensor:
+    def _read(self, decoder: Decoder, groups: Groups, first: int) -> Tensor:
         """Feed the prefixes of groups, as far as they are not kept, and keep them; the logits after them `[B, V]`."""
-        assert self._rows is not None
-        assert self._decoder is not None
-        rows = self._rows
+        rows = decoder.rows
         chains = [self.store.find(question, prefix) for question, prefix in groups]
         held = [sum(len(segment.ids) for segment in chain) for chain in chains]
         # the last token of a prefix is fed in any case, for the logits after it
@@ -135,18 +129,20 @@ class Decoding:
         for row, (chain, start) in enumerate(zip(chains, starts, strict=True)):
             rows.put(first + row, [segment.cache for segment in chain if segment.cache is not None], start)
         new = [prefix[start:] for start, (_, prefix) in zip(starts, groups, strict=True)]
-        logits = self._decoder.read(rows, first, new, starts)
+        logits = decoder.read(first, new, starts)
         for row, ((question, prefix), (leader, *_)) in enumerate(groups.items()):
             cache = rows.get(first + row, held[row], len(prefix))
             leader.end = self.store.add(question, chains[row][-1], prefix[held[row] :], cache)
         return logits
 
-    def _keep(self, slot: int, turn: OpenTurn) -> None:
-        """Keep what a finished turn adds to its prefix; its last token was never fed."""
-        assert self._rows is not None
-        assert turn.end is not None
-        new = self._rows.get(slot, len(turn.prefix), turn.tokens - 1)
-        self.store.add(turn.request.episode.question.id, turn.end, tuple(turn.ids[:-1]), new)
+    def _keep(self) -> None:
+        """Keep what finished turns add to their prefixes; the last token of each was never fed."""
+        assert self._decoder is not None
+        for slot, turn in enumerate(self.live):
+            if turn.finish is not None:
+                assert turn.end is not None
+                new = self._decoder.rows.get(slot, len(turn.prefix), turn.tokens - 1)
+                self.store.add(turn.request.episode.question.id, turn.end, tuple(turn.ids[:-1]), new)
 
     def _leave(self, leaving: Collection[int], unread: int) -> Tensor:
         """Take rows out, by id of their turns, and close the gaps; returns the earlier slots of the rows `[B]`.
@@ -155,13 +151,13 @@ class Decoding:
             leaving: which.
             unread: how many tokens at the end of each row have not been fed yet.
         """
-        assert self._rows is not None
+        assert self._decoder is not None
         going = [slot for slot, turn in enumerate(self.live) if id(turn) not in leaving]
         last = iter([slot for slot in going if slot >= len(going)])
         slots = [slot if id(self.live[slot]) not in leaving else next(last) for slot in range(len(going))]
         for slot, source in enumerate(slots):
             if source != slot:
-                self._rows.copy(source, slot, self.live[source].tokens - unread)
+                self._decoder.rows.copy(source, slot, self.live[source].tokens - unread)
         self.live = [self.live[slot] for slot in slots]
         self._describe(unread)
         return torch.tensor(slots, device=self.model.device, dtype=torch.long)

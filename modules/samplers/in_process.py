@@ -22,9 +22,8 @@ from modules.decoder.fused_decoder import can_fuse
 from modules.decoder.library_decoder import require_decodable
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
-from modules.samplers.open_turn import OpenTurn
+from modules.samplers.open_turn import Decode, OpenTurn, StopTags
 from modules.samplers.prefixes import PrefixStore
-from modules.samplers.stop_tags import Decode, StopTags
 
 _NO_POLICY = "the sampler has no policy: give InProcessSampler one, as `policy`"
 _SHARE = 8  # an eighth of the rows is replaced at a time: reading new prefixes costs a forward pass

@@ -1,14 +1,36 @@
-"""A turn that waits to be sampled by a model in this process, or is being sampled."""
+"""A turn that waits to be sampled by a model in this process, or is being sampled, and where it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from envs.requests import Request
 from envs.types import Finish
 from modules.samplers.prefixes import Segment
-from modules.samplers.stop_tags import StopTags
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class StopTags:
+    """Finds a stop string in the ids sampled so far.
+
+    A stop string can only be completed by a token that contains its last character, so only then is text decoded.
+    """
+
+    def __init__(self, tags: tuple[str, ...], token_texts: Sequence[str], decode: Decode) -> None:
+        self.tags = tags
+        self.decode = decode
+        last = {tag[-1] for tag in tags}
+        self.closing = frozenset(i for i, text in enumerate(token_texts) if any(c in text for c in last))
+        self.window = max((len(tag) for tag in tags), default=0)
+
+    def ended(self, ids: list[int]) -> bool:
+        """Whether a stop string is complete in these sampled ids; they are looked at after every token."""
+        if not ids or ids[-1] not in self.closing:
+            return False
+        tail = self.decode(ids[-self.window :])
+        return any(tag in tail for tag in self.tags)
 
 
 @dataclass(slots=True, eq=False)

@@ -39,9 +39,6 @@ class PrefixStore:
         self._holders: dict[str, set[int]] = {}
         self._recent: OrderedDict[int, Segment] = OrderedDict()  # by id; least recently used first
 
-    def __len__(self) -> int:
-        return len(self._recent)
-
     @property
     def held(self) -> bool:
         """Whether any episode is held."""

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from peft import LoraConfig
 from transformers import Phi3Config, Phi3ForCausalLM
 
@@ -15,12 +13,10 @@ from envs.requests import Request
 from envs.sampling import Greedy, take_turns
 from envs.types import Episode, Question
 from modules.decoder.fused_decoder import FusedDecoder
-from modules.decoder.kv_cache import Rows
 from modules.functional.logprobs import token_logprobs
 from modules.functional.token_choice import uniforms
 from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
-from modules.samplers.stop_tags import StopTags
 from tests.tiny import byte_tokenizer, tiny_policy
 
 TOKENIZER = byte_tokenizer()
@@ -44,19 +40,6 @@ def run_turns(sampler: InProcessSampler, episodes: Sequence[Episode], turns: int
         for e, sampled in zip(episodes, take_turns(sampler, requests), strict=True):
             sampled.observation_ids = tuple(range(3, 3 + int(e.question.id[1:]) % 4 * 5))
             e.turns.append(sampled)
-
-
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens of prefixes are fed in each batch from now on."""
-    fed: list[int] = []
-    read = FusedDecoder.read
-
-    def counting(self: FusedDecoder, rows: Rows, first: int, new: Sequence[Sequence[int]], *rest: Any) -> torch.Tensor:
-        fed.append(sum(map(len, new)))
-        return read(self, rows, first, new, *rest)
-
-    monkeypatch.setattr(FusedDecoder, "read", counting)
-    return fed
 
 
 def training_logps(policy: Policy, e: Episode, temperature: float = 1.0) -> tuple[list[float], list[float]]:
@@ -127,33 +110,6 @@ def test_greedy_equals_the_library_generate() -> None:
     ids = torch.tensor([e.prompt_ids])
     expected = POLICY.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     assert list(turn.action_ids) == expected[0, len(e.prompt_ids) :].tolist()
-
-
-def test_stop_tags_are_found_as_tokens_and_across_token_borders() -> None:
-    texts = TOKENIZER.batch_decode([[i] for i in range(len(TOKENIZER))])
-    stops = StopTags(("</answer>", "end."), texts, TOKENIZER.decode)
-    token, plain = TOKENIZER("x</answer>").input_ids, TOKENIZER("x</answer>", split_special_tokens=True).input_ids
-    assert len(token) == 2
-    assert len(plain) == 10
-    for ids in (token, plain, TOKENIZER("the end.").input_ids):
-        assert [stops.ended(ids[: i + 1]) for i in range(len(ids))] == [False] * (len(ids) - 1) + [True]
-    assert not stops.ended(TOKENIZER("a > b", split_special_tokens=True).input_ids[:3])
-
-
-@given(st.text("</answer>xd.n ", max_size=30))
-def test_a_turn_ends_at_the_first_moment_a_stop_string_is_complete(text: str) -> None:
-    texts = TOKENIZER.batch_decode([[i] for i in range(len(TOKENIZER))])
-    stops = StopTags(("</answer>", "end."), texts, TOKENIZER.decode)
-    ids = TOKENIZER(text, split_special_tokens=True).input_ids
-    first = next((i for i in range(len(ids)) if stops.ended(ids[: i + 1])), None)
-    ends = [i for i in range(len(text)) if text[: i + 1].endswith(("</answer>", "end."))]
-    assert first == (ends[0] if ends else None)
-
-
-def test_a_token_that_runs_past_the_tag_still_stops() -> None:
-    pieces = {0: "</ans", 1: "wer>\n", 2: ">", 3: "x"}
-    stops = StopTags(("</answer>",), list(pieces.values()), lambda ids: "".join(pieces[i] for i in ids))
-    assert [stops.ended(ids) for ids in ([0], [0, 1], [3, 2], [0, 2])] == [False, True, False, False]
 
 
 def test_the_end_of_message_token_ends_a_turn() -> None:

@@ -10,7 +10,6 @@ import torch
 from envs.requests import Request
 from envs.sampling import take_turns
 from modules.decoder.fused_decoder import FusedDecoder
-from modules.decoder.kv_cache import Rows
 from modules.samplers.in_process import InProcessSampler
 from tests.modules.samplers.test_in_process import POLICY, STOP, TOKENIZER, episode, run_turns, training_logps
 from tests.tiny import tiny_policy
@@ -21,9 +20,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fed: list[int] = []
     read = FusedDecoder.read
 
-    def counting(self: FusedDecoder, rows: Rows, first: int, new: Sequence[Sequence[int]], *rest: Any) -> torch.Tensor:
+    def counting(self: FusedDecoder, first: int, new: Sequence[Sequence[int]], *rest: Any) -> torch.Tensor:
         fed.append(sum(map(len, new)))
-        return read(self, rows, first, new, *rest)
+        return read(self, first, new, *rest)
 
     monkeypatch.setattr(FusedDecoder, "read", counting)
     return fed

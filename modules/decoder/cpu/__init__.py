@@ -1,1 +1,0 @@
-"""Kernels for CPUs."""
