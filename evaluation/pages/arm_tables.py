@@ -44,7 +44,9 @@ def results_parts(results: Row, metrics: Sequence[str] = tuple(METRICS)) -> Iter
     """The figures of every arm, a table for each dataset."""
     found = measured(results)
     marks = _marks(results)
-    yield f"{_versions(results['arms'])}Means over seeds; after ±: their standard deviation. {LEGEND}"
+    several = any(len(arm.rows) > 1 for arms in found.values() for arm in arms.values())
+    means = "Means over seeds; ±: their standard deviation. " if several else ""
+    yield f"{_versions(results['arms'])}{means}{LEGEND}"
     for place, arms in found.items():
         shown = [metric for metric in metrics if any(arm.has(metric) for arm in arms.values())]
         rows = [

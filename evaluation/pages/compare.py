@@ -9,11 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from common.errors import DataError, UserError
-from common.files import atomic_write
-from common.plain_text import visible
 from common.terminal import error_line, say
 from evaluation.pages.arm_tables import difference_parts, results_parts
 from evaluation.pages.evaluations import baseline_of, evaluations, results_of
@@ -46,14 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="runs/<experiment>[/seed<k>][:<stage>]")
     parser.add_argument("--baseline", metavar="NAME", help="arm, experiment or stage (default: the first arm)")
     parser.add_argument("--metric", default="em", help="a figure that predictions hold per question (default: em)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
     options = parser.parse_args(arguments)
     try:
         arms = [arm for run in options.runs for arm in find_arms(run)]
         text = compare(arms, baseline=options.baseline, metric=options.metric)
-        if options.out:
-            with atomic_write(options.out) as file:
-                file.write(visible(f"# Comparison\n\n{text}\n"))
     except UserError as error:
         sys.exit(error_line(error))
     say(text)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.statistics import holm, paired_t_test
+from evaluation.pages.arms import Row, over_seeds
+from evaluation.statistics import holm
 from evaluation.steps.rankings import arm_label, by_seed
 from evaluation.steps.step_auc import ALL, LOGP, MACRO, POOLED, POSITION, combined, title
 from evaluation.steps.step_page import figures
 from evaluation.tables import MISSING, p_value, table
-
-Row = Mapping[str, Any]
 
 _LEGEND = (
     "AUC of true against untrue steps of unseen questions; .500 is chance. Means over seeds; the first brackets are a "
@@ -32,97 +31,80 @@ _ERRORS = (
 )
 
 
+@dataclass(frozen=True)
+class _Model:
+    """A reward model of a ranking, and its name on a page."""
+
+    name: str
+    ranking: Row
+    scorer: str
+
+    def place(self) -> list[str]:
+        """Its name, the steps that were judged for it, mean over seeds, and its seeds."""
+        known = [count for count in self.ranking["judged_steps"] if count is not None]
+        return [self.name, f"{np.mean(known):,.0f}" if known else MISSING, _listed(self.ranking["seeds"])]
+
+    def cells(self, key: str, groups: Sequence[str], shown: str) -> list[str]:
+        """A figure within each of some groups."""
+        found = {group["group"]: group["scorers"][self.scorer] for group in self.ranking["groups"]}
+        return [figures(found.get(group), key, shown) for group in groups]
+
+    def baselines(self) -> list[str]:
+        """The mean of kinds of its score and of what costs nothing, alone and combined."""
+        macro = next((group["scorers"] for group in self.ranking["groups"] if group["group"] == MACRO), {})
+        names = (self.scorer, combined(self.scorer, LOGP), LOGP, POSITION, ALL, combined(self.scorer, ALL))
+        areas = [_mean([macro[name]["auc"]] if name in macro else []) for name in names]
+        return [*areas, figures(macro.get(names[-1]), "auc_gain_all", "+.3f")]
+
+    def errors(self, groups: Sequence[str]) -> list[str]:
+        """Its calibration error within each of some groups, and how often a score above 0 agrees with the truth."""
+        found = [group for seed in self.ranking["calibration"].get(self.scorer, []) for group in seed]
+        errors = [_mean([each["ece"] for each in found if each["group"] == group]) for group in groups]
+        return [*errors, _mean([each["accuracy_at_0"] for each in found if each["group"] == POOLED])]
+
+
 def ranking_parts(rankings: Sequence[Row]) -> Iterator[str]:
     """The parts of a page, from the entries of `evaluation.steps.rankings:rankings`."""
-    kinds = list(dict.fromkeys(g["group"] for ranking in rankings for g in ranking["groups"] if _ranked(g)))
-    kinds = [kind for kind in kinds if kind not in (MACRO, POOLED)]
-    yield "## Ranking of true and untrue steps"
-    yield _LEGEND
-    yield _table(rankings, "auc", [MACRO, *kinds, POOLED], ".3f", judged=True)
+    models = [_Model(arm_label(each, scorer), each, scorer) for each in rankings for scorer in each["scorers"]]
+    groups = [group for ranking in rankings for group in ranking["groups"]]
+    ranked = [group["group"] for group in groups if any(own["auc"] is not None for own in group["scorers"].values())]
+    kinds = [kind for kind in dict.fromkeys(ranked) if kind not in (MACRO, POOLED)]
+    yield from ("## Ranking of true and untrue steps", _LEGEND)
+    areas = [[*model.place(), *model.cells("auc", [MACRO, *kinds, POOLED], ".3f")] for model in models]
+    yield table(["reward model", "judged steps", "seeds", *map(title, (MACRO, *kinds, POOLED))], areas)
     yield "### Gain over the mean log-probability"
-    yield _table(rankings, "auc_gain", [MACRO, *kinds], "+.3f")
-    if tests := _against_first(rankings):
-        yield f"Mean of kinds, against {arm_label(rankings[0], rankings[0]['scorers'][0])} on the same seeds:"
-        yield tests
-    yield "### Beside what costs nothing"
-    yield _BASELINES
-    yield _baselines(rankings)
-    yield "### Calibration"
-    yield _ERRORS
-    yield _errors(rankings, [*kinds, POOLED])
+    gains = [[model.name, *model.cells("auc_gain", [MACRO, *kinds], "+.3f")] for model in models]
+    yield table(["reward model", *map(title, (MACRO, *kinds))], gains)
+    yield from _against_first(models)
+    yield from ("### Beside what costs nothing", _BASELINES)
+    header = ["mean of kinds", "score", f"+{LOGP}", LOGP, POSITION, ALL, f"+{ALL}", f"gain over {ALL}"]
+    yield table(header, [[model.name, *model.baselines()] for model in models])
+    yield from ("### Calibration", _ERRORS)
+    errors = [[model.name, *model.errors([*kinds, POOLED])] for model in models]
+    yield table(["reward model", *map(title, (*kinds, POOLED)), "agrees at 0"], errors)
 
 
-def _table(rankings: Sequence[Row], key: str, groups: Sequence[str], shown: str, *, judged: bool = False) -> str:
-    rows = []
-    for ranking, scorer in _scorers(rankings):
-        found = {group["group"]: group["scorers"][scorer] for group in ranking["groups"]}
-        cells = [figures(found.get(group), key, shown) for group in groups]
-        rows.append([arm_label(ranking, scorer), _judged(ranking), _listed(ranking["seeds"]), *cells])
-    header = ["reward model", "judged steps", "seeds", *map(title, groups)]
-    return table(
-        header if judged else [header[0], *header[3:]], rows if judged else [[row[0], *row[3:]] for row in rows]
-    )
-
-
-def _baselines(rankings: Sequence[Row]) -> str:
-    rows = []
-    for ranking, scorer in _scorers(rankings):
-        macro = next((g["scorers"] for g in ranking["groups"] if g["group"] == MACRO), {})
-        together = macro.get(combined(scorer, ALL))
-        names = (scorer, combined(scorer, LOGP), LOGP, POSITION, ALL, combined(scorer, ALL))
-        cells = [_plain(macro.get(name)) for name in names]
-        rows.append([arm_label(ranking, scorer), *cells, figures(together, "auc_gain_all", "+.3f")])
-    return table(["mean of kinds", "score", f"+{LOGP}", LOGP, POSITION, ALL, f"+{ALL}", f"gain over {ALL}"], rows)
-
-
-def _against_first(rankings: Sequence[Row]) -> str:
-    """Paired tests over seeds of each reward model's macro AUC against the first one's; empty without any."""
-    first, *others = [
-        (arm_label(ranking, scorer), by_seed(ranking, MACRO, scorer)) for ranking, scorer in _scorers(rankings)
-    ]
+def _against_first(models: Sequence[_Model]) -> Iterator[str]:
+    """Paired tests over seeds of each reward model's macro AUC against the first one's, where there are several."""
+    first, *others = [by_seed(model.ranking, MACRO, model.scorer) for model in models]
     rows, p = [], []
-    for label, values in others:
-        seeds = [seed for seed in values if seed in first[1]]
-        if len(seeds) > 1:
-            test = paired_t_test([values[seed] for seed in seeds], [first[1][seed] for seed in seeds])
+    for model, own in zip(models[1:], others, strict=True):
+        test = over_seeds(own, first)
+        if test.n > 1:
             bounds = "" if math.isnan(test.low) else f" [{test.low:+.3f}, {test.high:+.3f}]"
-            difference = f"{test.difference:+.3f}{bounds}"
-            rows.append([label, _listed(seeds), difference, p_value(test.p)])
+            seeds = _listed([seed for seed in own if seed in first])
+            rows.append([model.name, seeds, f"{test.difference:+.3f}{bounds}", p_value(test.p)])
             p.append(test.p)
-    rows = [[*row, p_value(adjusted)] for row, adjusted in zip(rows, holm(p), strict=True)]
-    return table(["reward model", "seeds", "difference over seeds", "p seeds", "Holm"], rows) if rows else ""
-
-
-def _errors(rankings: Sequence[Row], groups: Sequence[str]) -> str:
-    rows = []
-    for ranking, scorer in _scorers(rankings):
-        runs = ranking["calibration"].get(scorer, [])
-        cells = [_mean([g["ece"] for part in runs for g in part if g["group"] == group]) for group in groups]
-        agrees = _mean([g["accuracy_at_0"] for part in runs for g in part if g["group"] == POOLED])
-        rows.append([arm_label(ranking, scorer), *cells, agrees])
-    return table(["reward model", *map(title, groups), "agrees at 0"], rows)
-
-
-def _scorers(rankings: Sequence[Row]) -> Iterator[tuple[Row, str]]:
-    return ((ranking, scorer) for ranking in rankings for scorer in ranking["scorers"])
-
-
-def _ranked(group: Row) -> bool:
-    return any(found["auc"] is not None for found in group["scorers"].values())
-
-
-def _judged(ranking: Row) -> str:
-    known = [count for count in ranking["judged_steps"] if count is not None]
-    return f"{np.mean(known):,.0f}" if known else MISSING
+    if rows:
+        yield f"Mean of kinds, against {models[0].name} on the same seeds:"
+        rows = [[*row, p_value(adjusted)] for row, adjusted in zip(rows, holm(p), strict=True)]
+        yield table(["reward model", "seeds", "difference over seeds", "p seeds", "Holm"], rows)
 
 
 def _listed(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def _plain(found: Row | None) -> str:
-    return MISSING if found is None or found["auc"] is None else f"{found['auc']:.3f}"
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.3f}" if values else MISSING
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.3f}" if known else MISSING
