@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.errors import ConfigError, DataError, UserError
 from common.terminal import print_error
+from evaluation.report.page import write_page
 from evaluation.report.view import find_runs
-from evaluation.report.view_page import write_page
 
 _FORM = """const form = document.getElementById('filters');
         const filter = () => form.dispatchEvent(new Event('input'));
