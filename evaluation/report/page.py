@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -33,6 +33,7 @@ from evaluation.results import by_dataset, shown_row
 from evaluation.steps.rankings import rankings
 from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
 
+_Read = TypeVar("_Read")
 Row = dict[str, Any]
 
 _REASON = 300  # characters of why a stage failed
@@ -80,9 +81,10 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
     """Everything that the page of some runs shows; its links to other files start from `folder`."""
     if len(runs) > 1:
         runs = [replace(run, prefix=f"{run.name}:") for run in runs]
-    ranked = _rankings(runs) if ranked is None else ranked
+    if ranked is None:
+        ranked = _readable(runs[0], "a step ranking", lambda: _rankings(runs), [])
     answers = [each for run in runs for each in read_answers(run)]
-    changed = [_stage_changes(run) for run in runs]
+    changed = [_readable(run, "a manifest", lambda run=run: _stage_changes(run), ([], [])) for run in runs]
     pairs = arms.pairs_of_interest(runs, changed, [each.arm for each in answers])
     passages, asked = Passages(), arms.by_question(answers)
     questions = arms.on_page(asked)
@@ -102,7 +104,11 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
         "counts": arms.counts(answers),
         "pair": arms.compared(pairs, questions, answers),
         "questions": arms.shown(questions, answers, passages),
-        "trees": [part for run in runs for part in _trees(run)],
+        "trees": [
+            part
+            for run in runs
+            for part in _readable(run, "a search or its pairs", lambda run=run: list(search_trees(run)), [])
+        ],
         "iterations": [part for run in runs for part in iterations(run, passages)],
         "minds": [part for run in runs for part in minds(run, passages)],
         "passages": passages.rows,
@@ -190,13 +196,20 @@ def _guesses(run: Run) -> Iterator[str]:
 
 
 def _stage_changes(run: Run) -> arms.Changes:
-    """Header and cells of what each stage changed; no cells where a file cannot be read."""
+    """What each stage changed, of the evaluations whose predictions could be read."""
     rows = [row for row in run.rows() if (row["stage"], row["dataset"], row["split"]) not in run.unreadable]
+    return changes([shown_row(row) for row in rows], run.artifacts)
+
+
+def _readable(run: Run, what: str, read: Callable[[], _Read], otherwise: _Read) -> _Read:
+    """A part of a page; where a file of it cannot be read, a problem of the run, and `otherwise`."""
     try:
-        return changes([shown_row(row) for row in rows], run.artifacts)
-    except (DataError, KeyError) as error:
-        run.problems.append(_unreadable("a manifest", error))
-        return [], []
+        return read()
+    except KeyError as error:
+        run.problems.append(f"{what} lacks {error}: an earlier version made it")
+    except DataError as error:
+        run.problems.append(str(error))
+    return otherwise
 
 
 def _results(runs: Sequence[Run]) -> list[Row]:
@@ -230,12 +243,9 @@ def _by_group(groups: Sequence[Row]) -> Iterator[tuple[str, tuple[list[str], lis
 
 def _rankings(runs: Sequence[Run]) -> list[Row]:
     """The step rankings of all runs, measured over the seeds of an experiment together."""
-    stages = [(run.experiment, run.seed, stage, folder) for run in runs for stage, folder in run.artifacts.items()]
-    try:
-        return rankings(stages)
-    except (DataError, KeyError) as error:
-        runs[0].problems.append(_unreadable("a step ranking", error))
-        return []
+    return rankings(
+        (run.experiment, run.seed, stage, folder) for run in runs for stage, folder in run.artifacts.items()
+    )
 
 
 def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
@@ -247,16 +257,3 @@ def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
         for stage, results in run.results.items():
             stopping += [where | {"stage": stage} | row for row in stopping_by_hops(results["groups"])]
     return {"rows": rows, "stopping": stopping, "rankings": ranked}
-
-
-def _trees(run: Run) -> list[Row]:
-    try:
-        return list(search_trees(run))
-    except (DataError, KeyError) as error:
-        run.problems.append(_unreadable("a search or its pairs", error))
-        return []
-
-
-def _unreadable(what: str, error: Exception) -> str:
-    """Why a part is left out; a key is missing where an earlier version wrote the file."""
-    return f"{what} lacks {error}: an earlier version made it" if isinstance(error, KeyError) else str(error)

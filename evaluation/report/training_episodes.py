@@ -45,11 +45,15 @@ def minds(run: Run, passages: Passages) -> Iterator[Row]:
             whole = [rows for rows in by_question.values() if len(rows) == len(curve)]
             whole.sort(key=lambda rows: -_changes(rows))
             changed = [rows for rows in whole if _changes(rows)]
-            told = {"stage": run.prefix + stage, "dataset": "/".join(where)}
-            told["updates"] = [point["update"] for point in curve]
-            told["rows"] = [(shown_question(rows[0])["text"], list(map(outcome, rows))) for rows in whole[:QUESTIONS]]
-            told["changed"] = [_along(curve, rows, passages) for rows in changed[:CHANGED]]
-            yield told | {"more": len(whole[QUESTIONS:]), "more_changed": len(changed[CHANGED:])}
+            yield {
+                "stage": run.prefix + stage,
+                "dataset": "/".join(where),
+                "updates": [point["update"] for point in curve],
+                "rows": [(shown_question(rows[0])["text"], list(map(outcome, rows))) for rows in whole[:QUESTIONS]],
+                "changed": [_along(curve, rows, passages) for rows in changed[:CHANGED]],
+                "more": len(whole[QUESTIONS:]),
+                "more_changed": len(changed[CHANGED:]),
+            }
 
 
 def _kept(run: Run, what: str, needs: Needs, of_episodes: Needs) -> Iterator[tuple[str, list[Row]]]:

@@ -93,8 +93,4 @@ def test_an_evaluation_writes_them_and_its_pages_tell_what_was_kept_and_dropped(
     assert "<li>hops=2: n 1.0, decisions/retrieve 2.0" in page.html
     step = page.data["questions"][0]["episodes"][0]["steps"][1]
     assert (step["kind"], step["said"]) == ("keep", "<keep>2</keep>")
-    assert [[title, marks] for title, _, marks in step["hits"]] == [
-        ["d1", "dropped"],
-        ["d2", "kept"],
-        ["d3", "dropped"],
-    ]
+    assert [marks.split(", ")[-1] for *_, marks in step["hits"]] == ["dropped", "kept", "dropped"]
