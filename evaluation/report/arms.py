@@ -13,7 +13,7 @@ from evaluation.report.episodes import (
     Passages,
     first_untrue,
     has_truth,
-    judged,
+    mistaken,
     mistakes,
     printable,
     searching,
@@ -41,7 +41,7 @@ class Asked:
     def telling(self) -> bool:
         """Whether an arm made a mistake on it, or did better than another."""
         rows = [row for _, row in self.rows]
-        return any(map(mistakes, rows)) or len({worth(row) for row in rows}) > 1
+        return any(map(mistaken, rows)) or len({worth(row) for row in rows}) > 1
 
 
 def by_question(answers: Sequence[Answers]) -> list[Asked]:
@@ -76,7 +76,7 @@ def shown(questions: Iterable[Asked], answers: Sequence[Answers], passages: Pass
             "dataset": question.dataset,
             "episodes": [
                 shown_episode(row, answers[of].passages, passages)
-                | {"arm": answers[of].arm, "mistakes": mistakes(row), "searching": searching(row)}
+                | {"arm": answers[of].arm, "mistakes": mistaken(row), "searching": searching(row)}
                 | {"untrue": first_untrue(row), "worth": worth(row)}
                 for of, row in question.rows
             ],
@@ -90,16 +90,16 @@ def counts(answers: Iterable[Answers]) -> list[Row]:
 
     None where no episode would tell of it.
     """
-    told: list[Row] = []
+    counted: list[Row] = []
     for each in answers:
-        known = set[str]().union(*map(judged, each.rows))
-        found = Counter(name for row in each.rows for name in mistakes(row))
-        by_mistake = {name: found[name] if name in known else None for name in MISTAKES}
+        made = [mistakes(row) for row in each.rows]
+        known = {name: [one[name] for one in made if one[name] is not None] for name in MISTAKES}
+        by_mistake = {name: sum(told) if told else None for name, told in known.items()}
         untrue = Counter(kind for row in each.rows if (kind := first_untrue(row)))
         by_step = dict(untrue) if any(map(has_truth, each.rows)) else None
-        told.append({"arm": each.arm, "dataset": each.dataset, "n": len(each.rows)})
-        told[-1] |= {"mistakes": by_mistake, "untrue": by_step}
-    return told
+        counted.append({"arm": each.arm, "dataset": each.dataset, "n": len(each.rows)})
+        counted[-1] |= {"mistakes": by_mistake, "untrue": by_step}
+    return counted
 
 
 def compared(pairs: Iterable[tuple[str, str]], questions: Sequence[Asked], answers: Sequence[Answers]) -> Row | None:

@@ -64,32 +64,24 @@ def outcome(row: Mapping[str, Any]) -> str:
     return "right" if row["em"] == 1 else "wrong"
 
 
-def mistakes(row: Mapping[str, Any]) -> list[str]:
-    """The names of all `MISTAKES` in an episode."""
-    ended = outcome(row)
-    told = {
-        "wrong": ended == "wrong",
-        "missed": ended == "wrong" and _known(row, "recall", 1.0) < 1,
-        "flawed": ended == "right" and _known(row, "flawed", 0.0) > 0,
-        "unresolved": ended == "right" and _known(row, "unresolved", 0.0) > 0,
-        "format": _known(row, "valid_episodes", 1.0) < 1 or _known(row, "valid_steps", 1.0) < 1,
+def mistakes(row: Mapping[str, Any]) -> dict[str, bool | None]:
+    """Which of the `MISTAKES` an episode has; None where its row would not tell, as of a truth that nobody knows."""
+    ended, (recall, flawed, unresolved) = outcome(row), map(row.get, ("recall", "flawed", "unresolved"))
+    valid = [share for name in ("valid_episodes", "valid_steps") if (share := row.get(name)) is not None]
+    return {
+        "wrong": None if row.get("em") is None else ended == "wrong",
+        "missed": None if recall is None else ended == "wrong" and recall < 1,
+        "flawed": None if flawed is None else ended == "right" and flawed > 0,
+        "unresolved": None if unresolved is None else ended == "right" and unresolved > 0,
+        "format": min(valid) < 1 if valid else None,
         "cut": row.get("status") in _BUDGETS or any((row.get("truncations") or {}).values()),
         "failed": ended == "failed",
     }
-    return [name for name in MISTAKES if told[name]]
 
 
-def judged(row: Mapping[str, Any]) -> set[str]:
-    """The names of those `MISTAKES` that the row would tell of: a truth or passages that nobody knows say nothing."""
-    measures = {
-        "wrong": ("em",),
-        "missed": ("recall",),
-        "flawed": ("flawed",),
-        "unresolved": ("unresolved",),
-        "format": ("valid_episodes", "valid_steps"),
-    }
-    unknown = {name for name, keys in measures.items() if all(row.get(key) is None for key in keys)}
-    return MISTAKES.keys() - unknown
+def mistaken(row: Mapping[str, Any]) -> list[str]:
+    """The names of the `MISTAKES` that an episode has."""
+    return [name for name, made in mistakes(row).items() if made]
 
 
 def first_untrue(row: Mapping[str, Any]) -> str | None:
@@ -97,7 +89,7 @@ def first_untrue(row: Mapping[str, Any]) -> str | None:
 
     None of all others, and where no step was judged.
     """
-    if not has_truth(row) or not {"wrong", "flawed"} & {*mistakes(row)}:
+    if not has_truth(row) or not {"wrong", "flawed"} & {*mistaken(row)}:
         return None
     return next((printable(step["kind"], 40) for step in row["steps"] if step.get("truth") is False), NO_STEP)
 
@@ -215,8 +207,3 @@ def _gold_documents(row: Row, found: Mapping[str, Row]) -> set[str]:
     ids, titles = set(gold.get("documents", ())), {title.strip().lower() for title in gold.get("titles", ())}
     by_title = {id_ for id_, passage in found.items() if passage["title"].strip().lower() in titles}
     return ids if ids & found.keys() or not titles else by_title
-
-
-def _known(row: Mapping[str, Any], name: str, otherwise: float) -> float:
-    value = row.get(name)
-    return otherwise if value is None else value

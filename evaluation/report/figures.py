@@ -1,4 +1,4 @@
-"""Figures of a page, each with its values as a table: those of the results pages, and the learning curves."""
+"""Figures of a page, as values that its script draws: those of the results pages, and the learning curves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from evaluation.pages.plots import Dot, Line
 from evaluation.pages.ranking_figures import auc_panels, reliability_panels
 from evaluation.pages.result_figures import EM, arms_panels, hops_panels
 from evaluation.report.run import Run
-from evaluation.tables import MISSING
 
 _Item = TypeVar("_Item")
 Row = dict[str, Any]
-Table = tuple[list[str], list[list[str]]]
 Curves = dict[str, dict[str, list[tuple[float, float]]]]  # by tag and stage: points (update, value)
 
 # What a page draws, of each fit that has it; all else is in TensorBoard.
@@ -28,20 +26,14 @@ _POINTS = 300  # of a curve, spread evenly over it
 
 
 def result_figures(results: Mapping[str, Any]) -> dict[str, Row]:
-    """Those figures of the results pages that these results have, by name: what the script draws, and the `values`.
-
-    The values of `arms` are the table of results, but for means over several seeds.
-    """
-    by_arm, ranked = arms_panels(results), auc_panels(results)
+    """Those figures of the results pages that these results have, by name, and what their places and values are."""
     hops, titles = hops_panels(results)
     reliable = reliability_panels(results)
-    seeds = any(dot.seeds for rows in by_arm.values() for dot in rows.values())
     found = {
-        "arms": _dots(by_arm, EM) | {"values": dot_values(by_arm, ("dataset", "arm", EM), digits=1) if seeds else None},
-        "hops": _lines(hops, "hops", titles) | {"values": line_values(hops, ("figure", "arm", "hops", "value"))},
-        "auc": _dots(ranked, "AUC", 0.5) | {"values": dot_values(ranked, ("kind of step", "score", "AUC"))},
-        "reliability": _lines(reliable, "predicted share of true steps", {}, shares=True)
-        | {"values": line_values(reliable, ("kind of step", "score", "predicted", "true"))},
+        "arms": _dots(arms_panels(results), "dataset", EM),
+        "hops": _lines(hops, "figure", "hops", titles),
+        "auc": _dots(auc_panels(results), "kind of step", "AUC", chance=0.5),
+        "reliability": _lines(reliable, "kind of step", "predicted share of true steps", shares=True),
     }
     return {name: figure for name, figure in found.items() if figure["panels"]}
 
@@ -49,19 +41,26 @@ def result_figures(results: Mapping[str, Any]) -> dict[str, Row]:
 def curves_figure(found: Curves) -> Row:
     """The learning curves of a run, a panel for each tag."""
     panels = {tag: {stage: {"points": points} for stage, points in series.items()} for tag, series in found.items()}
-    return {"x": "updates", "panels": panels, "values": curve_values(found)}
+    return {"of": "tag", "x": "updates", "panels": panels}
 
 
-def _dots(panels: Mapping[str, Mapping[str, Dot]], axis: str, chance: float | None = None) -> Row:
+def _dots(panels: Mapping[str, Mapping[str, Dot]], of: str, axis: str, *, chance: float | None = None) -> Row:
     drawn = {name: {label: asdict(dot) for label, dot in rows.items()} for name, rows in panels.items()}
-    return {"axis": axis, "chance": chance, "panels": drawn}
+    return {"of": of, "axis": axis, "chance": chance, "panels": drawn}
 
 
-def _lines(panels: Mapping[str, Mapping[str, Line]], x: str, titles: Mapping[str, str], *, shares: bool = False) -> Row:
+def _lines(
+    panels: Mapping[str, Mapping[str, Line]],
+    of: str,
+    x: str,
+    titles: Mapping[str, str] | None = None,
+    *,
+    shares: bool = False,
+) -> Row:
     """Lines: the points of their means and of single seeds, and the weight of each; `titles` are of the panels."""
     drawn: dict[str, Any] = {}
     for name, rows in panels.items():
-        title = f"{name.rpartition(': ')[0]}: {titles[name]}" if name in titles else name
+        title = f"{name.rpartition(': ')[0]}: {titles[name]}" if titles else name
         drawn[title] = {
             label: {
                 "points": _points(line.x, line.mean),
@@ -71,35 +70,11 @@ def _lines(panels: Mapping[str, Mapping[str, Line]], x: str, titles: Mapping[str
             }
             for label, line in rows.items()
         }
-    return {"x": x, "panels": drawn, "shares": shares}
+    return {"of": of, "x": x, "panels": drawn, "shares": shares}
 
 
 def _points(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
     return [(place, value) for place, value in zip(x, y, strict=True) if not math.isnan(value)]
-
-
-def dot_values(panels: Mapping[str, Mapping[str, Dot]], header: Sequence[str], *, digits: int = 3) -> Table:
-    """A row for each dot with its interval, and a column for each thing it is compared with, last its single seeds."""
-    dots = [(panel, label, dot) for panel, rows in panels.items() for label, dot in rows.items()]
-    others = list(dict.fromkeys(name for *_, dot in dots for name in dot.beside))
-    rows = [
-        [panel, label, _interval(dot, digits), *(_number(dot.beside.get(other), digits) for other in others)]
-        for panel, label, dot in dots
-    ]
-    if not any(dot.seeds for *_, dot in dots):
-        return [*header, *others], rows
-    seeds = [", ".join(_number(value, digits) for value in dot.seeds) or MISSING for *_, dot in dots]
-    return [*header, *others, "single seeds"], [[*row, each] for row, each in zip(rows, seeds, strict=True)]
-
-
-def line_values(panels: Mapping[str, Mapping[str, Line]], header: Sequence[str]) -> Table:
-    """A row for each point of each line: the mean over its seeds."""
-    return [*header], [
-        [panel, label, f"{x:.3g}", _number(y)]
-        for panel, rows in panels.items()
-        for label, line in rows.items()
-        for x, y in zip(line.x, line.mean, strict=True)
-    ]
 
 
 def curves(run: Run) -> Curves:
@@ -126,28 +101,9 @@ def curves(run: Run) -> Curves:
     return found
 
 
-def curve_values(found: Curves) -> Table:
-    """A row for each curve: where it starts, ends, and how far it goes."""
-    rows: list[list[str]] = []
-    for tag, series in found.items():
-        for stage, points in series.items():
-            x, y = zip(*points, strict=True)
-            rows.append([tag, stage, f"{x[0]:.0f} to {x[-1]:.0f}", *map(_number, (y[0], y[-1], min(y), max(y)))])
-    return ["tag", "stage", "updates", "first", "last", "least", "most"], rows
-
-
 def thinned(items: Sequence[_Item], most: int) -> list[_Item]:
     """At most `most` (two or more) of the items at equal distances, the first and the last among them."""
     if len(items) <= most:
         return list(items)
     gap = (len(items) - 1) / (most - 1)
     return [items[round(place * gap)] for place in range(most)]
-
-
-def _interval(dot: Dot, digits: int) -> str:
-    bounds = "" if dot.low is None else f" [{_number(dot.low, digits)}, {_number(dot.high, digits)}]"
-    return _number(dot.value, digits) + bounds
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"

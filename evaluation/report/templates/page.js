@@ -346,10 +346,39 @@
           svg("rect", { class: `line l${1 + (place % 5)}`, x: 12, y: 2, width: 6, height: 6 })), ` ${name} `]))];
   };
 
+  // The values of a figure: of each dot, of each point of a line, or of a long line its ends and how far it goes
+
+  const fixed = (value, digits = 3) => (value === null ? "–" : value.toFixed(digits));
+  const rowsOf = (figure, row) => Object.entries(figure.panels).flatMap(([panel, series]) =>
+    Object.entries(series).flatMap(([label, one]) => row(one).map((cells) => [panel, label, ...cells])));
+  const dotValues = (figure, digits) => {
+    const all = Object.values(figure.panels).flatMap(Object.values), others = unique(all.flatMap((dot) => Object.keys(dot.beside)));
+    const seeds = all.some((dot) => dot.seeds.length);
+    return [[figure.of, "name", figure.axis, ...others, ...(seeds ? ["single seeds"] : [])], rowsOf(figure, (dot) => [[
+      fixed(dot.value, digits) + (dot.low === null ? "" : ` [${fixed(dot.low, digits)}, ${fixed(dot.high, digits)}]`),
+      ...others.map((name) => fixed(dot.beside[name] ?? null, digits)),
+      ...(seeds ? [dot.seeds.map((value) => fixed(value, digits)).join(", ") || "–"] : [])]])];
+  };
+  const lineValues = (figure) => [[figure.of, "name", figure.x, "value"],
+    rowsOf(figure, (line) => line.points.map(([x, y]) => [short(x), fixed(y)]))];
+  const curveValues = (figure) => [[figure.of, "stage", figure.x, "first", "last", "least", "most"],
+    rowsOf(figure, ({ points }) => {
+      const values = points.map((point) => point[1]), [first, last] = [points[0], points.at(-1)];
+      return [[`${first[0]} to ${last[0]}`, ...[first[1], last[1], Math.min(...values), Math.max(...values)].map((value) => fixed(value))]];
+    })];
+
   const drawFigures = () => {
-    const draw = (id, figure) => grown(document.getElementById(id), {}, [figure.axis ? dots(figure) : lines(figure)]);
-    for (const [name, figure] of Object.entries(data.figures)) draw(`figure-${name}`, figure);
-    data.curves.forEach(([, figure], place) => draw(`figure-curves-${place}`, figure));
+    const draw = (id, figure, drawn, values) => {
+      const place = document.getElementById(id), caption = place.getAttribute("aria-label");
+      grown(place, {}, [drawn(figure)]);
+      place.after(folded(`${caption}: the values`, () => table(`${caption}, the values`, ...values, 2)));
+    };
+    const { arms, hops, auc, reliability } = data.figures;
+    if (arms) draw("figure-arms", arms, dots, dotValues(arms, 1));
+    if (hops) draw("figure-hops", hops, lines, lineValues(hops));
+    if (auc) draw("figure-auc", auc, dots, dotValues(auc, 3));
+    if (reliability) draw("figure-reliability", reliability, lines, lineValues(reliability));
+    data.curves.forEach(([, figure], place) => draw(`figure-curves-${place}`, figure, lines, curveValues(figure)));
   };
 
   if (data.one) {

@@ -176,7 +176,7 @@ def test_training_episodes_unfold_with_their_tree_and_questions_along_their_curv
         assert drawn.get_by_text("the same steps").count() == 2, "at the second point and the third"
 
 
-def test_figures_are_drawn_by_their_values(browser: Any, large: Path) -> None:
+def test_figures_are_drawn_by_their_values_which_are_tables_too(browser: Any, large: Path) -> None:
     for page in opened(browser, large):
         (line,) = page.locator("#figure-curves-0 .chart polyline").all()
         heights = [float(point.split(",")[1]) for point in line.get_attribute("points").split()]
@@ -184,7 +184,23 @@ def test_figures_are_drawn_by_their_values(browser: Any, large: Path) -> None:
         assert heights[0] - heights[2] == pytest.approx(heights[2] - heights[1])
         assert page.locator("#figure-auc svg.dot").count() == page.locator("#figure-auc .value").count() > 3
         assert page.locator("figure").count() == 5
-        assert not page.told[1:]
+        told = {
+            "Exact match by arm": ["toy/dev", "exp:eval", "100.0 [50.0, 100.0]"],
+            "Results by hops": ["toy/dev: exact match, %", "exp:eval", "1", "100.000"],
+            "Learning curves of exp/seed0": ["reward", "rl", "0 to 2", "0.250", "0.500", "0.250", "0.750"],
+        }
+        for caption, cells in told.items():
+            assert values(page, caption)[0] == cells
+        # true steps score 1, 1, 1, -1 and untrue ones -1, -1, -1, 1: (3 * 3.5 + 1.5) of 16 pairs
+        ranked = {(kind, name): value for kind, name, value in values(page, "AUC by kind of step")}
+        assert ranked["query", "prm"].startswith("0.750 [")
+        assert len(values(page, "Reliability by kind of step")) > 1
+
+
+def values(page: Any, caption: str) -> list[list[str]]:
+    page.get_by_text(f"{caption}: the values").click()
+    rows = page.get_by_role("table", name=f"{caption}, the values").locator("tbody tr").all_inner_texts()
+    return [row.split("\t") for row in rows]
 
 
 def test_without_script_the_page_says_so_and_shows_the_results(browser: Any, path: Path) -> None:

@@ -10,7 +10,7 @@ from evaluation.report.episodes import (
     NO_STEP,
     Passages,
     first_untrue,
-    judged,
+    mistaken,
     mistakes,
     number,
     outcome,
@@ -135,7 +135,7 @@ def ended(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_mistakes_are_read_from_the_row(told: dict[str, Any], expected: list[str]) -> None:
-    assert mistakes(ended(**told)) == expected
+    assert mistaken(ended(**told)) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_mistakes_are_read_from_the_row(told: dict[str, Any], expected: list[str
     ],
 )
 def test_a_row_says_which_mistakes_it_would_tell_of(told: dict[str, Any], expected: set[str]) -> None:
-    assert judged(ended(**told)) == expected
+    assert {name for name, made in mistakes(ended(**told)).items() if made is not None} == expected
 
 
 def test_what_was_not_scored_is_neither_right_nor_wrong() -> None:

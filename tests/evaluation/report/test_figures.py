@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from evaluation.pages.plots import Dot, Line
-from evaluation.report.figures import curve_values, curves, dot_values, line_values, result_figures, thinned
+from evaluation.report.figures import curves, result_figures, thinned
 from evaluation.report.run import read_run
 from tests.evaluation.report.fakes import experiment
-
-CURVES = {"reward": {"rl": [(0.0, 0.5), (4.0, 0.25), (8.0, 1.0)], "dpo": [(1.0, 0.0), (2.0, 0.125)]}}
 
 
 def test_dots_have_their_intervals_and_lines_their_means_and_seeds() -> None:
@@ -30,38 +27,13 @@ def test_dots_have_their_intervals_and_lines_their_means_and_seeds() -> None:
     assert line["seeds"] == [[(1, 100.0), (2, 50.0)], [(1, 50.0)]]
 
 
-def test_the_values_of_dots_have_their_intervals_and_what_they_are_compared_with() -> None:
-    panels = {"query": {"prm": Dot(0.75, 0.5, 1.0, beside={"log": 0.25}), "other": Dot(0.5)}}
-    assert dot_values(panels, ("kind", "score", "AUC")) == (
-        ["kind", "score", "AUC", "log"],
-        [["query", "prm", "0.750 [0.500, 1.000]", "0.250"], ["query", "other", "0.500", "–"]],
-    )
-
-
-def test_means_over_seeds_are_told_as_text_with_their_seeds() -> None:
+def test_dots_of_several_seeds_are_their_mean_with_an_interval() -> None:
     place = {"experiment": "exp", "stage": "eval", "dataset": "toy", "split": "dev", "em_low": 0.4, "em_high": 0.9}
     rows = [place | {"seed": seed, "em": em} for seed, em in ((0, 0.5), (1, 0.75))]
-    results = {"rows": rows, "stopping": [], "rankings": []}
-    assert result_figures(results)["arms"]["values"] == (
-        ["dataset", "arm", "exact match, %", "single seeds"],
-        # standard error 12.5; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
-        [["toy/dev", "exp:eval", "62.5 [-96.3, 221.3]", "50.0, 75.0"]],
-    )
-    alone = result_figures(results | {"rows": rows[:1]})
-    assert alone["arms"]["values"] is None, "they stand in the table of results"
-
-
-def test_the_values_of_lines_are_the_means_of_their_seeds() -> None:
-    panels = {"query": {"prm": Line([0.125, 2], [[0.25, math.nan], [0.75, math.nan]])}}
-    _, rows = line_values(panels, ("kind", "score", "x", "y"))
-    assert rows == [["query", "prm", "0.125", "0.500"], ["query", "prm", "2", "–"]]
-
-
-def test_the_values_of_a_curve_are_where_it_starts_ends_and_how_far_it_goes() -> None:
-    assert curve_values(CURVES)[1] == [
-        ["reward", "rl", "0 to 8", "0.500", "1.000", "0.250", "1.000"],
-        ["reward", "dpo", "1 to 2", "0.000", "0.125", "0.000", "0.125"],
-    ]
+    dot = result_figures({"rows": rows, "stopping": [], "rankings": []})["arms"]["panels"]["toy/dev"]["exp:eval"]
+    # standard error 12.5; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
+    assert (dot["value"], dot["seeds"]) == (62.5, [50.0, 75.0])
+    assert [dot["low"], dot["high"]] == pytest.approx([-96.3, 221.3], abs=0.05)
 
 
 def test_a_long_curve_has_evenly_spread_points_the_first_and_the_last_among_them() -> None:

@@ -102,21 +102,6 @@ def test_results_have_all_measures_with_intervals_and_groups_in_order(tmp_path: 
     assert f"{listed}<li>datasets: a, b</li>" in shown.html
 
 
-def test_figures_have_their_values_as_tables(tmp_path: Path) -> None:
-    shown = page(experiment(tmp_path, every_stage(tmp_path)))
-    curve = dict(zip(*shown.tables["Learning curves of exp/seed0, the values"], strict=True))
-    assert curve == {
-        "tag": "reward", "stage": "rl", "updates": "0 to 2",
-        "first": "0.250", "last": "0.500", "least": "0.250", "most": "0.750",
-    }  # fmt: skip
-    assert shown.data["curves"][0][1]["panels"] == {"reward": {"rl": {"points": [[0, 0.25], [1, 0.75], [2, 0.5]]}}}
-    _, *ranked = shown.tables["AUC by kind of step, the values"]
-    # true steps score 1, 1, 1, -1 and untrue ones -1, -1, -1, 1: (3 * 3.5 + 1.5) of 16 pairs
-    assert [line[2][:6] for line in ranked if line[:2] == ["query", "prm"]] == ["0.750 "]
-    assert shown.data["figures"]["auc"]["panels"]["query"]["prm"]["value"] == 0.75
-    assert len(shown.tables["Reliability by kind of step, the values"]) > 2
-
-
 def test_links_to_tensorboard_show_every_curve_that_is_drawn_and_no_name_is_a_pattern(tmp_path: Path) -> None:
     stages = {"rl": fitted(tmp_path, "rl", [0.0, 1.0], tag="prm/pair_accuracy")}
     shown = page(experiment(tmp_path, stages | {"eval": arm(tmp_path, "eval", BEFORE)}))
