@@ -93,7 +93,7 @@ def counts(answers: Iterable[Answers]) -> list[Row]:
     counted: list[Row] = []
     for each in answers:
         made = [mistakes(row) for row in each.rows]
-        known = {name: [one[name] for one in made if one[name] is not None] for name in MISTAKES}
+        known = {name: [told for one in made if (told := one[name]) is not None] for name in MISTAKES}
         by_mistake = {name: sum(told) if told else None for name, told in known.items()}
         untrue = Counter(kind for row in each.rows if (kind := first_untrue(row)))
         by_step = dict(untrue) if any(map(has_truth, each.rows)) else None
