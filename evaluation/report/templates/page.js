@@ -187,7 +187,7 @@
     const filter = () => {
       const want = Object.fromEntries(new FormData(form)), words = want.text.toLowerCase().trim();
       const chosen = [want.arm, want.against].filter(Boolean).map((place) => data.arms[place]);
-      const compares = chosen.length === 2 && chosen[0] !== chosen[1], differ = compares && want.differ;
+      const compares = chosen.length === 2 && chosen[0] !== chosen[1], differ = compares && form.elements.differ.checked;
       form.elements.differ.disabled = !compares;
       const fits = (question, episode) =>
         (!want.dataset || question.dataset === want.dataset) && (!want.hops || String(question.hops) === want.hops) &&
