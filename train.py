@@ -17,7 +17,7 @@ from filelock import FileLock
 from common.errors import ConfigError, DataError
 from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, say
-from evaluation.report.failure_page import page_of_launched, page_on_failure
+from evaluation.report.failure_page import write_failure_page
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
@@ -50,14 +50,21 @@ def main(arguments: Sequence[str]) -> int:
                 say(plan.table())
                 return 0
             if needs_launch(plan.experiment) and not plan.done:
-                return page_of_launched(plan.folder, launch(Path(__file__), arguments, plan.experiment.devices))
+                code = launch(Path(__file__), arguments, plan.experiment.devices)
+                if code == 1:  # they failed at work: not 2, before any, nor a signal
+                    write_failure_page(plan.folder)
+                return code
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
-            with page_on_failure(plan.folder, ranks.world_size):
+            try:
                 for stage in plan.chosen:
                     run_stage(stage, plan, ranks)
                     ranks.broadcast_from_rank0(leaks.check)
+            except Exception:
+                if ranks.world_size == 1:  # one of several may be ended at any moment: who started them writes it
+                    write_failure_page(plan.folder)
+                raise
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except Exception as error:
         ranks.report(error)

@@ -31,7 +31,7 @@ from envs.rollout import rollout
 from envs.types import Episode, Question
 from evaluation.evaluate import Evaluation
 from evaluation.kept_episodes import passages
-from evaluation.report.view_page import write_episode
+from evaluation.report.page import write_episode
 from evaluation.scoring import score
 from modules.metrics import exact_match, f1_score
 from pipeline.failures import machine_failure

@@ -17,15 +17,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.errors import ConfigError, DataError, UserError
 from common.terminal import print_error
+from evaluation.report.page import write_page
 from evaluation.report.view import find_runs
-from evaluation.report.view_page import write_page
 
 _FORM = """const form = document.getElementById('filters');
         const filter = () => form.dispatchEvent(new Event('input'));
         const choose = (select, stage) => {
             const found = [...select.options].find((one) => one.text === stage || one.text.endsWith(':' + stage));
             if (!found) throw new Error(stage);
-            select.value = found.value; };"""
+            select.value = found.value; };
+        const unfold = (one) => { one.open = true; one.dispatchEvent(new Event('toggle')); };"""
 # By picture: its height, and what is done on the page before it is taken. An episode is shown to its end.
 _SCENES = {
     "overview": (820, "scrollTo(0, 0)"),
@@ -34,20 +35,20 @@ _SCENES = {
         """
         choose(form.arm, 'eval_rl'); form.outcome.value = 'wrong'; filter();
         const question = document.querySelector('#list > :not([hidden])');
-        question.open = true; question.scrollIntoView()""",
+        unfold(question); question.scrollIntoView()""",
     ),
     "tree": (
         820,
         """
-        const tree = document.querySelector('details.t'); tree.open = true;
-        tree.querySelectorAll('details').forEach((one) => { one.open = true; }); tree.scrollIntoView()""",
+        const tree = document.querySelector('details.t'); unfold(tree);
+        tree.querySelectorAll('details').forEach(unfold); tree.scrollIntoView()""",
     ),
     "two_arms": (
         1360,
         """
         form.reset(); choose(form.arm, 'eval_sft'); choose(form.against, 'eval_rl');
         form.differ.checked = true; filter();
-        const first = document.querySelector('#list > :not([hidden])'); first.open = true; form.scrollIntoView()""",
+        const first = document.querySelector('#list > :not([hidden])'); unfold(first); form.scrollIntoView()""",
     ),
 }
 

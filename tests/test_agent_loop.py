@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -38,10 +39,10 @@ def test_the_teacher_solves_the_world_and_an_untrained_policy_does_not(finished:
     assert rows["eval_untrained"]["em"] <= 0.05
 
 
-def test_the_report_prints_what_guessing_scores_far_below_the_teacher(finished: Path) -> None:
-    report = (finished / "world" / "seed0" / "details.md").read_text()
-    [line] = [line for line in report.split("## Guessing")[1].splitlines() if "guess_em" in line]
-    assert float(line.rsplit(maxsplit=1)[1]) < 45  # a world of 40 people leaks more than the real one
+def test_the_page_tells_what_guessing_scores_far_below_the_teacher(finished: Path) -> None:
+    page = (finished / "world" / "seed0" / "report.html").read_text()
+    (em,) = re.findall(r"would score, in percent: .*?world guess_em ([\d.]+)[,.<]", page)
+    assert float(em) < 45  # a world of 40 people leaks more than the real one
 
 
 def test_again_everything_is_done_and_nothing_is_written(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from common.errors import DataError, UserError
 from common.terminal import error_line, say
-from evaluation.report.view_page import write_page
-from evaluation.report.view_run import Run, read_run
+from evaluation.report.page import write_page
+from evaluation.report.run import Run, read_run
 from evaluation.results import run_folders
 
 

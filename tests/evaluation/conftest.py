@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evaluation.report.view_page import write_page
-from evaluation.report.view_run import read_run
+from evaluation.report.page import write_page
+from evaluation.report.run import read_run
 from tests.conftest import CHROMIUM
 from tests.evaluation.report.browsing import opened
-from tests.evaluation.report.view_fakes import arm, experiment, judged
+from tests.evaluation.report.fakes import arm, experiment, judged
 
 
 @pytest.fixture(scope="module")  # longer, its event loop would be in the way of others

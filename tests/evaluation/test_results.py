@@ -13,7 +13,7 @@ from common.errors import DataError
 from common.hashes import FileHashes
 from evaluation.pages import compare, freeze
 from evaluation.report.report import write
-from evaluation.report.view_run import read_run
+from evaluation.report.run import read_run
 from evaluation.results import read_manifest
 from tests.evaluation.fake import answered, evaluation, run
 

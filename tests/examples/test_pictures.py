@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from examples.pictures import main
-from tests.evaluation.report.view_fakes import arm, experiment, judged
-from tests.evaluation.report.view_stages import every_stage
+from tests.evaluation.report.fakes import arm, experiment, judged
+from tests.evaluation.report.stages import every_stage
 
 pytestmark = pytest.mark.browser
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from datamodules.tree.node import Node, Tree
-from evaluation.report import view_trees
-from evaluation.report.view_run import Run, Stage
-from evaluation.report.view_trees import rollout_trees, search_trees
+from evaluation.report import trees
+from evaluation.report.run import Run, Stage
+from evaluation.report.trees import rollout_trees, search_trees
 from evaluation.results import read_manifest
-from tests.evaluation.report.view_stages import labelled, labelled_steps, question, searched, tree, turn
+from tests.evaluation.report.stages import labelled, labelled_steps, question, searched, tree, turn
 
 
 def run(tmp_path: Path, *trees: Tree) -> Run:
@@ -23,17 +23,18 @@ def run(tmp_path: Path, *trees: Tree) -> Run:
 
 def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_visited_path(tmp_path: Path) -> None:
     (part,) = search_trees(run(tmp_path, tree()))
-    (shown,), stage = part.items, part.told["stage"]
+    (shown,) = part["trees"]
     root = shown["root"]
     good, bad, idle = root["children"]
-    assert (stage, shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], 0)
-    assert [node["figures"] for node in (root, good, bad, idle)] == [
+    assert (part["stage"], shown["question"]["gold"], shown["cut"]) == ("search", [("Who?", "Ann")], 0)
+    assert [node["figures"][0] for node in (root, good, bad, idle)] == [
         "N 4, Q 0.50, P 1.00",
         "N 3, Q 0.80, P 0.75",
         "N 1, Q 0.10, P 0.25",
         "N 0, Q –, P 0.10",
     ]
     assert [node["chosen"] for node in (root, good, good["children"][0], bad, idle)] == [True, True, True, False, False]
+    assert [node["figures"][1] for node in (root, good, bad, idle)] == ["good", "good", "bad", ""]
     assert good["children"][0]["ended"] == "answered, value 1.00"
     assert good["judged"] == [("better than", "bad", "it asks for the hop")]
     assert bad["judged"] == [("worse than", "good", "it asks for the hop")]
@@ -43,11 +44,11 @@ def test_a_node_has_its_figures_its_end_its_verdicts_and_its_place_on_the_most_v
 def test_the_least_decided_trees_are_shown_and_the_list_says_of_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view_trees, "TREES", 2)
-    monkeypatch.setattr(view_trees, "_READ", 4)
+    monkeypatch.setattr(trees, "TREES", 2)
+    monkeypatch.setattr(trees, "_READ", 4)
     (part,) = search_trees(run(tmp_path, *map(tree, (0.9, 0.45, 0.1, 0.6, 0.5))))
-    assert [one["root"]["value"] for one in part.items] == [0.45, 0.6]
-    assert part.told == {"stage": "search", "searched": 5, "read": 4}
+    assert [one["root"]["figures"][0][5:11] for one in part["trees"]] == ["Q 0.45", "Q 0.60"]
+    assert (part["stage"], part["searched"], part["read"]) == ("search", 5, 4)
 
 
 def test_a_large_tree_keeps_its_most_visited_path_then_its_most_visited_nodes(
@@ -59,9 +60,9 @@ def test_a_large_tree_keeps_its_most_visited_path_then_its_most_visited_nodes(
     rare, often = (Node(turn(name), 0.1, visits=visits, value=0.1) for name, visits in (("rare", 1), ("often", 5)))
     rare.children = [Node(turn("below"), 1.0, visits=1, value=0.1)]
     large = Tree(question(), (0,), Node(visits=12, value=0.5, children=[rare, often, path]))
-    monkeypatch.setattr(view_trees, "NODES", 4)
+    monkeypatch.setattr(trees, "NODES", 4)
     (part,) = search_trees(run(tmp_path, large))
-    (shown,) = part.items
+    (shown,) = part["trees"]
     assert [child["said"] for child in shown["root"]["children"]] == ["says often", "says path"], "in their order"
     assert shown["root"]["children"][1]["children"][0]["ended"] == "answered, value 1.00"
     assert shown["cut"] == 2, "rare, and the node below it"
@@ -71,14 +72,14 @@ def test_pairs_of_another_search_are_not_of_this_one(tmp_path: Path) -> None:
     other = run(tmp_path, tree())
     other.stages["label"] = replace(other.stages["label"], manifest={"inputs": {"search": {"artifact": "search-2"}}})
     (part,) = search_trees(other)
-    assert part.items[0]["root"]["children"][0]["judged"] == ()
+    assert part["trees"][0]["root"]["children"][0]["judged"] == ()
 
 
 def test_a_node_has_the_label_of_its_step(tmp_path: Path) -> None:
     one = run(tmp_path, tree())
     labels = labelled_steps(tmp_path, [1.0, None, 0.25], "good", "idle", "end")
     one.stages["label"] = Stage("label", labels, "finished", read_manifest(labels))
-    good, _, idle = next(search_trees(one)).items[0]["root"]["children"]
+    good, _, idle = next(search_trees(one))["trees"][0]["root"]["children"]
     assert good["judged"] == [("right (label 1.00)", "", "")]
     assert good["children"][0]["judged"] == [("wrong (label 0.25)", "", "")]
     assert idle["judged"] == ()
@@ -96,12 +97,12 @@ def test_episodes_that_share_turns_are_a_tree_whose_values_are_its_leaves_means(
     (shown,) = rollout_trees([path(1.0, "a", "b"), path(0.5, "a", "c"), path(None, "d")])
     root = shown["root"]
     shared, alone = root["children"]
-    assert [node["figures"] for node in (root, shared, alone)] == [
+    assert [node["figures"][0] for node in (root, shared, alone)] == [
         "3 leaves, mean reward 0.75",
         "2 leaves, mean reward 0.75",
         "1 leaf, mean reward –",
     ]
-    assert [node["figures"] for node in shared["children"]] == [
+    assert [node["figures"][0] for node in shared["children"]] == [
         "1 leaf, mean reward 1.00",
         "1 leaf, mean reward 0.50",
     ]

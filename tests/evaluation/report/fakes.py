@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.records import write_rows
-from evaluation.report.view_page import render_page
-from evaluation.report.view_run import read_run
+from evaluation.report.page import collect, render
+from evaluation.report.run import read_run
 from tests.evaluation.fake import answered, evaluation
 
 Rows = Sequence[dict[str, Any]]
@@ -50,58 +50,58 @@ def judged(number: int, em: float, *truth: bool | None, **more: Any) -> dict[str
     return row
 
 
-def page(*folders: Path, limit: int = 5_000_000) -> Page:
+def collected(*folders: Path) -> dict[str, Any]:
+    """The data of the page of some runs."""
+    return collect([read_run(folder) for folder in folders], folders[0])
+
+
+def page(*folders: Path) -> Page:
     """The page of some runs, read back."""
-    return Page(render_page([read_run(folder) for folder in folders], limit=limit))
+    return Page(render(collected(*folders)))
 
 
 class Page(HTMLParser):
-    """What a reader finds: `ids`, `links` within the page, `tables` by caption, the `text` of elements with an id."""
+    """The file of a page: its `ids`, the `hrefs` of its links, its `tables` by caption, the `data` of its script."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.html, self.tables, self.text = html, dict[str, list[list[str]]](), dict[str, str]()
+        self.html, self.tables = html, dict[str, list[list[str]]]()
         self.ids: list[str] = []
-        self.links: list[str] = []
-        self.attributes: dict[str, dict[str, str | None]] = {}
-        self._open: list[tuple[str, str | None]] = []
+        self.hrefs: list[str] = []
+        self._tags: list[str] = []
         self._rows: list[list[str]] = []
-        self._caption = ""
+        self._caption = self._data = ""
         self.feed(html)
+        self.data: dict[str, Any] = json.loads(self._data)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         told = dict(attrs)
-        if id_ := told.get("id"):
-            self.ids.append(id_)
-            self.attributes[id_] = told
-            self.text[id_] = ""
-        if tag == "a" and (told.get("href") or "").startswith("#"):
-            self.links.append((told["href"] or "")[1:])
+        self.ids += [told["id"]] if told.get("id") else []
+        if tag == "a":
+            self.hrefs.append(told["href"] or "")
         if tag == "table":
             self._rows, self._caption = [], ""
         if tag == "tr":
             self._rows.append([])
         if tag in ("td", "th"):
             self._rows[-1].append("")
-        if tag not in ("meta", "input", "br", "path", "use"):
-            self._open.append((tag, id_))
+        if tag != "meta":
+            self._tags.append("data" if told.get("type") == "application/json" else tag)
 
     def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop()[0] != tag:
+        while self._tags and self._tags.pop() not in (tag, "data"):
             pass
         if tag == "table":
             self.tables[self._caption] = self._rows
 
     def handle_data(self, data: str) -> None:
-        tags = [tag for tag, _ in self._open]
-        if "caption" in tags:
+        if "data" in self._tags:
+            self._data += data
+        elif "caption" in self._tags:
             self._caption += data
-        elif tags and ({"td", "th"} & set(tags)):
+        elif {"td", "th"} & {*self._tags}:
             self._rows[-1][-1] += data
-        for _, id_ in self._open:
-            if id_:
-                self.text[id_] += data
 
-    def counts(self) -> dict[str, list[str]]:
-        """The table of mistakes: its cells by arm."""
-        return {row[0]: row[1:] for row in self.tables["Episodes by arm; each count leads to its episodes"]}
+    def counts(self) -> dict[str, dict[str, Any]]:
+        """What is counted of each arm: its episodes, its mistakes, its first untrue steps."""
+        return {row["arm"]: row for row in self.data["counts"]}

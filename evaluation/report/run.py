@@ -10,11 +10,21 @@ from typing import Any, Literal
 from common.contents import damages
 from common.errors import DataError
 from datamodules.records import read_rows
-from evaluation.report.view_checks import check, check_episode, check_passage, check_results
-from evaluation.report.view_text import Row
 from evaluation.results import read_evaluation, read_json, read_manifest
+from evaluation.tables import METRICS
 
+Row = dict[str, Any]
+Needs = Mapping[str, type | tuple[type, ...]]
 State = Literal["finished", "failed", "not finished", "not begun"]
+
+_SCORE = (int, float, type(None))
+_EPISODE: Needs = {
+    **dict.fromkeys(("id", "question", "prediction", "status"), str),
+    **{"answers": list, "steps": list, "em": _SCORE, "f1": _SCORE},
+}
+_STEP: Needs = {"kind": str, "text": str, "valid": bool, "hits": list}
+_PASSAGE: Needs = {"title": str, "text": str}
+_MEASURES: Needs = {f"{metric}{end}": _SCORE for metric in METRICS for end in ("", "_low", "_high")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,8 @@ class Run:
         stages: by name, in the order of their work.
         results: each finished evaluation's results, by stage.
         problems: what could not be read, a sentence each.
-        unreadable: the evaluations (`evaluation_of`) whose predictions could not be read.
+        unreadable: the evaluations (stage, dataset, split) whose predictions could not be read.
+        prefix: what comes before the names of its stages, where a page has several runs.
     """
 
     name: str
@@ -62,6 +73,7 @@ class Run:
     results: dict[str, dict[str, Any]]
     problems: list[str]
     unreadable: set[tuple[str, str, str]] = field(default_factory=set)
+    prefix: str = ""
 
     @property
     def experiment(self) -> str:
@@ -84,9 +96,9 @@ class Run:
         """The folders of finished stages."""
         return {name: stage.folder for name, stage in self.stages.items() if stage.state == "finished"}
 
-    def rows(self) -> list[Row]:
-        """A row of results for every dataset of every evaluation."""
-        return [{**row, "stage": stage} for stage, results in self.results.items() for row in results["rows"]]
+    def rows(self, part: str = "rows") -> list[Row]:
+        """The results of every dataset of every evaluation, or, of `groups`, of every group of its questions."""
+        return [{**row, "stage": stage} for stage, results in self.results.items() for row in results[part]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +109,6 @@ class Answers:
     dataset: str
     rows: list[Row]
     passages: dict[str, Row]
-
-
-def evaluation_of(row: Row) -> tuple[str, str, str]:
-    """Which evaluation a row of results is of: stage, dataset and split."""
-    return row["stage"], row["dataset"], row["split"]
 
 
 def read_run(folder: Path) -> Run:
@@ -116,10 +123,14 @@ def read_run(folder: Path) -> Run:
     stages = {name: _stage(name, place, str(told["reused"].get(name, "")), problems) for name, place in places.items()}
     results: dict[str, dict[str, Any]] = {}
     for name, stage in stages.items():
-        if stage.state == "finished" and (stage.folder / "data" / "results.json").exists():
+        path = stage.folder / "data" / "results.json"
+        if stage.state == "finished" and path.exists():
             try:
                 found = read_evaluation(stage.folder)
-                check_results(found, stage.folder / "data" / "results.json")
+                for row in (*found["rows"], *found["groups"]):
+                    check(row, {key: _MEASURES[key] for key in row.keys() & _MEASURES.keys()}, f"{path}: a row")
+                for group in found["groups"]:
+                    check(group, {"group": str}, f"{path}: a group")
             except DataError as error:
                 problems.append(str(error))
             else:
@@ -128,11 +139,8 @@ def read_run(folder: Path) -> Run:
     return Run(named, folder, told["question"], told["changes"], stages, results, problems)
 
 
-def read_answers(run: Run, *, prefix: str = "") -> Iterator[Answers]:
-    """The answers of every evaluation of a run, in the order of its stages; `prefix` comes before the arms' names.
-
-    What cannot be read goes to the run's problems.
-    """
+def read_answers(run: Run) -> Iterator[Answers]:
+    """The answers of every evaluation of a run, in the order of its stages; what cannot be read is a problem of it."""
     for row in run.rows():
         stage, where = row["stage"], f"{row['dataset']}-{row['split']}"
         data = run.stages[stage].folder / "data"
@@ -142,9 +150,46 @@ def read_answers(run: Run, *, prefix: str = "") -> Iterator[Answers]:
             found = _checked(passages, check_passage) if passages.exists() else []
         except DataError as error:
             run.problems.append(str(error))
-            run.unreadable.add(evaluation_of(row))
+            run.unreadable.add((stage, row["dataset"], row["split"]))
             continue
-        yield Answers(prefix + stage, f"{row['dataset']}/{row['split']}", rows, {each["id"]: each for each in found})
+        yield Answers(
+            run.prefix + stage, f"{row['dataset']}/{row['split']}", rows, {each["id"]: each for each in found}
+        )
+
+
+def check(value: object, needs: Needs, what: str) -> None:
+    """Check that a value has what is needed of it, once: `what` names it and its file.
+
+    Raises:
+        DataError: something is missing, or is of another type.
+    """
+    if not isinstance(value, dict):
+        raise DataError(f"{what} is a {type(value).__name__}, not an object")
+    for key, kind in needs.items():
+        if key not in value:
+            raise DataError(f"{what} lacks {key!r}: another version made it")
+        if not isinstance(value[key], kind):
+            raise DataError(f"{what} has a {type(value[key]).__name__} as {key!r}")
+
+
+def check_episode(row: Any, where: object, more: Needs | None = None) -> None:
+    """Check an episode and its steps; `more` is what is needed of it besides.
+
+    Raises:
+        DataError: as `check`.
+    """
+    check(row, {**_EPISODE, **(more or {})}, f"{where}: an episode")
+    for step in row["steps"]:
+        check(step, _STEP, f"{where}: a step of {row['id']}")
+
+
+def check_passage(row: object, where: object, more: Needs | None = None) -> None:
+    """Check a passage; what is needed besides its text is its id, unless `more` says otherwise.
+
+    Raises:
+        DataError: as `check`.
+    """
+    check(row, {**_PASSAGE, **({"id": str} if more is None else more)}, f"{where}: a passage")
 
 
 def _checked(path: Path, check_row: Callable[[Row, Path], None]) -> list[Row]:

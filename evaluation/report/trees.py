@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import count, groupby, islice
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from datamodules.records import TREE, read_rows
-from evaluation.report.view_run import Run
-from evaluation.report.view_share import Listing
-from evaluation.report.view_steps import shown_question
-from evaluation.report.view_text import Row, printable
-from evaluation.report.view_verdicts import Verdicts, verdicts
+from datamodules.records import LABELLED, PAIR, TREE, read_rows
+from evaluation.report.episodes import printable, shown_question
+from evaluation.report.run import Run
 from evaluation.tables import MISSING
+
+Row = dict[str, Any]
+Verdict = tuple[str, str, str]  # better or worse, than which, why; or how right, by itself
+Verdicts = Mapping[str, Sequence[Verdict]]  # by the uid of a turn
 
 TREES, NODES = 6, 150  # of a search that a page shows, and nodes of a tree
 _READ = 400  # trees among which the least decided are looked for
 
 
-def search_trees(run: Run, *, prefix: str = "") -> Iterator[Listing]:
+def search_trees(run: Run) -> Iterator[Row]:
     """The stages of a run that searched, each with the trees whose value is nearest to a half: least is decided there.
 
     A node has its step, `visits`, `value` (mean backed-up value, Q), `prior`, how its episode ended, the verdicts on
-    it (`judged`), and whether it is on the most visited path (`chosen`). `prefix` comes before the names of stages.
+    it (`judged`), and whether it is on the most visited path (`chosen`).
     """
     for stage, folder in run.artifacts.items():
         path = folder / "data" / "trees.jsonl"
         if path.exists():
             first = islice(read_rows(path, TREE), _READ)
             rows = nsmallest(TREES, first, key=lambda row: abs(row["root"]["value"] - 0.5))
-            judged = verdicts(run, folder.name, {row["question"]["id"] for row in rows})
+            judged = _verdicts(run, folder.name, {row["question"]["id"] for row in rows})
             with path.open("rb") as file:
                 searched = sum(1 for _ in file)
-            told = {"stage": prefix + stage, "searched": searched, "read": min(searched, _READ)}
-            yield Listing("tree", told, [_search_tree(row, judged) for row in rows])
+            told = {"stage": run.prefix + stage, "searched": searched, "read": min(searched, _READ)}
+            yield told | {"trees": [_search_tree(row, judged) for row in rows]}
 
 
 def rollout_trees(rows: Sequence[Row]) -> list[Row]:
@@ -52,9 +55,9 @@ def rollout_trees(rows: Sequence[Row]) -> list[Row]:
 def _search_tree(row: Row, judged: Verdicts) -> Row:
     question = row["question"]
     gold = question["gold"] or {"hops": None, "type": None, "steps": []}
-    shown = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
+    told = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
     path, kept, left_out = _grown(row["root"])
-    return {"question": shown_question(shown), "root": _node(row["root"], path, kept, judged), "cut": left_out}
+    return {"question": shown_question(told), "root": _node(row["root"], path, kept, judged), "cut": left_out}
 
 
 def _grown(root: Row) -> tuple[set[int], set[int], int]:
@@ -66,13 +69,13 @@ def _grown(root: Row) -> tuple[set[int], set[int], int]:
     while visited := [child for child in node["children"] if child["visits"]]:
         node = max(visited, key=lambda child: (child["visits"], child["value"]))
         path.add(id(node))
-    kept, number = set[int](), count()
-    border = [(False, 0, next(number), root)]
+    kept, place = set[int](), count()
+    border = [(False, 0, next(place), root)]
     while border and len(kept) < NODES:
         *_, node = heappop(border)
         kept.add(id(node))
         for child in node["children"]:
-            heappush(border, (id(child) not in path, -child["visits"], next(number), child))
+            heappush(border, (id(child) not in path, -child["visits"], next(place), child))
     return path, kept, sum(_size(node) for *_, node in border)
 
 
@@ -87,8 +90,7 @@ def _node(node: Row, path: set[int], kept: set[int], judged: Verdicts) -> Row:
     return {
         "kind": printable(turn["action"]["kind"], 40),
         "said": printable(turn["text"], 400),
-        "figures": f"N {node['visits']}, Q {_two(value)}, P {_two(node['prior'])}",
-        "value": value,
+        "figures": (f"N {node['visits']}, Q {_two(value)}, P {_two(node['prior'])}", _tone(value), 1.0),
         "ended": ", ".join(filter(None, [ended, "dead" if node["dead"] else ""])),
         "judged": judged.get(turn["uid"], ()),
         "chosen": id(node) in path,
@@ -100,14 +102,13 @@ def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -
     """The node of a step that begins the rest of some episodes: (episode, its steps from there on)."""
     rewards = [row["outcome"]["reward"] for row, _ in paths if row["outcome"].get("reward") is not None]
     value = fmean(rewards) if rewards else None
-    deeper = [(row, steps) for row, steps in paths if steps]
-    branches = groupby(deeper, key=lambda path: path[1][0].get("uid"))
+    branches = groupby((each for each in paths if each[1]), key=lambda path: path[1][0].get("uid"))
     ended = [row for row, steps in paths if not steps]
+    leaves = f"{len(paths)} {'leaf' if len(paths) == 1 else 'leaves'}"
     return {
         "kind": printable(step["kind"] if step else "question", 40),
         "said": printable(step.get("said") or step["text"] if step else "", 400),
-        "figures": f"{len(paths)} {'leaf' if len(paths) == 1 else 'leaves'}, mean reward {_two(value)}",
-        "value": value,
+        "figures": (f"{leaves}, mean reward {_two(value)}", _tone(value), 1.0),
         "ended": ", ".join(f"{row['status']}: {printable(row['prediction'], 80)}" for row in ended),
         "judged": (),
         "chosen": False,
@@ -118,5 +119,48 @@ def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -
     }
 
 
+def _tone(value: float | None) -> str:
+    return "" if value is None else "good" if value >= 0.5 else "bad"
+
+
 def _two(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
+
+
+def _verdicts(run: Run, search: str, questions: set[str]) -> Verdicts:
+    """What judges said of steps of some questions, in the stages that judged pairs or single steps of this search."""
+    found: dict[str, list[Verdict]] = {}
+    for stage in run.stages.values():
+        inputs = [each["artifact"] for each in stage.manifest.get("inputs", {}).values()]
+        if stage.state == "finished" and search in inputs:
+            for told in (_compared, _labelled):
+                for uid, verdict in told(stage.folder / "data", questions):
+                    found.setdefault(uid, []).append(verdict)
+    return found
+
+
+def _compared(data: Path, questions: set[str]) -> Iterator[tuple[str, Verdict]]:
+    for row in _rows(data / "pairs.jsonl", PAIR):
+        if row["history"]["question"]["id"] in questions:
+            better, worse = ((row["history"]["turns"] + row[side]["turns"])[-1] for side in ("chosen", "rejected"))
+            reason = printable(row["reason"], 200)
+            yield better["uid"], ("better than", _short(worse), reason)
+            yield worse["uid"], ("worse than", _short(better), reason)
+
+
+def _labelled(data: Path, questions: set[str]) -> Iterator[tuple[str, Verdict]]:
+    for row in _rows(data / "labels.jsonl", LABELLED):
+        episode = row["episode"]
+        if episode["question"]["id"] in questions:
+            for step, label in zip(episode["steps"], row["labels"], strict=True):
+                if label is not None:
+                    turn = episode["turns"][step["spans"][-1][0]]
+                    yield turn["uid"], (f"{'right' if label >= 0.5 else 'wrong'} (label {label:.2f})", "", "")
+
+
+def _rows(path: Path, schema: str) -> Iterator[Row]:
+    return read_rows(path, schema) if path.exists() else iter(())
+
+
+def _short(turn: Row) -> str:
+    return printable(turn["action"]["text"] or turn["text"], 100)

@@ -1,9 +1,11 @@
-"""Rows of another version and odd files: a line on the page that names file and key, and the rest is shown."""
+"""A run as it is read, whatever its state; a row of another version is a line that names file and key."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 
 from common.errors import DataError
 from evaluation.kept_episodes import keep
-from evaluation.report.view_run import read_run
-from tests.evaluation.report.view_fakes import arm, experiment, judged, page
-from tests.evaluation.report.view_stages import two_policies
+from evaluation.report.run import read_run
+from tests.evaluation.fake import run
+from tests.evaluation.report.fakes import arm, collected, experiment, judged, page
+from tests.evaluation.report.stages import two_policies
 
 Row = dict[str, Any]
 ROWS = [judged(0, 0, True, True), judged(1, 1, False, False)]
@@ -47,13 +50,14 @@ def edit(path: Path, change: Callable[[Row], Any]) -> None:
 def problem(folder: Path) -> str:
     """The only problem that the page of a run tells."""
     shown = page(folder)
-    assert shown.counts()["eval_sft"][1] == "2", "the rest is shown"
-    assert shown.html.count('<p class="problem">') == 1
-    return shown.html.partition('<p class="problem">')[2].partition("</p>")[0].replace("&#39;", "'")
+    assert shown.counts()["eval_sft"]["n"] == 2, "the rest is shown"
+    told = re.findall("Could not be read:</strong> (.*?)</p>", shown.html)
+    assert len(told) == 1
+    return unescape(told[0])
 
 
 def test_an_intact_run_tells_no_problem(folder: Path) -> None:
-    assert 'class="problem"' not in page(folder).html
+    assert collected(folder)["problems"] == []
 
 
 @pytest.mark.parametrize("key", ["id", "question", "answers", "prediction", "status", "steps", "em", "f1"])
@@ -107,15 +111,44 @@ def test_a_measure_that_is_text_is_a_problem_of_its_evaluation(folder: Path) -> 
     assert f"{path}: a row has a str as 'em'" in problem(folder)
 
 
-def test_metrics_of_a_stage_are_shown_whatever_they_are(folder: Path) -> None:
-    metrics = {"loss": 0.12345, "none": None, "note": "as <it> was", "many": [1, 2]}
-    edit(data_of(folder, "rl").parent / "manifest.json", lambda manifest: manifest.update(metrics=metrics))
-    cells = {row[0]: row[-1] for row in page(folder).tables["All stages of exp/seed0"]}
-    assert cells["rl"] == "loss 0.1235, none –, note as <it> was, many [1, 2]"
-
-
 @pytest.mark.parametrize("told", [{}, {"stages": ["rl"]}])
 def test_a_run_that_names_no_stages_is_told_with_its_file(folder: Path, told: Row) -> None:
     (folder / "experiment.json").write_text(json.dumps(told))
     with pytest.raises(DataError, match=r"experiment\.json (lacks|has a list as) 'stages'"):
         read_run(folder)
+
+
+def test_a_run_half_done_says_what_is_missing_and_a_stage_that_failed_why(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    stages = {"eval_sft": arm(tmp_path, "eval_sft", ROWS)} | {name: store / name for name in ("rl", "rft", "eval_rl")}
+    for name in ("rl", "rft"):
+        stages[name].mkdir()
+    (stages["rft"] / "failed.txt").write_text("dev.jsonl:3: <not> JSON\n")
+    told = {name: stage.told for name, stage in read_run(experiment(tmp_path, stages)).stages.items()}
+    failed = "failed: dev.jsonl:3: <not> JSON"
+    assert told == {"eval_sft": "finished", "rl": "not finished", "rft": failed, "eval_rl": "not begun"}
+
+
+@pytest.mark.parametrize("damaged", ["manifest.json", "data/results.json", "data/predictions-toy-dev.jsonl"])
+def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path, damaged: str) -> None:
+    (data_of(folder, "eval_rl").parent / damaged).write_text("{")
+    shown = page(folder)
+    assert "Could not be read:" in shown.html
+    assert Path(damaged).name in shown.html
+    assert shown.counts()["eval_sft"]["n"] == 2
+
+
+def test_a_step_ranking_of_an_earlier_version_is_left_out_and_named(folder: Path) -> None:
+    data = data_of(folder, "eval_rl")
+    (data / "step_ranking.json").write_text("{}")
+    (data / "steps.jsonl").write_text('{"id": "q", "kind": "query", "valid": true, "scores": {"prm": 1.0}}\n')
+    assert problem(folder).startswith("a step ranking lacks")
+    assert "– No stage ranked steps." in page(folder).html
+
+
+def test_an_older_run_is_known_by_its_results(tmp_path: Path) -> None:
+    run(tmp_path, "exp", [1, 0])
+    told = read_run(tmp_path / "exp" / "seed0")
+    assert (list(told.stages), told.changes) == (["eval"], "")
+    results = json.loads((tmp_path / "exp" / "seed0" / "results.json").read_text())
+    assert results["artifacts"] == {"eval": "../../store/eval-exp-0"}
