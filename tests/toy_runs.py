@@ -67,12 +67,13 @@ def run(path: Path, *arguments: str) -> int:
     return micro.run(*arguments, config=path)
 
 
-def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+def process(
+    path: Path, *arguments: str, launcher: Sequence[str] = (), new_session: bool = False
+) -> subprocess.Popen[str]:
     command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, start_new_session=new_session, **pipes)
 
 
 def until(condition: Callable[[], Any], seconds: float = 120) -> None:
