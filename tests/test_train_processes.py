@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.toy_runs import NUMBERS, ROOT, artifact, chain, config, fitting, process, run, until, weights
+from tests.toy_runs import NUMBERS, ROOT, artifact, chain, config, ended, fitting, forked, process, run, until, weights
 
 pytestmark = pytest.mark.usefixtures("without_reports")
 INTERRUPTED = "interrupted: run the same command to resume\n"
@@ -29,13 +29,14 @@ def sleeping(folder: Path, seconds: float = 600, **settings: Any) -> tuple[Path,
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, ""), (signal.SIGHUP, INTERRUPTED)])
-def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(tmp_path: Path, number: int, said: str) -> None:
+def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
+    tmp_path: Path, number: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     path, flag = sleeping(tmp_path)
-    running = process(path)
+    running = forked(path)
     until(flag.exists)
-    running.send_signal(number)
-    _, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (128 + number, said)
+    os.kill(running, number)
+    assert (ended(running), capfd.readouterr().err) == (128 + number, said)
     assert not (artifact(tmp_path, "sleep") / "manifest.json").exists()
 
 
@@ -88,13 +89,15 @@ def test_a_killed_rank_is_all_that_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_that_start_the_same_at_once_both_end_rightly(tmp_path: Path) -> None:
+def test_two_processes_that_start_the_same_at_once_both_end_rightly(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # with their reports
     path = chain(tmp_path)
-    several = [process(path) for _ in range(3)]
-    said = [running.communicate(timeout=300) for running in several]
-    assert [running.returncode for running in several] == [0, 0, 0], said
-    assert [err for _, err in said] == ["", "", ""]
-    assert sum(out.count("first: finished") for out, _ in said) == 1
+    several = [forked(path) for _ in range(3)]
+    codes, (out, err) = [ended(running) for running in several], capfd.readouterr()
+    assert (codes, err) == ([0, 0, 0], "")
+    assert out.count("first: finished") == 1
     shown = tmp_path / "runs" / "toy" / "seed0"
     assert {run.name for run in shown.iterdir() if run.is_dir()} - {"figures"} == {"first", "more", "summary"}
 
@@ -121,9 +124,7 @@ def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(
     tmp_path: Path, whole: Path, number: int, code: int
 ) -> None:
     path = breaking(tmp_path, number=int(number))
-    first = process(path)
-    first.communicate(timeout=120)
-    assert first.returncode == code
+    assert ended(forked(path)) == code
     assert (artifact(tmp_path, "fit") / "checkpoints" / "last.ckpt").exists()
     assert not (artifact(tmp_path, "fit") / "manifest.json").exists()
     assert run(path) == 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 
 from common.errors import DataError
 from pipeline.checkpoints import AtomicCheckpointIO, check_checkpoints
-from tests.toy_runs import ROOT, artifact, fitting, run
+from tests.toy_runs import artifact, ended, fitting, forked, run
 
 pytestmark = pytest.mark.usefixtures("without_reports")
 
@@ -83,20 +82,18 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_one_line_and_the_run_resumes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """For real: no file may be larger than a twentieth of the checkpoint, so its writing stops in the middle."""
-    path = fitting(tmp_path, epochs=1)
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path), "stages.fit.module.hidden=100"]
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: writing: File too large; raise the limit on file sizes")
-    assert "Traceback" not in done.stderr
+    path, wide = fitting(tmp_path, epochs=1), "stages.fit.module.hidden=100"
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
+    assert ended(forked(path, wide, before=limit)) == 1
+    said = capfd.readouterr().err
+    assert said.splitlines()[-1].startswith("error: writing: File too large; raise the limit on file sizes")
+    assert "Traceback" not in said
     assert not list((tmp_path / "runs").rglob("*.tmp"))
-    assert run(path, "stages.fit.module.hidden=100") == 0
+    assert run(path, wide) == 0
 
 
 def test_a_run_that_finds_its_checkpoint_or_events_damaged_says_so_in_one_line(tmp_path: Path, capsys) -> None:
