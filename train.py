@@ -15,7 +15,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from common.errors import ConfigError, DataError
-from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, say
 from evaluation.report.failure_page import write_failure_page
 from pipeline.command_line import parse
@@ -31,7 +30,6 @@ def main(arguments: Sequence[str]) -> int:
     """Load, plan, run, report; 2 for a wrong setting or input, before any work, 1 for any other error, 0 at the end."""
     options = parse(arguments)
     prepare_terminal()
-    quiet_without_terminal()
     handle_signals()
     ranks, code = Ranks(), 2
     try:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 from tqdm import tqdm
 
 from common.plain_text import one_line
-
-
-def quiet_without_terminal() -> None:
-    """Disable the progress bars of the Hugging Face libraries; call it before they are imported."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def progress_bar(total: int | None, label: str, unit: str = "it") -> tqdm[Any]:

@@ -18,7 +18,10 @@ class _VisibleRecord(logging.LogRecord):
 
 
 def prepare_terminal() -> None:
-    """Make log lines visible text, and output streams ones that no character and no closed stream breaks."""
+    """Make log lines visible text, and output streams ones that no character and no closed stream breaks.
+
+    Call it before Hugging Face libraries are imported: without a terminal they draw no bars.
+    """
     logging.setLogRecordFactory(_VisibleRecord)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -26,6 +29,8 @@ def prepare_terminal() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def say(text: str) -> None:

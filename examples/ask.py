@@ -19,11 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, print_error, say
 
-prepare_terminal()
-quiet_without_terminal()  # before the libraries that draw bars are imported
+prepare_terminal()  # before the libraries that draw bars are imported
 
 from common.errors import ConfigError, DataError, RetrievalError, UserError
 from common.plain_text import one_line

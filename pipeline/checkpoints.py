@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +54,22 @@ def read_checkpoint(path: Path, load: Callable[[], Any]) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or not checkpoint.keys() >= _PARTS:
         raise DataError(f"{path} is no checkpoint of a fit: {_REMEDY}")
     return checkpoint
+
+
+def check_checkpoints(folder: Path) -> None:
+    """Check the checkpoints that a killed fit has left in an artifact's folder: torch compares no checksums.
+
+    Raises:
+        DataError: one is damaged; says what to remove.
+    """
+    for path in sorted((folder / "checkpoints").glob("*.ckpt")):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip() is not None
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
+            broken = True
+        if broken:
+            raise DataError(f"{path} is damaged: remove {folder} to begin the fit anew")
 
 
 @contextmanager

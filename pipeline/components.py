@@ -26,19 +26,8 @@ from pipeline.origins import Key, Origins, children, leaves, suggest
 from pipeline.plain_words import check_words
 from pipeline.schema import Stage, TrainerSettings
 
-_PLAIN = (
-    str,
-    bytes,
-    bool,
-    int,
-    float,
-    list,
-    tuple,
-    set,
-    frozenset,
-    dict,
-    Path,
-)  # what a YAML value can be converted to
+# What a YAML value can be converted to.
+_PLAIN = (str, bytes, bool, int, float, list, tuple, set, frozenset, dict, Path)
 
 
 def is_component(value: object) -> TypeGuard[dict[str, Any]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import (
@@ -27,7 +27,7 @@ from pipeline.merging import merge
 from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.plain_words import alternatives, check_words
 from pipeline.references import require_small, with_written
-from pipeline.schema import Experiment, Stage
+from pipeline.schema import Experiment
 from pipeline.yaml_reader import Document
 
 _NAME = re.compile(r"\w[\w.-]*")
@@ -81,15 +81,12 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
 def _resolved(written: dict[str, Any], origins: Origins) -> dict[str, Any]:
     """The settings but their parts, with references resolved."""
     root = written.get("data_root")
+    root = os.environ.get("RAG_DATA") or MISSING if root is None else root
     with _explained(origins):
-        settings: Any = OmegaConf.create(
-            {**written, "data_root": os.environ.get("RAG_DATA") or MISSING if root is None else root}
-        )
-        named = [
-            name for name in settings if name not in ("stages", "parts") and not OmegaConf.is_missing(settings, name)
-        ]
-        stages = OmegaConf.to_container(settings.stages, resolve=True, throw_on_missing=True)
-        return {name: settings[name] for name in named} | {"stages": stages}
+        settings: Any = OmegaConf.create({**written, "data_root": root})
+        given = [name for name in settings if not OmegaConf.is_missing(settings, name)]
+        resolved = {name: settings[name] for name in given if name not in ("stages", "parts")}
+        return resolved | {"stages": OmegaConf.to_container(settings.stages, resolve=True, throw_on_missing=True)}
 
 
 def _typed(resolved: dict[str, Any], parts: dict[str, Any], origins: Origins) -> Experiment:
@@ -100,7 +97,7 @@ def _typed(resolved: dict[str, Any], parts: dict[str, Any], origins: Origins) ->
             name: {key: _without_components(key, item) for key, item in stage.items()} for name, stage in stages.items()
         }
         settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), {**resolved, "stages": bare})
-        typed = cast("dict[str, Stage]", OmegaConf.to_object(settings.stages))
+        typed: Any = OmegaConf.to_object(settings.stages)
         names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
         values = {name: settings[name] for name in names}
     check_words(resolved, Experiment, (), origins)

@@ -17,8 +17,7 @@ from pipeline.loader import Configuration
 from pipeline.origins import Key, Origins, dotted, leaves, suggest
 from pipeline.provenance import source_hash
 from pipeline.schema import Experiment, Stage
-from pipeline.store import Artifact
-from pipeline.verification import verify
+from pipeline.store import Artifact, verify
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""Which code and which libraries have made an artifact."""
+"""Provenance of an artifact: the code and the libraries that made it, and what its components say of themselves."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import platform
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,33 @@ def provenance(settings: object) -> dict[str, Any]:
     return {"versions": versions, "commit": _commit(), "source": source_hash(settings)}
 
 
+def facts_of(parts: Iterable[object]) -> dict[str, str]:
+    """What components say of themselves as `manifest_facts`, once a stage is done: the engine that sampled, say."""
+    found: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for name, text in getattr(part, "manifest_facts", {}).items():
+            found.setdefault(name, {})[text] = None
+    return {name: "; ".join(texts) for name, texts in sorted(found.items())}
+
+
 def source_hash(settings: object, root: Path = _ROOT) -> str:
     """A hash of the code that can change an artifact: the suite's .py files but tests, examples and benchmarks, and
     those of every other package or file that a target in the settings names, unless it is an installed library.
     """
-    digest = hashlib.sha256()
-    for file in _code(root, _SOURCES):
-        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    digest = _of_the_suite(root).copy()
     for name in sorted({target.partition(":")[0].partition(".")[0] for target in _targets(settings)} - {*_SOURCES}):
         for file in _own_code(name):
             digest.update(f"{name}/{file.name}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _of_the_suite(root: Path) -> Any:
+    """The digest of the suite's code, read once: it is what this process has imported."""
+    digest = hashlib.sha256()
+    for file in _code(root, _SOURCES):
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return digest
 
 
 def _code(root: Path, names: tuple[str, ...]) -> list[Path]:

@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 from common.accounts import split
 from common.errors import DataError
 from common.files import write_json
-from common.manifest_facts import facts_of
 from common.seeds import stable_hash
 from common.terminal import say
-from pipeline.checkpoint_check import check_checkpoints
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
 from pipeline.launcher import Ranks
 from pipeline.plan import Plan, PlannedStage
-from pipeline.provenance import provenance
+from pipeline.provenance import facts_of, provenance
 from pipeline.reading import check_unchanged, look, replaced
 from pipeline.store import finite
 
@@ -186,6 +184,7 @@ def _fit(
 ) -> Mapping[str, Any]:
     from lightning.pytorch import seed_everything
 
+    from pipeline.checkpoints import check_checkpoints
     from pipeline.fitting import fit
 
     ranks.broadcast_from_rank0(lambda: check_checkpoints(planned.artifact.folder))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,11 @@ import yaml
 from filelock import FileLock, Timeout
 
 from common.contents import check_sizes, damages, listing, remembered
-from common.errors import UserError
+from common.errors import DataError, UserError
 from common.files import atomic_write, sync_folder, write_json
 from common.manifests import MANIFEST, load_manifest, load_record
 from common.plain_text import one_line
-from common.terminal import say
+from common.terminal import print_error, say
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,36 @@ class Artifact:
     @property
     def _failure(self) -> Path:
         return self.folder / "failed.txt"
+
+
+def verify(artifacts: Iterable[Artifact]) -> None:
+    """Read all files of the finished ones among these artifacts, and print how many there are.
+
+    Raises:
+        DataError: files are missing or damaged, or were added: the last of them, for the others are printed.
+    """
+    wrong: list[str] = []
+    sizes: list[int] = []
+    verified = 0
+    for artifact in artifacts:
+        if not artifact.complete:
+            continue
+        try:
+            wrong += artifact.damages(anew=True)
+            files = artifact.manifest().get("files")
+        except DataError as error:
+            wrong.append(str(error))
+            continue
+        if files is None:
+            say(f"not verified: {artifact.folder}, whose manifest lists no files: an earlier version made it")
+        else:
+            verified += 1
+            sizes += [size for size, _ in files.values()]
+    for line in wrong[:-1]:
+        print_error(line)
+    if wrong:
+        raise DataError(wrong[-1])
+    say(f"verified: {len(sizes)} files of {verified} artifacts, {sum(sizes):,} bytes")
 
 
 def _remove(path: Path) -> None:

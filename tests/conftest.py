@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import train
 from tests import micro
 from tests.lives import moments
 from tests.micro import Quickstart
@@ -38,6 +39,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     with moments() as counted:
         assert micro.chain(output) == 0
     return Quickstart(output, counted)
+
+
+@pytest.fixture
+def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of `train.py` in this process write which artifacts they are made of, and no pages, which take seconds."""
+    monkeypatch.setattr("train.write_report", train.record)
+    monkeypatch.setattr("evaluation.report.failure_page._write", lambda folder: None)
 
 
 @pytest.fixture(scope="session")

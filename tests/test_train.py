@@ -164,6 +164,7 @@ def test_a_killed_run_that_other_code_began_says_so_and_can_be_started_over(tmp_
         (["stages.first.data.source=nowhere"], "error: no file or folder 'nowhere' at stages.first.data.source"),
         (["--stage", "frist"], "error: unknown stage 'frist' on the command line; did you mean 'first'?"),
         (["stages.more.data.source=${stage:more}"], "error: stages depend on each other in a cycle: more -> more"),
+        (["--show", "mor"], "error: unknown stage 'mor' on the command line; did you mean 'more'?"),
     ],
 )
 def test_wrong_settings_exit_2_with_one_line_before_any_work(

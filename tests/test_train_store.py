@@ -13,6 +13,8 @@ import pytest
 from tests import toys
 from tests.toy_runs import artifact, config, reading, run
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 KEPT = "written since the stage began, and perhaps not the same in between (--force one)"
 
 

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 import train
+from common.terminal import flush_output
 from pipeline.launcher import Ranks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -67,12 +68,34 @@ def run(path: Path, *arguments: str) -> int:
     return micro.run(*arguments, config=path)
 
 
-def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+def process(
+    path: Path, *arguments: str, launcher: Sequence[str] = (), new_session: bool = False
+) -> subprocess.Popen[str]:
     command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, start_new_session=new_session, **pipes)
+
+
+def forked(path: Path, *arguments: str, before: Callable[[], object] = lambda: None) -> int:
+    """Start `train.py` in a child of this process, which need not import libraries again; returns its id."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            before()
+            code = run(path, *arguments)
+            flush_output()
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    """The exit code of a child, once it has ended; that of a signal is negative."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def until(condition: Callable[[], Any], seconds: float = 120) -> None:

@@ -24,7 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette import exceptions as starlette
 
 from common.errors import ConfigError, UserError
-from common.progress import quiet_without_terminal
 from common.terminal import prepare_terminal, print_error, say
 from envs.retrievers.connections import server_config
 from envs.retrievers.micro_batches import Busy, MicroBatches
@@ -166,7 +165,6 @@ def _facts(retriever: Retriever) -> dict[str, object]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the retriever of the command line and serve it; returns 2 where a setting or a file is wrong."""
     prepare_terminal()
-    quiet_without_terminal()
     options = vars(_parser().parse_args(argv))
     host, port, build = options.pop("host"), options.pop("port"), options.pop("build")
     seconds = options.pop("request_seconds")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from common.chat_client import ChatCall, ChatClient, ChatError
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError
 from tests.chat_server import chat_server, completion
 
 
@@ -81,11 +81,6 @@ def test_a_useless_reply_is_asked_for_again(tmp_path: Path, fault: str) -> None:
         assert len(server.calls) == 2
 
 
-def test_a_reply_may_stand_in_a_fence(tmp_path: Path) -> None:
-    with chat_server(lambda user: '```json\n{"said": "x"}\n```') as server:
-        assert client(server.url, tmp_path).ask(calls("a"), said) == ["x"]
-
-
 @pytest.mark.parametrize("reply", ["[1]", "no JSON", {"other": 1}, ""])
 def test_a_reply_that_stays_useless_is_a_counted_failure_and_asked_for_again_by_a_later_run(
     tmp_path: Path, reply: object
@@ -121,9 +116,7 @@ def test_useless_replies_without_end_stop_the_work_and_show_one(tmp_path: Path) 
             client(server.url, tmp_path / "other", retries=4, concurrency=8).ask(steps, said)
         assert len(server.calls) <= 50 + 10 * 5 + 7 * 5
     line = str(caught.value)
-    assert re.search(
-        r"^m at http\S+: 10 calls failed in a row, the last: invalid replies, such as: no JSON object", line
-    )
+    assert re.search(r"^m at http\S+: 10 calls failed in a row, the last: invalid replies, such as: no JSON", line)
     assert r"I would say:\x1b[2J 80 of 100 \u202e!!" in line
     assert "check json_mode, reply_tokens 1024 and whether the model follows the format" in line
     assert line.endswith("replies so far are cached, run again to resume")
@@ -170,10 +163,7 @@ def test_a_draft_in_a_reply_that_was_cut_is_no_reply_now_nor_from_the_cache(tmp_
 def test_a_page_in_place_of_a_completion_is_never_kept_as_a_reply(tmp_path: Path) -> None:
     with chat_server(echo, "nonsense") as server:
         one = client(server.url, tmp_path, retries=0)
-        with pytest.raises(
-            ChatError,
-            match=r"no call was answered, .*: the server answered 200 with something",
-        ):
+        with pytest.raises(ChatError, match=r"no call was answered, .*: the server answered 200 with something"):
             one.ask(calls("a"), said)
         assert one.counts == {"failed: no completion": 1}
         assert client(server.url, tmp_path).ask(calls("a"), said) == ["a"]
@@ -199,13 +189,6 @@ def test_an_outage_of_a_whole_round_is_no_failure_of_its_items(tmp_path: Path) -
 def test_a_prompt_that_is_refused_is_a_failure_of_its_item(tmp_path: Path) -> None:
     with chat_server(echo, 400) as server:
         assert client(server.url, tmp_path).ask(calls("a"), said) == [None]
-
-
-def test_half_a_character_is_a_useless_reply(tmp_path: Path) -> None:
-    with chat_server(lambda user: '{"said": "\\ud83d"}') as server:
-        one = client(server.url, tmp_path)
-        assert one.ask(calls("a"), said) == [None]
-        assert one.counts["failed: invalid reply"] == 1
 
 
 def test_an_outage_ends_the_work_with_one_clear_line(tmp_path: Path) -> None:
@@ -246,9 +229,7 @@ def test_a_cap_on_calls_ends_the_work_and_a_raised_one_goes_on(tmp_path: Path, c
         with pytest.raises(ChatError, match=r"^max_calls 3 reached: \d replies of \d+ tokens are paid for.*run again"):
             client(server.url, tmp_path, max_calls=3, concurrency=concurrency).ask(calls(*"abcde"), said)
         assert len(server.calls) == 3
-        with pytest.raises(
-            ChatError, match="max_calls 3 reached: 3 replies of 30 tokens"
-        ):  # a restart does not reset it
+        with pytest.raises(ChatError, match="max_calls 3 reached: 3 replies of 30 tokens"):  # by a restart too
             client(server.url, tmp_path, max_calls=3).ask(calls(*"abcde"), said)
         assert client(server.url, tmp_path, max_calls=5).ask(calls(*"abcde"), said) == list("abcde")
         assert len(server.calls) == 5
@@ -287,13 +268,6 @@ def test_a_killed_run_keeps_every_reply_that_arrived(tmp_path: Path) -> None:
     with chat_server(echo) as server:
         assert client(server.url, tmp_path).ask(calls(*"abcdefg"), said) == list("abcdefg")
         assert len(server.calls) == 3
-
-
-def test_a_file_that_is_no_store_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "replies.sqlite").write_bytes(b"something else entirely" * 100)
-    with pytest.raises(DataError, match=r"replies .*replies.sqlite: .*; name another file, or move this one"):
-        client("http://127.0.0.1:9/v1", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import resource
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from common.errors import DataError
-from pipeline.checkpoints import AtomicCheckpointIO
-from tests.toy_runs import ROOT, artifact, fitting, run
+from pipeline.checkpoints import AtomicCheckpointIO, check_checkpoints
+from tests.toy_runs import artifact, ended, fitting, forked, run
 
-REMEDY = "remove it, and the stage starts over"
+pytestmark = pytest.mark.usefixtures("without_reports")
 
 
 def whole(path: Path) -> bytes:
@@ -24,29 +24,48 @@ def whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "tail", "garbage", "text", "folder", "pickle", "list"])
-def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path, damage: str) -> None:
+def test_whole_checkpoints_and_none_at_all_are_fine(tmp_path: Path) -> None:
+    check_checkpoints(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    whole(tmp_path / "checkpoints" / "last.ckpt")
+    check_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: (
+            content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
+        ),
+        lambda content: b"",
+        lambda content: b"\xff" * 100,
+        lambda content: b"{}",
+        lambda content: content[:10] + b"\0" * (len(content) - 20) + content[-10:],
+    ],
+    ids=["half", "a bit", "empty", "bytes", "json", "a hole"],
+)
+def test_a_damaged_checkpoint_says_what_to_remove(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "checkpoints" / "best.ckpt"
+    path.parent.mkdir()
+    path.write_bytes(damage(whole(path)))
+    with pytest.raises(DataError) as raised:
+        check_checkpoints(tmp_path)
+    assert str(raised.value) == f"{path} is damaged: remove {tmp_path} to begin the fit anew"
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"not a checkpoint\n", b"\x80\x02cnowhere\nThing\n.", None], ids=["text", "pickle", "list"]
+)
+def test_what_is_no_checkpoint_is_named_with_what_to_do(tmp_path: Path, wrong: bytes | None) -> None:
     path = tmp_path / "last.ckpt"
-    content = whole(path)
+    whole(path)
     assert AtomicCheckpointIO().load_checkpoint(path, weights_only=False)["epoch"] == 1
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    elif damage == "list":
-        torch.save([1, 2], path)
-    else:
-        wrong = {
-            "empty": b"",
-            "half": content[: len(content) // 2],
-            "tail": content[:-1],
-            "text": b"not a checkpoint\n",
-        }
-        wrong |= {"garbage": bytes(range(256)) * 20, "pickle": b"\x80\x02cnowhere\nThing\n."}
-        path.write_bytes(wrong[damage])
-    with pytest.raises((DataError, IsADirectoryError), match=r"last\.ckpt") as caught:
+    torch.save([1, 2], path) if wrong is None else path.write_bytes(wrong)
+    with pytest.raises(
+        DataError, match=r"^.*last\.ckpt is (damaged|no checkpoint of a fit): remove it, and .* starts over$"
+    ):
         AtomicCheckpointIO().load_checkpoint(path, weights_only=False)
-    assert "\n" not in str(caught.value)
-    assert damage == "folder" or REMEDY in str(caught.value)
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,20 +82,18 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_one_line_and_the_run_resumes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """For real: no file may be larger than a twentieth of the checkpoint, so its writing stops in the middle."""
-    path = fitting(tmp_path, epochs=1)
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path), "stages.fit.module.hidden=100"]
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: writing: File too large; raise the limit on file sizes")
-    assert "Traceback" not in done.stderr
+    path, wide = fitting(tmp_path, epochs=1), "stages.fit.module.hidden=100"
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
+    assert ended(forked(path, wide, before=limit)) == 1
+    said = capfd.readouterr().err
+    assert said.splitlines()[-1].startswith("error: writing: File too large; raise the limit on file sizes")
+    assert "Traceback" not in said
     assert not list((tmp_path / "runs").rglob("*.tmp"))
-    assert run(path, "stages.fit.module.hidden=100") == 0
+    assert run(path, wide) == 0
 
 
 def test_a_run_that_finds_its_checkpoint_or_events_damaged_says_so_in_one_line(tmp_path: Path, capsys) -> None:

@@ -11,15 +11,17 @@ from pipeline.provenance import provenance, source_hash
 
 
 def test_the_source_hash_sees_code_but_neither_tests_nor_reports(tmp_path: Path) -> None:
-    for name in ("train.py", "envs/a.py", "tests/test_a.py", "examples/r.py", "envs/notes.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("1")
-    before = source_hash({}, tmp_path)
-    for name in ("tests/test_a.py", "examples/r.py", "envs/notes.md"):
-        (tmp_path / name).write_text("2")
-    assert source_hash({}, tmp_path) == before
-    (tmp_path / "envs/a.py").rename(tmp_path / "envs/b.py")
-    assert source_hash({}, tmp_path) != before
+    def hashed(name: str, **changed: str) -> str:
+        """Of a suite of its own, for the code is read once."""
+        files = {"train.py": "1", "envs/a.py": "1", "tests/test_a.py": "1", "examples/r.py": "1", "envs/notes.md": "1"}
+        for file, text in (files | changed).items():
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text(text)
+        return source_hash({}, tmp_path / name)
+
+    before = hashed("before")
+    assert hashed("same", **{"tests/test_a.py": "2", "examples/r.py": "2", "envs/notes.md": "2"}) == before
+    assert len({before, hashed("changed", **{"envs/a.py": "2"}), hashed("added", **{"envs/b.py": "1"})}) == 3
 
 
 @pytest.mark.parametrize("file", ["lab_reward.py", "lab_house/rewards.py", "lab_house/parts/helper.py"])

@@ -11,45 +11,24 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-import uvicorn
 
 from envs.retrievers import connections
-from envs.retrievers.connections import server_config
 from envs.retrievers.server import create_app
 from envs.types import Document, Hit
-from tests.envs.retrievers.test_server import Overlap, Slow, post, wait_until
+from tests.served import Overlap, Served, Slow, post, serving, wait_until
 
 HEAD = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n"
-Serve = Callable[..., uvicorn.Server]
+Serve = Callable[..., Served]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Run an app on a free port of this machine, in a thread."""
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
-
-    def start(app, seconds: float = 0.2) -> uvicorn.Server:
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(server_config(app, request_seconds=seconds))
-        server.address = listener.getsockname()
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        running.append((server, thread))
-        thread.start()
-        return server
-
-    yield start
-    for server, thread in running:
-        server.should_exit = True
-        thread.join(10)
-        assert not thread.is_alive()
+    with serving(seconds=0.2) as start:
+        yield start
 
 
-def connect(server: uvicorn.Server) -> socket.socket:
+def connect(server: Served) -> socket.socket:
     return socket.create_connection(server.address, timeout=10)
-
-
-def url(server: uvicorn.Server) -> str:
-    return "http://{}:{}".format(*server.address)
 
 
 def read(connection: socket.socket) -> bytes:
@@ -107,7 +86,7 @@ def test_a_search_may_take_longer_than_its_request(serve: Serve) -> None:
     slow = Slow()
     server = serve(create_app(slow))
     threading.Timer(0.5, slow.go.set).start()
-    assert post(url(server), {"queries": ["a"]}) == (200, {"result": [[]]})
+    assert post(server.url, {"queries": ["a"]}) == (200, {"result": [[]]})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +116,7 @@ def test_a_client_that_leaves_within_its_body_leaves_no_trace(serve: Serve, capf
         with connect(server) as connection:
             connection.sendall(part)
     wait_until(lambda: server.started and not server.server_state.tasks and not server.server_state.connections)
-    assert post(url(server), {"queries": ["river"]})[0] == 200
+    assert post(server.url, {"queries": ["river"]})[0] == 200
     assert capfd.readouterr() == ("", "")
 
 
@@ -153,7 +132,7 @@ def test_a_client_that_reads_nothing_is_left(serve: Serve) -> None:
         connection.sendall(HEAD.replace(b"20", str(len(body)).encode()) + body)
         wait_until(lambda: server.server_state.total_requests)
         wait_until(lambda: not server.server_state.connections)
-    assert len(post(url(server), json.loads(body))[1]["result"][0]) == 100
+    assert len(post(server.url, json.loads(body))[1]["result"][0]) == 100
 
 
 @pytest.fixture
@@ -170,7 +149,7 @@ def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest(serve: S
         for connection in idle:
             connection.sendall(b"GET /")
         wait_until(lambda: len(server.server_state.connections) == few)
-        assert post(url(server), {"queries": ["river"]})[0] == 200
+        assert post(server.url, {"queries": ["river"]})[0] == 200
         gone = [connection for connection in idle if _ended(connection)]
         assert gone == idle[:1]
 
@@ -186,7 +165,7 @@ def _ended(connection: socket.socket) -> bool:
 def test_where_all_connections_are_in_work_another_is_503(serve: Serve, few: int) -> None:
     slow = Slow()
     server = serve(create_app(slow), seconds=30)
-    working = [threading.Thread(target=post, args=(url(server), {"queries": ["a"]})) for _ in range(few)]
+    working = [threading.Thread(target=post, args=(server.url, {"queries": ["a"]})) for _ in range(few)]
     for client in working:
         client.start()
     wait_until(lambda: len(server.server_state.tasks) == few)
@@ -195,7 +174,7 @@ def test_where_all_connections_are_in_work_another_is_503(serve: Serve, few: int
     slow.go.set()
     for client in working:
         client.join(10)
-    assert post(url(server), {"queries": ["a"]})[0] == 200
+    assert post(server.url, {"queries": ["a"]})[0] == 200
 
 
 @pytest.mark.parametrize("part", [b"POST", HEAD + b"{"])
@@ -217,7 +196,7 @@ def test_a_server_that_stops_gives_a_running_search_a_while(serve: Serve, ends: 
     slow = Slow()
     server = serve(create_app(slow))
     answers: list[tuple[int, dict]] = []
-    client = threading.Thread(target=lambda: answers.append(post(url(server), {"queries": ["a"]})))
+    client = threading.Thread(target=lambda: answers.append(post(server.url, {"queries": ["a"]})))
     client.start()
     wait_until(lambda: slow.searches)
     server.should_exit = True

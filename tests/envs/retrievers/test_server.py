@@ -20,34 +20,11 @@ from starlette.testclient import TestClient
 
 from common.errors import ConfigError, RetrievalError
 from envs.retrievers.bm25 import BM25
-from envs.retrievers.connections import server_config
 from envs.retrievers.http import HTTPRetriever
 from envs.retrievers.micro_batches import MicroBatches
 from envs.retrievers.server import create_app, main
-from envs.retrievers.wire import write_result
-from envs.types import Document, Hit
-
-CORPUS = [
-    Document("1", "Aaron", "Aaron was a prophet.\nAnd a brother."),
-    Document("2", '"Heroes"', "Heroes is an album."),
-    Document("3", "Nile", "The Nile is a river."),
-    Document("4", "", "A passage without a title."),
-]
-
-
-class Overlap:
-    """Ranks the passages by how many words of the query they hold."""
-
-    identity = "overlap-1"
-    documents = CORPUS
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        return [self._search(query, k) for query in queries]
-
-    def _search(self, query: str, k: int) -> list[Hit]:
-        words = query.lower().split()
-        hits = [Hit(d, float(sum(word in f"{d.title} {d.text}".lower() for word in words))) for d in CORPUS]
-        return sorted((hit for hit in hits if hit.score), key=lambda hit: -(hit.score or 0))[:k]
+from envs.types import Hit
+from tests.served import CORPUS, Overlap, Slow, post, serving, wait_until
 
 
 class Down:
@@ -60,59 +37,11 @@ class Broken:
         raise ZeroDivisionError("secret detail")
 
 
-class Slow:
-    """Holds every search until it is let go."""
-
-    def __init__(self) -> None:
-        self.go, self.together, self.most = threading.Event(), 0, 0
-        self.searches: list[list[str]] = []
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        self.searches.append(list(queries))
-        self.together += 1
-        self.most = max(self.most, self.together)
-        assert self.go.wait(10)
-        self.together -= 1
-        return [[] for _ in queries]
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[[FastAPI], str]]:
-    """Run an app on a free port of this machine, in a thread, by the server that users get."""
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
-
-    def start(app: FastAPI) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(server_config(app))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        running.append((server, thread))
-        thread.start()
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    yield start
-    for server, thread in running:
-        server.should_exit = True
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-def post(url: str, payload: object) -> tuple[int, dict]:
-    """A client that knows nothing but the published request."""
-    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    """The address at which an app is served."""
+    with serving() as start:
+        yield lambda app: start(app).url
 
 
 def test_a_client_of_the_published_format_is_served(serve) -> None:
@@ -225,13 +154,11 @@ def test_the_client_of_search_r1_is_served_whatever_its_batch(serve) -> None:
     assert len(batch_search(["word " * 3000])) == 1
 
 
-@pytest.mark.parametrize(("queries", "status"), [(3, 200), (4, 400)])
-def test_the_hits_of_a_request_have_a_limit(queries: int, status: int) -> None:
+def test_the_hits_of_a_request_have_a_limit() -> None:
     app = TestClient(create_app(Overlap(), max_hits=9))
-    response = app.post("/retrieve", json={"queries": ["river"] * queries})
-    assert response.status_code == status
-    if status == 400:
-        assert response.json() == {"error": "4 queries of topk 3: at most 9 hits in all"}
+    answers = [app.post("/retrieve", json={"queries": ["river"] * queries}) for queries in (3, 4)]
+    assert [answer.status_code for answer in answers] == [200, 400]
+    assert answers[1].json() == {"error": "4 queries of topk 3: at most 9 hits in all"}
 
 
 def test_a_corpus_that_is_overwritten_is_503_for_every_request(serve, tmp_path: Path) -> None:
@@ -324,30 +251,6 @@ def test_a_client_that_has_left_is_not_searched_for(serve, batches: list[MicroBa
     assert slow.searches == [["first"], ["last"]]
 
 
-def test_clients_that_wait_are_searched_together_and_each_gets_its_own_answer(serve, batches, monkeypatch) -> None:
-    held, overlap = Slow(), Overlap()
-    monkeypatch.setattr(held, "search", lambda *asked, hold=held.search: hold(*asked) and overlap.search(*asked))
-    url = serve(create_app(held, max_batch=8))
-    queries = ["first", "aaron prophet", "river", "heroes album", "passage", "xyzzy"]
-    answers: dict[str, tuple[int, dict]] = {}
-    clients = [
-        threading.Thread(target=lambda q=query: answers.update({q: post(url, {"queries": [q], "topk": 2})}))
-        for query in queries
-    ]
-    clients[0].start()
-    wait_until(lambda: held.searches)
-    for client in clients[1:]:
-        client.start()
-    wait_until(lambda: len(batches[0]._waiting) == 5)
-    held.go.set()
-    for client in clients:
-        client.join(10)
-    assert held.searches[0] == ["first"]
-    assert [sorted(search) for search in held.searches[1:]] == [sorted(queries[1:])]
-    for query in queries:
-        assert answers[query] == (200, write_result(overlap.search([query], 2), scores=False))
-
-
 @pytest.mark.parametrize(("named", "searches"), [(True, 1), (False, 2)])
 def test_an_answer_is_given_again_unless_the_retriever_has_no_name(serve, named: bool, searches: int) -> None:
     slow = Slow()
@@ -359,44 +262,29 @@ def test_an_answer_is_given_again_unless_the_retriever_has_no_name(serve, named:
     assert len(slow.searches) == searches
 
 
-@pytest.mark.parametrize("topk", [0, 101])
-def test_a_default_out_of_range_is_refused_before_any_request(topk: int) -> None:
-    with pytest.raises(ConfigError, match=f"topk {topk} must lie between 1 and max_topk, 100"):
-        create_app(Overlap(), topk=topk)
+LIMITS = "all limits must be at least 1, queue and cached_answers at least 0"
+TOGETHER = "max_bytes_in_work must be at least max_body_bytes, max_hits at least topk"
 
 
 @pytest.mark.parametrize(
-    "limit",
+    ("limits", "message"),
     [
-        *({name: 0} for name in ("max_queries", "max_hits", "max_query_chars", "max_body_bytes", "max_bytes_in_work")),
-        *({"max_batch": 0}, {"concurrency": 0}, {"queue": -1}, {"cached_answers": -1}, {"cached_bytes": -1}),
+        ({"topk": 0}, "topk 0 must lie between 1 and max_topk, 100"),
+        ({"topk": 101}, "topk 101 must lie between 1 and max_topk, 100"),
+        *(({name: 0}, LIMITS) for name in ("max_queries", "max_hits", "max_query_chars", "max_body_bytes")),
+        *(({name: 0}, LIMITS) for name in ("max_bytes_in_work", "max_batch", "concurrency")),
+        *(({name: -1}, LIMITS) for name in ("queue", "cached_answers", "cached_bytes")),
+        ({"max_bytes_in_work": 2**24 - 1}, TOGETHER),
+        ({"max_hits": 2}, TOGETHER),
     ],
 )
-def test_a_limit_that_lets_nothing_through_is_refused(limit: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="all limits must be at least 1, queue and cached_answers at least 0"):
-        create_app(Overlap(), **limit)
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"topk": 100},
-        {"topk": 1, "max_topk": 1},
-        {"max_queries": 1, "max_query_chars": 1, "max_body_bytes": 1, "max_bytes_in_work": 1, "max_batch": 1},
-        {"queue": 0},
-        {"cached_answers": 0},
-        {"cached_bytes": 0},
-    ],
-)
-def test_the_smallest_and_largest_limits_are_allowed(limits: dict[str, int]) -> None:
-    assert TestClient(create_app(Overlap(), **limits)).get("/health").json()["topk"] == limits.get("topk", 3)
-
-
-@pytest.mark.parametrize("limit", [{"max_bytes_in_work": 2**24 - 1}, {"max_hits": 2}])
-def test_limits_that_no_request_could_meet_are_refused(limit: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="max_bytes_in_work must be at least max_body_bytes, max_hits at least topk"):
-        create_app(Overlap(), **limit)
-    create_app(Overlap(), **{name: value + 1 for name, value in limit.items()})
+def test_a_limit_is_refused_just_where_no_request_could_meet_it(limits: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create_app(Overlap(), **limits)
+    nearest = {name: 100 if value == 101 else value + 1 for name, value in limits.items()}
+    room = {"max_body_bytes": 1} if "max_bytes_in_work" in limits and nearest["max_bytes_in_work"] == 1 else {}
+    room |= {"topk": 1} if nearest.get("max_hits") == 1 else {}
+    create_app(Overlap(), **nearest | room)
 
 
 def test_any_class_can_be_served(serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from envs.retrievers.server import create_app
-from tests.envs.retrievers.test_server import Overlap
+from tests.served import Overlap
 
 
 @pytest.fixture(scope="module")
