@@ -16,8 +16,8 @@ from common.accounts import counted
 from common.answers import cover_match, exact_match, f1_score
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import write_json
-from datamodules.maker import affordable, units, write_counts
-from datamodules.records import EPISODE, episode_to_row, read_rows, write_rows
+from datamodules.maker import affordable, join_units, units, write_counts
+from datamodules.records import EPISODE, episode_to_row, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
@@ -125,7 +125,7 @@ class EpisodeSampling:
         Raises:
             DataError: no episode is left.
         """
-        paths = [path for path, _ in self._units(folder) if path.exists()]  # all, unless max_tokens ended it
+        paths = join_units(folder, "episodes.jsonl", EPISODE)
         total = _joined([json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in paths])
         write_json(folder / "data" / "sampling.json", {"role": self.role, "keep": self.keep} | total)
         sums, failed = total["sums"], sum(total["errors"].values())
@@ -139,7 +139,6 @@ class EpisodeSampling:
             log.warning("%s episodes: left out %s", self.role, reasons)
         if not total["episodes"]:
             raise DataError(f"no episode of {total['questions']} questions is left: {left_out}")
-        write_rows(folder / "data" / "episodes.jsonl", (row for path in paths for row in read_rows(path, EPISODE)))
         scored = total["sampled"] - failed
         headline = {name: float(total[name]) for name in ("questions", "sampled", "episodes", *_DROPPED)}
         headline |= {"skipped": float(sum(total["skipped"].values())), "failed": float(failed)}

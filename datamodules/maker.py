@@ -12,6 +12,7 @@ from typing import Any
 
 from common.accounts import tokens_in
 from common.files import write_json
+from datamodules.records import read_rows, write_rows
 
 Item = typing.TypeVar("Item")
 
@@ -66,6 +67,26 @@ def affordable(
             if not path.exists():
                 yield path, unit
             spent += tokens_in(unit_counts(path))
+
+
+def join_units(folder: Path, name: str, schema: str) -> list[Path]:
+    """Write the rows of the units that there are to `folder/data/name`; returns the units' files.
+
+    These are all, unless `affordable` ended the work.
+    """
+    paths = sorted((folder / "data" / "units").glob("*.jsonl"))
+    write_rows(folder / "data" / name, (row for path in paths for row in read_rows(path, schema)))
+    return paths
+
+
+def summed(paths: Iterable[Path]) -> tuple[Counter[str], Counter[str]]:
+    """Of these units what `write_counts` wrote beside them, added up: the counts, and the numbers of the summaries."""
+    counts, total = Counter[str](), Counter[str]()
+    for path in paths:
+        summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        counts.update(summary.pop("counts"))
+        total.update(summary)
+    return counts, total
 
 
 def write_counts(path: Path, counts: Mapping[str, int], **summary: Any) -> None:

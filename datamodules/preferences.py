@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from common.accounts import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import missing, units, write_counts
+from datamodules.maker import join_units, missing, summed, units, write_counts
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.node import Tree
 from datamodules.tree.pairs import candidate_groups, mixed_group
@@ -96,16 +95,8 @@ class Preferences:
         Raises:
             DataError: there is no pair.
         """
-        paths = sorted((folder / "data" / "units").glob("*.jsonl"))
-        pairs_path = folder / "data" / "pairs.jsonl"
-        write_rows(pairs_path, (row for path in paths for row in read_rows(path, PAIR)))
-        total: Counter[str] = Counter()
-        counts: Counter[str] = Counter()
-        for path in paths:
-            summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            counts.update(summary.pop("counts"))
-            total.update(summary)
-        findings = _Findings.of(pairs_path)
+        counts, total = summed(join_units(folder, "pairs.jsonl", PAIR))
+        findings = _Findings.of(folder / "data" / "pairs.jsonl")
         if not findings.pairs:
             raise DataError(
                 f"no pairs: of {total['groups']} groups of steps the judge found {total['nulls']} alike and failed "

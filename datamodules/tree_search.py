@@ -11,7 +11,7 @@ from common.accounts import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
 from common.progress import progress_bar
-from datamodules.maker import affordable, unit_counts, units, write_counts
+from datamodules.maker import affordable, join_units, unit_counts, units, write_counts
 from datamodules.records import (
     EPISODE,
     TREE,
@@ -133,8 +133,7 @@ class TreeSearch:
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Join the chunks; returns `search/*`: counts, and means over trees; and the tokens that were sampled."""
-        paths = [path for path, _ in self._chunks(folder) if path.exists()]  # all, unless max_tokens ended it
-        write_rows(folder / "data" / "trees.jsonl", (row for path in paths for row in read_rows(path, TREE)))
+        paths = join_units(folder, "trees.jsonl", TREE)
         if self.keep_rollouts:
             rows = (row for path in paths for row in read_rows(_played(path), EPISODE))
             write_rows(folder / "data" / "episodes.jsonl", rows)

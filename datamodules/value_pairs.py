@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import missing, units, write_counts
+from datamodules.maker import join_units, missing, units, write_counts
 from datamodules.pair_statistics import PairStatistics
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.labels import Labels, rollouts
@@ -67,13 +67,11 @@ class ValuePairs:
         Raises:
             DataError: there is no pair.
         """
-        paths = sorted((folder / "data" / "units").glob("*.jsonl"))
         found: Counter[str] = Counter()
-        for path in paths:
+        for path in join_units(folder, "pairs.jsonl", PAIR):
             found.update(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["compared"])
         trees = found.pop("trees")
         target = folder / "data" / "pairs.jsonl"
-        write_rows(target, (row for path in paths for row in read_rows(path, PAIR)))
         statistics = PairStatistics.of(map(pair_from_row, read_rows(target, PAIR)))
         why = {name: found[name] for name in _REASONS}
         if not statistics.tokens:

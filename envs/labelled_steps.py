@@ -77,10 +77,10 @@ def labelled_positions(labelled: LabelledEpisode) -> list[tuple[ScoredSequence, 
     return found
 
 
-def collate_labelled(sequences: Sequence[LabelledSequence], pad_id: int = 0) -> LabelBatch:
+def collate_labelled(sequences: Sequence[LabelledSequence]) -> LabelBatch:
     """Labelled sequences as one batch; score positions are numbered row by row."""
     return LabelBatch(
-        collate_scored([one.sequence for one in sequences], pad_id),
+        collate_scored([one.sequence for one in sequences]),
         torch.tensor([label for one in sequences for label in one.labels], dtype=torch.float32),
         torch.tensor([group for one in sequences for group in one.groups], dtype=torch.long),
         torch.tensor([number for one in sequences for number in one.numbers], dtype=torch.long),

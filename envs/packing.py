@@ -104,7 +104,7 @@ def pack(sequence: TrainingSequence) -> PackedSequence:
     )
 
 
-def collate(sequences: Sequence[PackedSequence], pad_id: int = 0) -> SequenceBatch:
+def collate(sequences: Sequence[PackedSequence]) -> SequenceBatch:
     """Pad sequences into one batch."""
 
     def padded(rows: Sequence[Tensor], value: float) -> Tensor:
@@ -113,7 +113,7 @@ def collate(sequences: Sequence[PackedSequence], pad_id: int = 0) -> SequenceBat
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     channels = [name for name in CHANNELS if all(name in s.channels for s in sequences)]
     return SequenceBatch(
-        ids_BT=padded([s.ids_T for s in sequences], pad_id).long(),
+        ids_BT=padded([s.ids_T for s in sequences], 0).long(),
         attention_BT=torch.arange(int(lengths.max()))[None, :] < lengths[:, None],
         loss_mask_BT=padded([s.loss_mask_T for s in sequences], False),
         step_index_BT=padded([s.step_index_T for s in sequences], -1).long(),
@@ -180,7 +180,7 @@ def context(sequence: PackedSequence) -> list[int]:
     return sequence.ids_T[: int(sequence.loss_mask_T.int().argmax())].tolist()
 
 
-def collate_turn_pairs(pairs: Sequence[tuple[int, PackedSequence, PackedSequence]], pad_id: int = 0) -> TurnPairBatch:
+def collate_turn_pairs(pairs: Sequence[tuple[int, PackedSequence, PackedSequence]]) -> TurnPairBatch:
     """Pairs (number, chosen, rejected) as a batch."""
     sequences = [chosen for _, chosen, _ in pairs] + [rejected for _, _, rejected in pairs]
-    return TurnPairBatch(collate(sequences, pad_id), torch.tensor([number for number, *_ in pairs]))
+    return TurnPairBatch(collate(sequences), torch.tensor([number for number, *_ in pairs]))

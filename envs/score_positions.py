@@ -122,7 +122,7 @@ def _turn_bounds(episode: Episode, turns: Sequence[int]) -> tuple[dict[int, int]
     return begins, ends
 
 
-def collate_scored(sequences: Sequence[ScoredSequence], pad_id: int = 0) -> ScoreBatch:
+def collate_scored(sequences: Sequence[ScoredSequence]) -> ScoreBatch:
     """Pad sequences into one batch; score positions are numbered row by row."""
     ids = [torch.tensor(sequence.ids, dtype=torch.long) for sequence in sequences]
     position_index_BT = torch.full((len(ids), max(map(len, ids))), -1)
@@ -133,7 +133,7 @@ def collate_scored(sequences: Sequence[ScoredSequence], pad_id: int = 0) -> Scor
                 position_index_BT[row, start:end] = len(places)
             places.append((row, position.spans[-1][1] - 1, position.observed, position.step))
     row_P, action_P, observed_P, step_P = torch.tensor(places, dtype=torch.long).reshape(-1, 4).T.contiguous()
-    ids_BT = pad_sequence(ids, batch_first=True, padding_value=pad_id)
+    ids_BT = pad_sequence(ids, batch_first=True, padding_value=0)
     return ScoreBatch(ids_BT, position_index_BT, row_P, action_P, observed_P, step_P, tuple(kinds_of(sequences)))
 
 
@@ -179,8 +179,8 @@ def _clash(one: ScorePosition, other: ScorePosition) -> bool:
     return one != other and overlap
 
 
-def collate_pairs(pairs: Sequence[tuple[int, ScoredSequence, ScoredSequence]], pad_id: int = 0) -> PairBatch:
+def collate_pairs(pairs: Sequence[tuple[int, ScoredSequence, ScoredSequence]]) -> PairBatch:
     """Pairs (number, chosen, rejected) as a batch, each side with one score position; shared tokens are run once."""
     merged, numbers = merge_prefixes([sequence for _, *both in pairs for sequence in both])
     chosen_N, rejected_N = torch.tensor(numbers).reshape(-1, 2).T
-    return PairBatch(collate_scored(merged, pad_id), chosen_N, rejected_N, torch.tensor([n for n, *_ in pairs]))
+    return PairBatch(collate_scored(merged), chosen_N, rejected_N, torch.tensor([n for n, *_ in pairs]))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import last_answer, plain_text, turn_step
 from envs.requests import Act, Data, Done, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
@@ -55,23 +56,15 @@ class Direct:
         return Request(episode, self._parts(episode.question)[1], stop=())
 
     def parse(self, episode: Episode, turn: Turn) -> Action:
-        text = self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)
-        return Action("answer", str(text).strip())
+        return Action("answer", plain_text(self.codec, turn))
 
     def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
         return Observation(data=render_hits(hits)) if action.kind == "query" else Observation()
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
-            Step(
-                kind=turn.action.kind,
-                valid=bool(turn.action.text),
-                spans=((index, 0, len(turn.action_ids)),) if turn.action_ids else (),
-                query=turn.action.text if turn.action.kind == "query" else "",
-                claim=None,  # nothing but the answer is shown: no oracle can judge how it came about
-                said=turn.text,
-                hits=turn.hits,
-            )
+            # Nothing but the answer is shown, so no oracle can judge how it came about: there is no claim.
+            turn_step(index, turn, valid=bool(turn.action.text), claim=None)
             for index, turn in enumerate(episode.turns)
         )
 
@@ -79,7 +72,7 @@ class Direct:
         return episode.status == "answered" and bool(self.answer(episode))
 
     def answer(self, episode: Episode) -> str:
-        return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
+        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         return f"{self.codec.neutralise(moves[0].text)}{self.codec.tokenizer.eos_token}"

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import last_answer, turn_step
 from envs.requests import Act, Done, Request
 from envs.text import Codec, tag_pattern
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
@@ -87,14 +88,11 @@ class ProRAG:
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
-            Step(
-                kind=turn.action.kind,
+            turn_step(
+                index,
+                turn,
                 valid=step_kind(turn.text) == turn.action.kind,
-                spans=((index, 0, len(turn.action_ids)),),
-                query=turn.action.text if turn.action.kind == "query" else "",
                 claim={"query": "", "subanswer": turn.action.text, "answer": turn.action.text}.get(turn.action.kind),
-                said=turn.text,
-                hits=turn.hits,
             )
             for index, turn in enumerate(episode.turns)
         )
@@ -106,7 +104,7 @@ class ProRAG:
         return hops >= self.min_hops and all(s.valid for s in steps) and [s.kind for s in steps] == order
 
     def answer(self, episode: Episode) -> str:
-        return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
+        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         tag, neutral = _TAG_OF_MOVE[moves[0].kind], self.codec.neutralise

@@ -22,8 +22,6 @@ class Flaws:
         redundant: a settled hop is looked up again.
         wrong_relation: something else about an entity is looked up before what is needed.
         stops_early: the value before the last is taken for the answer.
-        shortcut_relations: relations of the last hop for which shortcuts are taken, so that a policy can learn when;
-            empty for all.
 
     Chains of one hop are neither cut short nor stopped early.
 
@@ -35,7 +33,6 @@ class Flaws:
     redundant: float = 0.0
     wrong_relation: float = 0.0
     stops_early: float = 0.0
-    shortcut_relations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shares = self._shares()
@@ -52,12 +49,10 @@ class Flaws:
         return None
 
     def _fits(self, flaw: Flaw, hops: tuple[Hop, ...]) -> bool:
-        if flaw in ("shortcut", "stops_early") and len(hops) < 2:
-            return False
-        return flaw != "shortcut" or not self.shortcut_relations or hops[-1].relation in self.shortcut_relations
+        return len(hops) > 1 or flaw not in ("shortcut", "stops_early")
 
     def _shares(self) -> dict[Flaw, float]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "shortcut_relations"}  # type: ignore[misc] (the names are flaws)
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[misc] (the names are flaws)
 
 
 def lookups(world: World, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random) -> tuple[Hop, ...]:

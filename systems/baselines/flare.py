@@ -10,21 +10,19 @@ an announcement the whole text is the answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
 from envs.requests import Act, Data, Done, Quoted, Request
-from envs.text import Codec
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
-from systems.baselines.sentences import MARKER, SENTENCE_ENDS, announced, as_sentence, first_sentence, sentence_steps
+from envs.types import Action, Episode, Turn
+from systems.baselines.sentences import MARKER, SENTENCE_ENDS, Sentences
 
 INSTRUCTION = """Answer the question. Reason in short sentences, one fact in each, and end with a sentence of this \
 form: "So the answer is: ...", with a few words only."""
 
 
-class FLARE:
+class FLARE(Sentences):
     """Drafts, each in a context of its own: the question, the passages of a second draft, the text so far.
 
     The probabilities are those that the sampler stores: at its temperature, at 1 where it is greedy.
@@ -43,8 +41,6 @@ class FLARE:
         ConfigError: a number is below 1, or the threshold is no probability.
     """
 
-    moves: tuple[MoveKind, ...] = ("recall", "conclude")
-
     def __init__(
         self,
         tokenizer: Path | str,
@@ -60,16 +56,13 @@ class FLARE:
         if min(draft_tokens, tokens, rounds) < 1 or not 0 <= threshold <= 1:
             settings = f"threshold {threshold}, draft_tokens {draft_tokens}, tokens {tokens}, rounds {rounds}"
             raise ConfigError(f"{settings}: threshold must be in [0, 1], the others at least 1")
-        self.codec, self.marker, self.ends, self.threshold = Codec(tokenizer), marker, tuple(ends), threshold
-        self.draft_tokens, self.tokens, self.rounds = draft_tokens, tokens, rounds
+        super().__init__(tokenizer, marker, ends)
+        self.threshold, self.draft_tokens, self.tokens, self.rounds = threshold, draft_tokens, tokens, rounds
         self.alone = f"{instruction}\n\nQuestion: {{question}}"
         self.below = f"{instruction}\n\nPassages:\n{{passages}}\n\nQuestion: {{question}}"
 
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
-
     def next(self, episode: Episode) -> Request | Act | Done:
-        text = self._text(episode)
+        text = [self.quoted(turn) for turn in self.kept(episode)]
         last = episode.turns[-1] if episode.turns else None
         if last is not None and last.action.kind == "draft":
             return Act(episode, Action("query", last.action.text))
@@ -89,44 +82,17 @@ class FLARE:
         context += tuple(map(Quoted, text))
         return Request(episode, (), stop=self.ends, context=context, max_tokens=min(self.draft_tokens, left))
 
-    def _text(self, episode: Episode) -> list[tuple[int, ...]]:
-        """Token ids of the sentences that were kept."""
-        kept = [turn for turn in episode.turns if turn.action.kind == "sentence"]
-        return [turn.action_ids[: first_sentence(self.codec, turn)[0]] for turn in kept]
-
     def parse(self, episode: Episode, turn: Turn) -> Action:
-        count, text = first_sentence(self.codec, turn)
         redrafted = bool(episode.turns) and episode.turns[-1].action.kind == "query"
-        if not redrafted and (query := self._query(turn, count)):
+        if not redrafted and (query := self._query(turn)):
             return Action("draft", query)
-        if answer := announced(text, self.marker):
-            return Action("answer", answer)
-        return Action("sentence" if text else "end", text)
+        return super().parse(episode, turn)
 
-    def _query(self, turn: Turn, count: int) -> str:
+    def _query(self, turn: Turn) -> str:
         """The sentence without its uncertain tokens; empty where there are none, or no others."""
-        sure = [math.exp(logp) > self.threshold for logp in turn.action_logps[:count]]
+        sure = [math.exp(logp) > self.threshold for logp in turn.action_logps[: len(self.quoted(turn))]]
         if all(sure):
             return ""
         kept = [token for token, is_sure in zip(turn.action_ids, sure, strict=False) if is_sure]
         words = " ".join(self.codec.decode(kept).replace("\ufffd", "").split())
         return words if any(map(str.isalnum, words)) else ""
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()  # the next context shows the passages
-
-    def steps(self, episode: Episode) -> tuple[Step, ...]:
-        return sentence_steps(episode)
-
-    def valid(self, episode: Episode) -> bool:
-        return any(turn.action.kind == "answer" for turn in episode.turns)
-
-    def answer(self, episode: Episode) -> str:
-        """What was announced; the whole text where it ended by itself without an announcement."""
-        if episode.turns and episode.turns[-1].action.kind == "answer":
-            return episode.turns[-1].action.text
-        kept = [turn.action.text for turn in episode.turns if turn.action.kind == "sentence"]
-        return " ".join(kept) if episode.status == "answered" else ""
-
-    def say(self, episode: Episode, moves: Sequence[Move]) -> str:
-        return as_sentence(self.codec, moves[0], self.marker)

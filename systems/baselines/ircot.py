@@ -7,21 +7,20 @@ the policy writes nothing more. Without an announcement the whole chain is the a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
 from envs.requests import Act, Data, Done, Quoted, Request
-from envs.text import Codec
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
-from systems.baselines.sentences import MARKER, SENTENCE_ENDS, announced, as_sentence, first_sentence, sentence_steps
+from envs.types import Action, Episode, Hit
+from systems.baselines.sentences import MARKER, SENTENCE_ENDS, Sentences
 
 INSTRUCTION = """Answer the question from the passages. Reason in short sentences, one fact in each, and end with a \
 sentence of this form: "So the answer is: ...", with a few words only."""
 
 
-class IRCoT:
+class IRCoT(Sentences):
     """Passages and the sentences so far in one context, rendered anew for every sentence.
 
     Args:
@@ -39,8 +38,6 @@ class IRCoT:
         ConfigError: a number is below 1.
     """
 
-    moves: tuple[MoveKind, ...] = ("recall", "conclude")
-
     def __init__(
         self,
         tokenizer: Path | str,
@@ -56,22 +53,19 @@ class IRCoT:
         if min(iterations, pool, sentence_tokens) < 1:
             settings = f"iterations {iterations}, pool {pool}, sentence_tokens {sentence_tokens}"
             raise ConfigError(f"{settings}: each must be at least 1")
-        self.codec, self.marker, self.ends = Codec(tokenizer), marker, tuple(ends)
+        super().__init__(tokenizer, marker, ends)
         self.iterations, self.pool, self.worst_first = iterations, pool, worst_first
         self.sentence_tokens = sentence_tokens
         self.user = f"{instruction}\n\nPassages:\n{{passages}}\n\nQuestion: {{question}}"
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
 
     def next(self, episode: Episode) -> Request | Act | Done:
         if not episode.turns:
             return Act(episode, Action("query", episode.question.text))
         last = episode.turns[-1].action
-        if last.kind == "answer" or (last.kind == "sentence" and len(self._chain(episode)) == self.iterations):
+        if last.kind == "answer" or (last.kind == "sentence" and len(self.kept(episode)) == self.iterations):
             return Done("answered")
         if last.kind == "end":
-            return Done("answered" if self._chain(episode) else "malformed")
+            return Done("answered" if self.kept(episode) else "malformed")
         if last.kind == "sentence":
             return Act(episode, Action("query", last.text))
         return self._sentence(episode)
@@ -80,38 +74,8 @@ class IRCoT:
         hits = merged((hit for turn in episode.turns for hit in turn.hits), self.pool)
         passages = Data(render_hits(hits[::-1] if self.worst_first else hits), cuttable=True)
         context = self.codec.chat(self.user, passages=passages, question=episode.question.text)
-        context += tuple(Quoted(turn.action_ids[: self._read(turn)[0]]) for turn in self._chain(episode))
+        context += tuple(Quoted(self.quoted(turn)) for turn in self.kept(episode))
         return Request(episode, (), stop=self.ends, context=context, max_tokens=self.sentence_tokens)
-
-    def _chain(self, episode: Episode) -> list[Turn]:
-        return [turn for turn in episode.turns if turn.action.kind == "sentence"]
-
-    def _read(self, turn: Turn) -> tuple[int, str]:
-        return first_sentence(self.codec, turn)
-
-    def parse(self, episode: Episode, turn: Turn) -> Action:
-        _, text = self._read(turn)
-        if answer := announced(text, self.marker):
-            return Action("answer", answer)
-        return Action("sentence" if text else "end", text)
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()  # the next context shows the passages
-
-    def steps(self, episode: Episode) -> tuple[Step, ...]:
-        return sentence_steps(episode)
-
-    def valid(self, episode: Episode) -> bool:
-        return any(turn.action.kind == "answer" for turn in episode.turns)
-
-    def answer(self, episode: Episode) -> str:
-        """What was announced; the whole chain where it ended by itself without an announcement."""
-        if episode.turns and episode.turns[-1].action.kind == "answer":
-            return episode.turns[-1].action.text
-        return " ".join(turn.action.text for turn in self._chain(episode)) if episode.status == "answered" else ""
-
-    def say(self, episode: Episode, moves: Sequence[Move]) -> str:
-        return as_sentence(self.codec, moves[0], self.marker)
 
 
 def merged(hits: Iterable[Hit], most: int) -> list[Hit]:

@@ -12,12 +12,13 @@ from pathlib import Path
 from common.errors import ConfigError
 from envs.protocols.direct import FROM_PASSAGES
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import RendersAnew, last_answer, plain_text, turn_step
 from envs.requests import Act, Data, Done, Request
 from envs.text import Codec
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
+from envs.types import Action, Episode, Move, MoveKind, Step, Turn
 
 
-class IterRetGen:
+class IterRetGen(RendersAnew):
     """One output an iteration: a claim that the next retrieval goes by, at last the answer.
 
     Args:
@@ -37,9 +38,6 @@ class IterRetGen:
         self.codec, self.iterations = Codec(tokenizer), iterations
         self.user = f"{instruction}\n\nPassages:\n{{passages}}\n\nQuestion: {{question}}"
 
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
-
     def next(self, episode: Episode) -> Request | Act | Done:
         outputs = [turn.action.text for turn in episode.turns if turn.finish != "scripted"]
         if len(outputs) == self.iterations:
@@ -52,23 +50,13 @@ class IterRetGen:
 
     def parse(self, episode: Episode, turn: Turn) -> Action:
         last = sum(turn.finish != "scripted" for turn in episode.turns) == self.iterations - 1
-        text = self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)
-        return Action("answer" if last else "output", str(text).strip())
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()  # the next context shows the passages
+        return Action("answer" if last else "output", plain_text(self.codec, turn))
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
             Step("query", True, (), query=turn.action.text, hits=turn.hits)
             if turn.finish == "scripted"
-            else Step(
-                turn.action.kind,
-                valid=bool(turn.action.text),
-                spans=((index, 0, len(turn.action_ids)),),
-                claim=turn.action.text,
-                said=turn.text,
-            )
+            else turn_step(index, turn, valid=bool(turn.action.text), claim=turn.action.text)
             for index, turn in enumerate(episode.turns)
         )
 
@@ -76,7 +64,7 @@ class IterRetGen:
         return episode.status == "answered" and all(step.valid for step in self.steps(episode))
 
     def answer(self, episode: Episode) -> str:
-        return next((turn.action.text for turn in episode.turns if turn.action.kind == "answer"), "")
+        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         """An output is all that can be said from these passages: the last move's."""

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import RendersAnew, last_answer, plain_text, turn_step
 from envs.requests import Act, Control, Data, Done, Piece, Quoted, Request
 from envs.text import Codec
-from envs.types import Action, Document, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
+from envs.types import Action, Document, Episode, Hit, Move, MoveKind, Step, Turn
 
 TAGS = tuple(f"<|{side}_search_{name}|>" for name in ("query", "result") for side in ("begin", "end"))
 ASK, ASKED, RESULT, END_RESULT = TAGS
@@ -38,7 +39,7 @@ READING = f"""Read the passages and find what helps with the search query. Write
 in one short sentence, or that nothing helpful was found."""
 
 
-class SearchO1:
+class SearchO1(RendersAnew):
     """Two agents: `policy` reasons and searches, `reason_in_documents` condenses what was found.
 
     Args:
@@ -75,9 +76,6 @@ class SearchO1:
         self.trains_reader = trains_reader
         self.user = f"{instruction.replace('{searches}', str(searches))}\n\nQuestion: {{question}}"
         self.reading = f"{reading}\n\nReasoning:\n{{reasoning}}\n\nSearch query: {{query}}\n\nPassages:\n{{passages}}"
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
 
     def next(self, episode: Episode) -> Request | Act | Done:
         if episode.turns:
@@ -120,8 +118,8 @@ class SearchO1:
 
     def parse(self, episode: Episode, turn: Turn) -> Action:
         if turn.agent == READER:
-            text = self._plain(turn)
-            return Action("read", text.partition(FOUND)[2].strip() or text.strip())
+            text = plain_text(self.codec, turn)
+            return Action("read", text.partition(FOUND)[2].strip() or text)
         before, closed, _ = turn.text.partition(ASKED)
         if closed:
             query = before.rpartition(ASK)[2].strip() if ASK in before else ""
@@ -135,22 +133,13 @@ class SearchO1:
         answer = boxed(turn.text)
         return Action("answer", answer) if answer else Action("invalid", "")
 
-    def _plain(self, turn: Turn) -> str:
-        return str(self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True))
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()  # the next context shows what is to be seen
-
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
-            Step(
-                turn.action.kind,
+            turn_step(
+                index,
+                turn,
                 valid=self._is_valid(turn),
-                spans=((index, 0, len(turn.action_ids)),),
-                query=turn.action.text if turn.action.kind == "query" else "",
                 claim=turn.action.text if turn.action.kind in ("read", "answer") else "",
-                said=turn.text,
-                hits=turn.hits,
             )
             for index, turn in enumerate(episode.turns)
         )
@@ -165,8 +154,7 @@ class SearchO1:
         return episode.status == "answered" and all(step.valid for step in self.steps(episode))
 
     def answer(self, episode: Episode) -> str:
-        last = episode.turns[-1].action if episode.turns else Action("none", "")
-        return last.text if last.kind == "answer" else ""
+        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         move, eos = moves[0], self.codec.tokenizer.eos_token

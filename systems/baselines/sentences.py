@@ -1,12 +1,15 @@
-"""Free text, sentence by sentence: where a sentence ends, and the answer that the last one announces."""
+"""Free text, sentence by sentence: where a sentence ends, the answer that the last announces, the steps of a chain."""
 
 from __future__ import annotations
 
 import re
 import string
+from collections.abc import Sequence
+from pathlib import Path
 
+from envs.protocols.step_a_turn import RendersAnew, last_answer, turn_step
 from envs.text import Codec
-from envs.types import Episode, Move, Step, Turn
+from envs.types import Action, Episode, Move, MoveKind, Step, Turn
 
 MARKER = "So the answer is:"
 _LAST = string.ascii_lowercase + string.digits + ")]'\"%"  # not a capital: "J. K. Rowling" is one sentence
@@ -50,21 +53,60 @@ def as_sentence(codec: Codec, move: Move, marker: str = MARKER) -> str:
     return codec.neutralise(f"{marker} {move.text}." if move.kind == "conclude" else move.thought or move.text)
 
 
-def sentence_steps(episode: Episode) -> tuple[Step, ...]:
-    """One step a turn. A sentence may come from a passage or from memory, the format does not tell: its claim needs no
-    passage. A draft that is searched for asserts nothing, for the sentence below the passages takes its place.
+class Sentences(RendersAnew):
+    """Base of a format of sentences, of which the last announces the answer.
+
+    Args:
+        tokenizer: folder or hub id; its chat template writes the prompt.
+        marker: what announces the answer.
+        ends: strings at which the sampler stops; the first sentence of what it wrote is taken.
     """
-    return tuple(
-        Step("query", True, (), query=turn.action.text, hits=turn.hits)
-        if turn.finish == "scripted"
-        else Step(
-            turn.action.kind,
-            valid=bool(turn.action.text),
-            spans=((index, 0, len(turn.action_ids)),),
-            claim=None if turn.action.kind == "draft" else turn.action.text,
-            said=turn.text,
-            recall=turn.action.kind in ("sentence", "end"),
-            dropped=turn.action.kind == "draft",
+
+    moves: tuple[MoveKind, ...] = ("recall", "conclude")
+
+    def __init__(self, tokenizer: Path | str, marker: str, ends: tuple[str, ...]) -> None:
+        self.codec, self.marker, self.ends = Codec(tokenizer), marker, tuple(ends)
+
+    def kept(self, episode: Episode) -> list[Turn]:
+        """The turns whose sentence stands in the text so far."""
+        return [turn for turn in episode.turns if turn.action.kind == "sentence"]
+
+    def quoted(self, turn: Turn) -> tuple[int, ...]:
+        """Token ids of the sentence of a turn."""
+        return turn.action_ids[: first_sentence(self.codec, turn)[0]]
+
+    def parse(self, episode: Episode, turn: Turn) -> Action:
+        _, text = first_sentence(self.codec, turn)
+        if answer := announced(text, self.marker):
+            return Action("answer", answer)
+        return Action("sentence" if text else "end", text)
+
+    def steps(self, episode: Episode) -> tuple[Step, ...]:
+        """One a turn. A sentence may come from a passage or from memory, the format does not tell: its claim needs no
+        passage. A draft that is searched for asserts nothing, for the sentence below the passages takes its place.
+        """
+        return tuple(
+            Step("query", True, (), query=turn.action.text, hits=turn.hits)
+            if turn.finish == "scripted"
+            else turn_step(
+                index,
+                turn,
+                valid=bool(turn.action.text),
+                claim=None if turn.action.kind == "draft" else turn.action.text,
+                recall=turn.action.kind in ("sentence", "end"),
+                dropped=turn.action.kind == "draft",
+            )
+            for index, turn in enumerate(episode.turns)
         )
-        for index, turn in enumerate(episode.turns)
-    )
+
+    def valid(self, episode: Episode) -> bool:
+        return any(turn.action.kind == "answer" for turn in episode.turns)
+
+    def answer(self, episode: Episode) -> str:
+        """What was announced; the whole text where it ended by itself without an announcement."""
+        if self.valid(episode):
+            return last_answer(episode)
+        return " ".join(turn.action.text for turn in self.kept(episode)) if episode.status == "answered" else ""
+
+    def say(self, episode: Episode, moves: Sequence[Move]) -> str:
+        return as_sentence(self.codec, moves[0], self.marker)

@@ -21,9 +21,10 @@ from typing import Literal
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import RendersAnew, last_answer, turn_step
 from envs.requests import Act, Control, Data, Done, Piece, Quoted, Request
 from envs.text import Codec
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
+from envs.types import Action, Episode, Move, MoveKind, Step, Turn
 from systems.reasonrag.parse import FLAWS, TAGS, ends_in, said
 
 Stage = Literal["reasoning", "grounding", "answering"]
@@ -53,7 +54,7 @@ words, without explanation, and end with:
 {answer_marker} <answer>the answer</answer>"""
 
 
-class ReasonRAG:
+class ReasonRAG(RendersAnew):
     """The ReasonRAG protocol over one tokenizer.
 
     Args:
@@ -95,9 +96,6 @@ class ReasonRAG:
         added = self.codec.tokenizer.added_tokens_decoder.items()
         self._not_words = {number for number, token in added if token.special and str(token) not in TAGS}
 
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
-
     def stage(self, turns: Sequence[Turn]) -> Stage:
         """What the turn that follows these is for."""
         if len(turns) >= self.iterations - 1:
@@ -137,19 +135,13 @@ class ReasonRAG:
         stage, text = self.stage(episode.turns), self.codec.decode(self._words(turn))
         return said(text, {kind: self.markers.get(kind, "") for kind in _MAY[stage]})
 
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()  # the next context shows what is to be seen
-
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
-            Step(
-                turn.action.kind,
+            turn_step(
+                index,
+                turn,
                 valid=self._is_valid(turn, self.stage(episode.turns[:index])),
-                spans=((index, 0, len(turn.action_ids)),),
-                query=turn.action.text if turn.action.kind == "query" else "",
                 claim=_claim(turn.action),
-                said=turn.text,
-                hits=turn.hits,
             )
             for index, turn in enumerate(episode.turns)
         )
@@ -166,8 +158,7 @@ class ReasonRAG:
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
 
     def answer(self, episode: Episode) -> str:
-        last = episode.turns[-1].action if episode.turns else Action("none", "")
-        return last.text if last.kind == "answer" else ""
+        return last_answer(episode)
 
     def choices(self, episode: Episode) -> dict[str, int]:
         """How often the policy did what, and why a turn was of no use; see `envs.interfaces.CountsChoices`."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import last_answer, turn_step
 from envs.requests import Act, Done, Request
 from envs.text import Codec, tag_pattern
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
@@ -86,14 +87,11 @@ class SearchR1:
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(
-            Step(
-                kind=turn.action.kind,
+            turn_step(
+                index,
+                turn,
                 valid=block_kind(turn.text if index else self.codec.opened + turn.text) == turn.action.kind,
-                spans=((index, 0, len(turn.action_ids)),),
-                query=turn.action.text if turn.action.kind == "query" else "",
                 claim=turn.action.text if turn.action.kind == "answer" else None,
-                said=turn.text,
-                hits=turn.hits,
             )
             for index, turn in enumerate(episode.turns)
         )
@@ -104,8 +102,7 @@ class SearchR1:
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
 
     def answer(self, episode: Episode) -> str:
-        last = episode.turns[-1].action if episode.turns else Action("none", "")
-        return last.text if last.kind == "answer" else ""
+        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         tag, neutral = "search" if moves[0].kind == "search" else "answer", self.codec.neutralise

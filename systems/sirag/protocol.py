@@ -21,9 +21,10 @@ from common.document_names import title_key
 from common.errors import ConfigError
 from envs.protocols.direct import FROM_PASSAGES
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import RendersAnew, plain_text, turn_step
 from envs.requests import Act, Control, Data, Done, Piece, Request
 from envs.text import Codec
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
+from envs.types import Action, Episode, Hit, Move, MoveKind, Step, Turn
 from systems.sirag.parse import (
     DECISION,
     END_DECISION,
@@ -57,7 +58,7 @@ SELECTING = f"""Which of these passages help to answer the question, even if onl
 as in {KEEP}1,3{END_KEEP}, or {KEEP}{END_KEEP} if none does."""
 
 
-class SIRAG:
+class SIRAG(RendersAnew):
     """The SIRAG protocol over one tokenizer.
 
     Args:
@@ -88,9 +89,6 @@ class SIRAG:
         self.deciding = f"{deciding}\n\nPassages:\n{{passages}}\nSearches: {{searches}}\n\nQuestion: {{question}}"
         self.selecting = f"{selecting}\n\nPassages:\n{{passages}}\nQuestion: {{question}}"
         self.answering = f"{answering}\n\nPassages:\n{{passages}}\nQuestion: {{question}}"
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        return ()
 
     def next(self, episode: Episode) -> Request | Act | Done:
         agent, state = self.agent(episode), states(episode.turns)[-1]
@@ -123,12 +121,7 @@ class SIRAG:
             return read_decision(turn.text)
         if turn.agent == KNOWLEDGE_SELECTOR:
             return read_selection(turn.text, len(states(episode.turns)[-1].shown))
-        return Action(
-            "answer", str(self.codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)).strip()
-        )
-
-    def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        return Observation()  # the next context shows the passages
+        return Action("answer", plain_text(self.codec, turn))
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         before = states(episode.turns)
@@ -136,13 +129,11 @@ class SIRAG:
 
     def _step(self, index: int, turn: Turn, state: State) -> Step:
         action, selects = turn.action, turn.agent == KNOWLEDGE_SELECTOR
-        return Step(
-            action.kind,
+        return turn_step(
+            index,
+            turn,
             valid=action.kind in ("query", "stop", "keep") or (action.kind == "answer" and bool(action.text)),
-            spans=((index, 0, len(turn.action_ids)),),
-            query=action.text if action.kind == "query" else "",
             claim=action.text if action.kind == "answer" else None,
-            said=turn.text,
             hits=state.shown if selects else turn.hits,
             kept=tuple(hit.document.id for hit in kept(action, state.shown)) if selects else None,
         )

@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from common.errors import ConfigError, DataError
 from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
-from envs.packing import SequenceBatch, collate
+from envs.packing import SequenceBatch
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
@@ -257,14 +257,6 @@ def test_episodes_of_several_stages_are_mixed_in_every_step(tmp_path: Path) -> N
     assert sum(map(len, found)) == 16
     assert [max(batch) for batch in found[::2]] == [1, 1], "the short ones of a step come first"
     assert [max(batch) > 1 for batch in found[1::2]] == [True, True], "and every step has long ones"
-
-
-def test_collating_keeps_every_token(tmp_path: Path) -> None:
-    packed = data(tmp_path, episodes(4)).train
-    batch = collate(packed)
-    for row, sequence in enumerate(packed):
-        assert torch.equal(batch.ids_BT[row, : len(sequence)], sequence.ids_T.long())
-        assert torch.equal(batch.loss_mask_BT[row, : len(sequence)], sequence.loss_mask_T)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["says whose ids they are", "from before"])

@@ -18,6 +18,7 @@ from envs.protocols.prorag import ProRAG
 from envs.siblings import Candidate, Pair, Verdict
 from envs.types import Action, Question, Turn
 from modules.judges.value_gap import ValueGap
+from tests.making import files, run
 from tests.tiny import byte_tokenizer
 
 
@@ -64,18 +65,8 @@ class Told:
 WORSE_FIRST = (Verdict(1, 0, "says so"), Verdict(0, 1, "second thoughts"))
 
 
-def run(maker: Preferences, folder: Path, *, world_size: int = 1) -> dict[str, float]:
-    for rank in reversed(range(world_size)):
-        maker.make(folder, seed=0, rank=rank, world_size=world_size)
-    return maker.merge(folder, seed=0, world_size=world_size)
-
-
 def pairs(folder: Path) -> list[Pair]:
     return [pair_from_row(row) for row in read_rows(folder / "data" / "pairs.jsonl", "pair/2")]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_pairs_carry_their_steps_values_and_reasons(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:

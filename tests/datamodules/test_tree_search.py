@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from envs.protocols.prorag import ProRAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Hit, Limits, Question, Turn
+from tests import making
+from tests.making import files
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
+run = partial(making.run, seed=3)
 DOCUMENTS = [Document("d1", "Ada", "Ada wrote it."), Document("d2", "Bob", "Bob did not.")]
 LINES = (
     "look </step>\n<subquery>\nwho </subquery>",
@@ -85,16 +89,6 @@ def stage(protocol: ProRAG, questions: int = 7, **settings: Any) -> TreeSearch:
     environment = RetrievalEnvironment(protocol, retriever, limits=settings.pop("limits", Limits(turn_tokens=99)))
     arguments: dict[str, Any] = {"simulations": 12, "width": AllAtOnce(3), "depth": 4, "chunk": 2} | settings
     return TreeSearch(Questions(questions), environment, sampler, **arguments)
-
-
-def run(maker: TreeSearch, folder: Path, *, world_size: int = 1, seed: int = 3) -> dict[str, float]:
-    for rank in reversed(range(world_size)):
-        maker.make(folder, seed=seed, rank=rank, world_size=world_size)
-    return maker.merge(folder, seed=seed, world_size=world_size)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_trees_come_in_the_order_of_the_questions_and_the_numbers_agree(protocol: ProRAG, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from datamodules.value_pairs import ValuePairs
 from envs.siblings import Pair
 from envs.types import Episode, Question, Turn
 from systems.reasonrag.chosen_turns import ChosenTurns
+from tests.making import files, run
 from tests.tiny import byte_tokenizer
 from tests.toy_protocols import TAGS, Notebook
 
@@ -45,22 +46,12 @@ def searched(folder: Path, *roots: list[Node]) -> Path:
     return folder / "search"
 
 
-def run(maker: Any, folder: Path, *, world_size: int = 1) -> dict[str, float]:
-    for rank in reversed(range(world_size)):
-        maker.make(folder, seed=0, rank=rank, world_size=world_size)
-    return maker.merge(folder, seed=0, world_size=world_size)
-
-
 def pairs(folder: Path) -> list[Pair]:
     return [pair_from_row(row) for row in read_rows(folder / "data" / "pairs.jsonl", "pair/2")]
 
 
 def asked(folder: Path) -> list[tuple[str, str]]:
     return [(pair.chosen.turns[-1].action.text, pair.rejected.turns[-1].action.text) for pair in pairs(folder)]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 BELOW = (node(NOTE.format("by Ada"), 0.7), node(NOTE.format("by Bob"), 0.1))

@@ -82,8 +82,8 @@ def sequence(ids: list[int], *ends: int) -> ScoredSequence:
 
 
 def test_padding_comes_last_and_every_policy_token_has_its_score_position() -> None:
-    batch = collate_scored([sequence([1, 2, 3], 1, 3), sequence([4], 1)], pad_id=99)
-    assert batch.ids_BT.tolist() == [[1, 2, 3], [4, 99, 99]]
+    batch = collate_scored([sequence([1, 2, 3], 1, 3), sequence([4], 1)])
+    assert batch.ids_BT.tolist() == [[1, 2, 3], [4, 0, 0]]
     assert batch.position_index_BT.tolist() == [[0, -1, 1], [2, -1, -1]]
     assert (batch.row_P.tolist(), batch.action_P.tolist(), batch.observed_P.tolist()) == (
         [0, 0, 1],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
 from envs.protocols.direct import Direct
+from envs.protocols.prorag import TAGS as PRORAG_TAGS
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
@@ -17,12 +21,17 @@ from systems.baselines.ircot import IRCoT
 from systems.baselines.iter_retgen import IterRetGen
 from systems.baselines.search_o1 import TAGS as SEARCH_O1_TAGS
 from systems.baselines.search_o1 import SearchO1
+from systems.hiprag.parse import TAGS as HIPRAG_TAGS
+from systems.hiprag.protocol import HiPRAG
 from systems.reasonrag.parse import TAGS as REASONRAG_TAGS
 from systems.reasonrag.protocol import ReasonRAG
+from systems.search_r1.protocol import TAGS as SEARCH_R1_TAGS
+from systems.search_r1.protocol import SearchR1
 from systems.sirag.parse import TAGS as SIRAG_TAGS
 from systems.sirag.protocol import SIRAG
 from tests.envs.protocols.conformance import Script, check_protocol
 from tests.tiny import FixedRetriever, byte_tokenizer, question, tiny_policy
+from tests.toy_protocols import TAGS as TOY_TAGS
 from tests.toy_protocols import ForcedSearch, Notebook, OneMove, SearchOnly, Spanning, TwoAgents
 
 SEARCH, READ = Move("search", "first program", "I ask."), Move("read", "Ada", "I see.")
@@ -32,74 +41,46 @@ HOPS = [SEARCH, READ, MORE, READ, ANSWER]
 SENTENCES = [Move("recall", "Ada wrote it."), Move("recall", "Her last name was Lovelace."), ANSWER]
 
 
-def test_prorag_with_tags_as_tokens() -> None:
-    check_protocol(ProRAG(byte_tokenizer()), HOPS, "Ada Lovelace")
+OUTPUTS = [Move("read", "Ada Lovelace"), Move("read", "Ada Lovelace"), ANSWER]
+MANY = [SEARCH, READ, RECALL, MORE, READ, RECALL, RECALL, ANSWER]  # several steps in a turn, steps that span two
+BEGUN = [RECALL, RECALL, SEARCH, READ, ANSWER]
+KEPT = ((), ("d0",), tuple(f"d{number}" for number in range(9)))
+# Formats by name, each with what makes it of a tokenizer, its tags and the moves of a good policy.
+FORMATS: list[tuple[str, Callable[[Any], Any], tuple[str, ...], list[Move]]] = [
+    ("prorag", ProRAG, PRORAG_TAGS, HOPS),
+    ("search_r1", SearchR1, SEARCH_R1_TAGS, [SEARCH, MORE, ANSWER]),
+    ("hiprag", HiPRAG, HIPRAG_TAGS, MANY),
+    ("hiprag from memory", HiPRAG, HIPRAG_TAGS, BEGUN),
+    ("reasonrag", ReasonRAG, REASONRAG_TAGS, HOPS),
+    ("reasonrag whose last turn may only answer", partial(ReasonRAG, iterations=5), REASONRAG_TAGS, HOPS),
+    *((f"sirag keeping {len(k)}", SIRAG, SIRAG_TAGS, [SEARCH, replace(MORE, documents=k), ANSWER]) for k in KEPT),
+    ("search_o1", SearchO1, SEARCH_O1_TAGS, HOPS),
+    ("search_o1 with a trained reader", partial(SearchO1, trains_reader=True), SEARCH_O1_TAGS, HOPS),
+    ("naive", partial(Direct, retrieve=False), (), [ANSWER]),
+    ("standard rag", partial(Direct, retrieve=True), (), [ANSWER]),
+    ("iter_retgen", IterRetGen, (), OUTPUTS),
+    ("ircot", IRCoT, (), SENTENCES),
+    ("ircot, worst first", partial(IRCoT, worst_first=True), (), SENTENCES),
+    ("flare", FLARE, (), SENTENCES),
+    ("every move", OneMove, TOY_TAGS, [SEARCH, READ, RECALL, ANSWER]),
+    ("no claims, and parsing depends on the episode", SearchOnly, TOY_TAGS, [SEARCH, MORE, ANSWER]),
+    ("several agents of which one trains", TwoAgents, TOY_TAGS, HOPS),
+    ("a context that is rendered anew", Notebook, TOY_TAGS, HOPS),
+    ("steps that span turns and share them", Spanning, TOY_TAGS, MANY),
+    ("steps that span turns, from memory", Spanning, TOY_TAGS, BEGUN),
+]
+# The tags of a format as tokens, and as plain text.
+CASES = {
+    f"{name}{spelt}": (made, tags, moves)
+    for name, made, own, moves in FORMATS
+    for spelt, tags in {"": own, ", plain": ()}.items()
+    if own or not spelt
+}
 
 
-def test_prorag_with_tags_as_plain_text() -> None:
-    check_protocol(ProRAG(byte_tokenizer(tags=())), HOPS, "Ada Lovelace")
-
-
-@pytest.mark.parametrize("retrieve", [False, True])
-def test_direct(retrieve: bool) -> None:
-    check_protocol(Direct(byte_tokenizer(), retrieve=retrieve), [ANSWER], "Ada Lovelace")
-
-
-def test_iter_retgen() -> None:
-    outputs = [Move("read", "Ada Lovelace"), Move("read", "Ada Lovelace"), Move("conclude", "Ada Lovelace")]
-    check_protocol(IterRetGen(byte_tokenizer()), outputs, "Ada Lovelace")
-
-
-@pytest.mark.parametrize("worst_first", [False, True])
-def test_ircot(worst_first: bool) -> None:
-    check_protocol(IRCoT(byte_tokenizer(), worst_first=worst_first), SENTENCES, "Ada Lovelace")
-
-
-def test_flare() -> None:
-    check_protocol(FLARE(byte_tokenizer()), SENTENCES, "Ada Lovelace")
-
-
-@pytest.mark.parametrize("tags", [SEARCH_O1_TAGS, ()])
-@pytest.mark.parametrize("trains", [False, True])
-def test_search_o1(tags: tuple[str, ...], trains: bool) -> None:
-    check_protocol(SearchO1(byte_tokenizer(tags), trains_reader=trains), HOPS, "Ada Lovelace")
-
-
-@pytest.mark.parametrize("tags", [REASONRAG_TAGS, ()])
-@pytest.mark.parametrize("iterations", [5, 8])
-def test_reasonrag(tags: tuple[str, ...], iterations: int) -> None:
-    """With 5 iterations the answer comes in the last, which may only answer."""
-    check_protocol(ReasonRAG(byte_tokenizer(tags), iterations=iterations), HOPS, "Ada Lovelace")
-
-
-@pytest.mark.parametrize("tags", [SIRAG_TAGS, ()])
-@pytest.mark.parametrize("kept", [(), ("d0",), tuple(f"d{number}" for number in range(9))])
-def test_sirag(tags: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    script = [SEARCH, replace(MORE, documents=kept), ANSWER]
-    check_protocol(SIRAG(byte_tokenizer(tags)), script, "Ada Lovelace")
-
-
-def test_a_format_with_every_move() -> None:
-    check_protocol(OneMove(), [SEARCH, READ, RECALL, ANSWER], "Ada Lovelace")
-
-
-def test_a_format_without_claims_whose_parsing_depends_on_the_episode() -> None:
-    check_protocol(SearchOnly(), [SEARCH, MORE, ANSWER], "Ada Lovelace")
-
-
-def test_a_format_with_several_agents_of_which_one_trains() -> None:
-    check_protocol(TwoAgents(), HOPS, "Ada Lovelace")
-
-
-def test_a_format_that_renders_its_context_anew() -> None:
-    check_protocol(Notebook(), HOPS, "Ada Lovelace")
-
-
-@pytest.mark.parametrize("tags", [True, False])
-def test_a_format_whose_steps_span_turns_and_share_them(tags: bool) -> None:
-    protocol = Spanning() if tags else Spanning(byte_tokenizer(tags=()))
-    check_protocol(protocol, [SEARCH, READ, RECALL, MORE, READ, RECALL, RECALL, ANSWER], "Ada Lovelace")
-    check_protocol(protocol, [RECALL, RECALL, SEARCH, READ, ANSWER], "Ada Lovelace")
+@pytest.mark.parametrize(("made", "tags", "moves"), CASES.values(), ids=CASES)
+def test_a_format_holds_what_every_format_must(made: Callable[[Any], Any], tags: tuple[str, ...], moves: Any) -> None:
+    check_protocol(made(byte_tokenizer(tags)), moves, "Ada Lovelace")
 
 
 def test_a_turn_may_be_forced() -> None:

@@ -1,34 +1,20 @@
-"""The teacher of the world and the rule teacher in ReasonRAG's format."""
+"""What the teacher of the world and the rule teacher write in ReasonRAG's format."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
 
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.teachers.gold_plans import GoldPlans
 from envs.teachers.plans import PlanTeacher
 from envs.types import Document, Gold, GoldStep, Question
-from envs.world.flaws import Flaws
-from envs.world.oracle import Oracle
 from systems.reasonrag.parse import TAGS
 from systems.reasonrag.protocol import ReasonRAG
-from tests.envs.world.test_teacher import BORN, CHAINS, taught, written
+from tests.envs.world.test_teacher import BORN, taught, written
 from tests.tiny import FixedRetriever, byte_tokenizer
 
 PROTOCOL = ReasonRAG(byte_tokenizer(TAGS))  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize("identity", CHAINS)
-def test_a_flawless_teacher_is_flawless(village: Path, identity: str) -> None:
-    episode = taught(village, identity, protocol=PROTOCOL)
-    judgement = Oracle(village).judge(episode)
-    assert (episode.status, PROTOCOL.valid(episode)) == ("answered", True)
-    assert episode.answer in episode.question.answers
-    assert all(judgement.valid), episode.steps
-    assert (judgement.resolved, judgement.flawed, judgement.unresolved) == (True, False, False)
 
 
 def test_it_asks_and_reads_hop_by_hop(village: Path) -> None:
@@ -44,23 +30,6 @@ def test_it_asks_and_reads_hop_by_hop(village: Path) -> None:
     assert asked.endswith("So the next query is <query> Who is the director of The Silent Orchard? </query>")
     assert read.endswith("<evidence> Ilva Tarrow (architect) </evidence>")
     assert "the director of The Silent Orchard is Ilva Tarrow (architect)" in read
-
-
-def test_a_passage_that_does_not_come_is_asked_for_once_more(village: Path) -> None:
-    episode = taught(village, BORN, misses=[0], protocol=PROTOCOL)
-    assert [kind for kind, _ in written(episode)] == ["query", "evidence"] * 3 + ["answer"]
-    assert written(episode)[1] == ("evidence", "unknown")
-    judgement = Oracle(village).judge(episode)
-    assert (judgement.valid[0], judgement.valid[1], judgement.flawed) == (False, False, True)
-
-
-def test_flaws_are_flaws(village: Path) -> None:
-    for flaws in (Flaws(redundant=1), Flaws(wrong_relation=1)):
-        assert Oracle(village).judge(taught(village, BORN, flaws=flaws, protocol=PROTOCOL)).flawed
-    shortcut = Oracle(village).judge(taught(village, BORN, flaws=Flaws(shortcut=1), protocol=PROTOCOL))
-    assert (shortcut.flawed, shortcut.unresolved) == (True, True)
-    early = taught(village, BORN, flaws=Flaws(stops_early=1), protocol=PROTOCOL)
-    assert early.answer == "Ilva Tarrow (architect)"
 
 
 def test_a_gold_plan_is_carried_out() -> None:

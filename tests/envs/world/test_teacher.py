@@ -24,6 +24,8 @@ from envs.world.oracle import Judgement, Oracle
 from envs.world.query_reader import Reader
 from envs.world.questions import question
 from envs.world.teacher import Teacher
+from systems.reasonrag.parse import TAGS as REASONRAG_TAGS
+from systems.reasonrag.protocol import ReasonRAG
 from tests.tiny import byte_tokenizer
 from tests.toy_protocols import TAGS, Notebook, OneMove, SearchOnly, Spanning, TwoAgents
 
@@ -99,7 +101,11 @@ def test_no_thought_speaks_of_what_is_still_to_come(village: Path) -> None:
         assert not any("Keldan" in turn.text for turn in episode.turns[:3])
 
 
-FORMATS = [ProRAG(byte_tokenizer(), instruction=""), OneMove(), SearchOnly(), TwoAgents(), Notebook(), Spanning()]  # pyright: ignore[reportArgumentType]
+FORMATS: list[Any] = [
+    ProRAG(byte_tokenizer(), instruction=""),  # pyright: ignore[reportArgumentType]
+    ReasonRAG(byte_tokenizer(REASONRAG_TAGS)),  # pyright: ignore[reportArgumentType]
+    *(OneMove(), SearchOnly(), TwoAgents(), Notebook(), Spanning()),
+]
 CHAINS = [BORN, "w-1hop-000020-director", "w-compare-000010-000011-country", "w-2hop-000020-studio-founder"]
 
 

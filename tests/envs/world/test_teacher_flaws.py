@@ -62,12 +62,6 @@ def test_one_hop_is_never_cut_short(village: Path) -> None:
         assert Oracle(village).judge(taught(village, "w-1hop-000020-director", flaws=flaws)).valid == (True,) * 3
 
 
-def test_shortcuts_are_taken_at_the_relations_named(village: Path) -> None:
-    known = Flaws(shortcut=1, shortcut_relations=("birthplace",))
-    assert len(taught(village, BORN, flaws=known).turns) == 3
-    assert len(taught(village, "w-2hop-000020-studio-founder", flaws=known).turns) == 5
-
-
 def test_flawed_shares_are_what_was_asked_for_and_the_oracle_knows_every_one(made: Path) -> None:
     protocol = ProRAG(made / "tokenizer", instruction="")
     environment = RetrievalEnvironment(protocol, BM25(made / "data" / "corpus.jsonl"))

@@ -45,11 +45,6 @@ def shown(episode: Episode, protocol: SearchR1 = PROTOCOL) -> str:
     return protocol.codec.decode(episode.context()[len(episode.prompt_ids) :])
 
 
-@pytest.mark.parametrize("protocol", [PROTOCOL, PLAIN], ids=["tags as tokens", "tags as plain text"])
-def test_it_holds_what_every_protocol_must(protocol: SearchR1) -> None:
-    check_protocol(protocol, SCRIPT, "Ada Lovelace")
-
-
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
