@@ -6,7 +6,7 @@ Sampling: tokens over tokens a second, `share` of the limit that memory bandwidt
 (`benchmarks.gpu_decode` measures both). Training and scoring: operations over `flops`, the rate that an update reaches
 (`benchmarks.gpu_update` measures it): 2 a weight and token to score, 8 to train with activations computed again, 6
 where the weights are frozen under adapters. Retrieval, API calls, loading and saving are not in it. Counts of steps,
-simulations and rows are read from the config.
+judged steps, simulations and rows are read from the config.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class Inputs:
     sampled: float = 750  # tokens of an episode that the policy samples
     whole: float = 3000  # tokens of an episode with prompt and passages
     teacher_tokens: float = 1700  # of a teacher's episode, which shows one passage a search
-    pairs: float = 8255  # of judged siblings; the paper's
-    pair_tokens: float = 1500  # of a history with one of both steps
     refine_questions: float = 99_350  # nine tenths of MuSiQue's and HotpotQA's training sets
     test_questions: float = 36_790  # of all five test sets
 
@@ -74,7 +72,7 @@ def hours(stages: Mapping[str, Any], inputs: Inputs) -> dict[str, float]:
     iterations = stages["rl"].trainer.max_epochs
     episodes = iterations * data["rl"]["questions_per_iteration"] * data["rl"]["group_size"]
     rollout = stages["rl"].callbacks["rollout"]["sampler"]["batch_size"]
-    prm = stages["prm"].trainer.max_epochs * 2 * inputs.pairs * inputs.pair_tokens
+    prm = stages["prm"].trainer.max_epochs * data["label"]["most"] / inputs.turns * inputs.whole  # a step a turn
     rl = decode(episodes * inputs.sampled, rollout) + compute(episodes * inputs.whole, TRAIN_ADAPTERS + 2 * SCORE)
     evaluation = decode(inputs.test_questions * inputs.sampled, data["eval_sft"]["sampler"]["batch_size"])
     return {

@@ -27,7 +27,7 @@ def test_hours_by_hand() -> None:
     assert by_stage["search"] == pytest.approx(728 * 200 * (5 * 150 + 750) / per_s / 3600)
     scored_and_trained = 1250 * 64 * 3000 * 10 * 8_190_735_360 / 600e12
     assert by_stage["rl"] == pytest.approx((1250 * 64 * 750 / per_s + scored_and_trained) / 3600)
-    assert by_stage["prm"] == pytest.approx(3 * 2 * 8255 * 1500 * 8 * 8_190_735_360 / 600e12 / 3600)
+    assert by_stage["prm"] == pytest.approx(2 * 20_000 / 5 * 3000 * 8 * 8_190_735_360 / 600e12 / 3600)
     twice = hours(STAGES, replace(Inputs(), gpus=8))
     assert {name: 2 * value for name, value in twice.items()} == pytest.approx(by_stage)
 

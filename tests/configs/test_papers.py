@@ -218,12 +218,30 @@ def test_each_of_sirag_s_agents_learns_its_own_turns_and_speaks_with_its_own_wei
 
 def test_sirag_s_generator_answers_by_rule_and_the_trained_one_learns_from_flawless_episodes() -> None:
     written = stages("sirag/sirag.yaml")
-    samplers = {
-        name: agents for name, one in written.items() if (agents := one["data"].get("sampler", {}).get("samplers"))
-    }
+    every = {name: one["data"].get("sampler", {}).get("samplers") for name, one in written.items()}
+    samplers = {name: agents for name, agents in every.items() if agents}
     by_rule = {name for name, agents in samplers.items() if agents["generator"]["target"].endswith(":RuleReader")}
     assert {"sirag_teach", "sirag_gold", "eval_sirag_teacher", "eval_sirag_sft"} <= by_rule
     generator = written["sirag_generator"]["data"]
     assert (generator["agents"], generator["path"]) == (["generator"], "${stage:sirag_gold}")
     flawed = {name for name, agents in samplers.items() if any("flaws" in agent for agent in agents.values())}
     assert flawed == {"sirag_teach"}
+
+
+RECIPES = ("prorag/qwen3_8b.yaml", "prorag/smollm2_135m.yaml")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_for_a_real_model_learns_and_credits_steps_as_the_quickstart_does(name: str) -> None:
+    """What people copy is what was found best, not the paper's literal form."""
+    ours, first = stages(name), stages("quickstart.yaml")
+    for stage, part, keys in (
+        ("search", "data", ("keep_rollouts",)),
+        ("label", "data", ("target", "path", "use")),
+        ("prm", "module", ("target", "read_at", "features", "pointwise", "ranking", "min_gap")),
+        ("prm", "data", ("target", "path")),
+        ("rl", "module", ("credit",)),
+    ):
+        assert [ours[stage][part].get(key) for key in keys] == [first[stage][part].get(key) for key in keys], stage
+    for each in (ours, first):  # of greedy rollouts few steps are wrong
+        assert each["search"]["data"]["simulator"]["temperature"] == each["rl"]["module"]["temperature"]
