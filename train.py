@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from common.errors import ConfigError, DataError
 from common.terminal import prepare_terminal, say
-from evaluation.report.failure_page import write_failure_page
+from evaluation.report.failure_page import page_on_failure, write_failure_page
 from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group
 from pipeline.leaks import Leaks
@@ -55,14 +55,10 @@ def main(arguments: Sequence[str]) -> int:
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
-            try:
+            with page_on_failure(plan.folder, alone=ranks.world_size == 1):
                 for stage in plan.chosen:
                     run_stage(stage, plan, ranks)
                     ranks.broadcast_from_rank0(leaks.check)
-            except Exception:
-                if ranks.world_size == 1:  # one of several may be ended at any moment: who started them writes it
-                    write_failure_page(plan.folder)
-                raise
             ranks.broadcast_from_rank0(lambda: write_report(plan, configuration.question))
     except Exception as error:
         ranks.report(error)

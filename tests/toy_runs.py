@@ -71,7 +71,17 @@ def run(path: Path, *arguments: str) -> int:
 def process(
     path: Path, *arguments: str, launcher: Sequence[str] = (), new_session: bool = False
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
+    # Whoever runs the tests may ignore hang-ups (nohup), and what is started would do so too.
+    command = [
+        "env",
+        "--default-signal=HUP",
+        sys.executable,
+        *launcher,
+        str(ROOT / "train.py"),
+        "--config",
+        str(path),
+        *arguments,
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, start_new_session=new_session, **pipes)

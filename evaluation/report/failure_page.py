@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+@contextmanager
+def page_on_failure(folder: Path, alone: bool) -> Iterator[None]:
+    """Write the page when what is done here fails; of several ranks none, for who started them writes it."""
+    try:
+        yield
+    except Exception:
+        if alone:
+            write_failure_page(folder)
+        raise
 
 
 def write_failure_page(folder: Path) -> None:

@@ -26,7 +26,7 @@ def server() -> Iterator[VLLMServer]:
 @pytest.fixture
 def made(server: VLLMServer, tmp_path: Path) -> Made:
     def make(policy: Policy | None = None, *, engine: dict[str, Any] | None = None, **settings: Any) -> VLLMSampler:
-        own = {"dtype": "float32", "urls": [server.url], "scratch": str(tmp_path), "timeout": 5.0} | (engine or {})
+        own = {"dtype": "float32", "urls": [server.url], "scratch": str(tmp_path), "timeout": 20.0} | (engine or {})
         return VLLMSampler(VLLMEngine(256, **own), policy or small_policy(), **settings)
 
     return make
