@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,28 +22,62 @@ _LONGEST_CHAIN = 50  # of files, each the base of the next
 
 @dataclass(frozen=True)
 class _Base:
-    """A file under its prefix, and the names of all stages in it and its bases."""
+    """A file, its prefix, and the names of all stages in it and its bases; `kept` are those that no prefix changes."""
 
     document: Document
     prefix: str
     stages: frozenset[str]
+    kept: frozenset[str]
 
 
 def read_chain(path: Path) -> list[Document]:
     """A file preceded by its bases and theirs, each file once, at its first mention.
 
-    A base `{file: FILE, prefix: NAME_}` is the file with other names of its stages (`with_prefix`).
+    A base `{file: FILE, prefix: NAME_}` is the file with other names of its stages (`with_prefix`). So are its own
+    bases, but for those that the chain has without a prefix too: what others share keeps its names.
 
     Raises:
         ConfigError: a file is missing or not YAML, the bases form a cycle, or one has two prefixes.
     """
+    shared: set[Path] = set()
+    _without_prefix(path, (), shared)
     found: dict[Path, _Base] = {}
-    _chain(path, "", (), found)
-    return [base.document for base in found.values()]
+    _chain(path, "", (), shared, found)
+    names: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by prefix
+    for base in found.values():
+        names[base.prefix] |= {stage: _prefixed(stage, base.prefix) for stage in base.stages - base.kept}
+    return [with_prefix(one.document, names[one.prefix]) if one.prefix else one.document for one in found.values()]
 
 
-def _chain(path: Path, prefix: str, trail: tuple[Path, ...], found: dict[Path, _Base]) -> frozenset[str]:
-    """Add to `found` a file and, before it, its bases that are not there yet; returns the names of their stages."""
+def _without_prefix(path: Path, trail: tuple[Path, ...], shared: set[Path]) -> None:
+    """Add to `shared` a file and all of its bases that no prefix leads to."""
+    path = _resolved(path, trail)
+    if path not in shared:
+        for name, prefix, mark in _bases(read(path)):
+            if not prefix:
+                _without_prefix(_find(name, path, mark), (*trail, path), shared)
+        shared.add(path)
+
+
+def _chain(path: Path, prefix: str, trail: tuple[Path, ...], shared: set[Path], found: dict[Path, _Base]) -> _Base:
+    """Add to `found` a file and, before it, its bases that are not there yet."""
+    path = _resolved(path, trail)
+    if path not in found:
+        document = read(path)
+        stages, kept = frozenset(stages_of(document)), frozenset[str]()
+        for name, own, mark in _bases(document):
+            file = _find(name, path, mark)
+            under = own or ("" if file.resolve() in shared else prefix)
+            base = _chain(file, under, (*trail, path), shared, found)
+            if base.prefix != under:
+                raise ConfigError(f"{label(file)} is a base under two prefixes, '{base.prefix}' and '{under}' ({mark})")
+            stages |= base.stages
+            kept |= base.kept if under else base.stages
+        found[path] = _Base(document, prefix, stages, kept)
+    return found[path]
+
+
+def _resolved(path: Path, trail: tuple[Path, ...]) -> Path:
     try:
         path = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
@@ -52,17 +87,7 @@ def _chain(path: Path, prefix: str, trail: tuple[Path, ...], found: dict[Path, _
         raise ConfigError(f"the bases form a cycle: {cycle}")
     if len(trail) == _LONGEST_CHAIN:
         raise ConfigError(f"{label(path)} is the base of a base more than {_LONGEST_CHAIN} times over")
-    if path not in found:
-        document = read(path)
-        inherited: frozenset[str] = frozenset()
-        for name, under, mark in _bases(document):
-            base = _find(name, path, mark)
-            inherited |= _chain(base, under, (*trail, path), found)
-            if (other := found[base.resolve()].prefix) != under:
-                raise ConfigError(f"{label(base)} is a base under two prefixes, '{other}' and '{under}' ({mark})")
-        document = with_prefix(document, prefix, inherited)
-        found[path] = _Base(document, prefix, inherited | stages_of(document).keys())
-    return found[path].stages
+    return path
 
 
 def _bases(document: Document) -> Iterator[tuple[object, str, Mark]]:
@@ -79,14 +104,11 @@ def _bases(document: Document) -> Iterator[tuple[object, str, Mark]]:
         yield base["file"], prefix, mark
 
 
-def with_prefix(document: Document, prefix: str, inherited: Container[str]) -> Document:
-    """A document whose own stages, those that its bases do not have, bear a prefix, also where it refers to them.
+def with_prefix(document: Document, names: Mapping[str, str]) -> Document:
+    """A document whose stages have other names, also where it refers to them.
 
-    In the name of an evaluation it stands after `eval_`: `eval_sft` becomes `eval_prorag_sft`. Parts keep their names.
+    In the name of an evaluation a prefix stands after `eval_`: `eval_sft` becomes `eval_prorag_sft`. Parts keep theirs.
     """
-    if not prefix:
-        return document
-    names = {name: _prefixed(name, prefix) for name in stages_of(document) if name not in inherited}
     folders = {name: f"${{stage:{names.get(name, name)}}}" for name in stage_names(document.value)}
     value = with_folders(document.value, folders)
     stages = stages_of(Document(value))

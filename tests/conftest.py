@@ -45,7 +45,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
 def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of `train.py` in this process write which artifacts they are made of, and no pages, which take seconds."""
     monkeypatch.setattr("train.write_report", train.record)
-    monkeypatch.setattr("evaluation.report.failure_page._write", lambda folder: None)
+    monkeypatch.setattr("evaluation.report.failure_page.write_failure_page", lambda folder: None)
 
 
 @pytest.fixture(scope="session")

@@ -167,7 +167,7 @@ def test_tensorboard_shows_the_results_of_the_experiment_beside_its_settings(qui
     assert shown == pytest.approx({measure: final(quickstart)[measure] for measure in MEASURES})
     written = summary.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
     settings = metadata.parse_session_start_info_plugin_data(written).hparams
-    assert settings["stages.rl.module.credit.beta"].number_value == 0.3
+    assert settings["parts.credit.beta"].number_value == 0.3
     assert settings["stages.rl.data.questions_per_iteration"].number_value == 2, "as the command line has it"
 
 

@@ -153,7 +153,7 @@ def test_it_samples_and_scores_in_evaluation_mode_and_keeps_no_cache(tmp_path: P
     class Look(Callback):
         def on_train_batch_start(self, *_: Any) -> None:
             begun.append(True)
-            assert not len(sampler._store), "the weights that made them are about to change"
+            assert not sampler._store.bytes, "the weights that made them are about to change"
 
     def scored(episodes: Sequence[Episode], context: Any) -> Tensor:
         training["scored"].add(probe.training)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from modules.functional.credit import Credit, CreditInputs
+from modules.functional.credit import Credit
 from tests.configs.arms import CONFIGS, stages
+from tests.credits import credit_inputs_of
 
 ARMS = [path.relative_to(CONFIGS).as_posix() for path in sorted((CONFIGS / "credit").glob("*.yaml"))]
 ABLATIONS = [path.relative_to(CONFIGS).as_posix() for path in sorted((CONFIGS / "ablations").glob("*.yaml"))]
@@ -24,7 +25,7 @@ ACROSS_KINDS = {
 # Two right episodes of a question: one answers after a search, one after two. The scores know the kind of a step alone.
 KINDS = (("query", "subanswer", "answer", "", ""), ("query", "subanswer", "query", "subanswer", "answer"))
 SCORES = {"query": 0.84, "subanswer": 0.93, "answer": 0.60, "": 0.0}
-EXAMPLE = CreditInputs(
+EXAMPLE = credit_inputs_of(
     step_rewards_BS=torch.tensor([[SCORES[kind] for kind in row] for row in KINDS]),
     step_mask_BS=torch.tensor([[bool(kind) for kind in row] for row in KINDS]),
     outcome_B=torch.tensor([1.0, 1.0]),

@@ -97,8 +97,12 @@ stages:
 
 def test_a_base_under_a_prefix_has_other_names_for_its_own_stages(tmp_path: Path) -> None:
     write(tmp_path, "world.yaml", "stages: {world: {data: {size: 1}}}")
-    write(tmp_path, "training.yaml", TRAINING)
-    _, training, _ = read_chain(write(tmp_path, "x.yaml", "base: [{file: training.yaml, prefix: a_}]\nname: x"))
+    write(tmp_path, "judged.yaml", "stages: {label: {data: {path: ['${stage:rl}', '${stage:world}']}}}")
+    write(tmp_path, "training.yaml", TRAINING.replace("world.yaml", "[world.yaml, judged.yaml]"))
+    x = write(tmp_path, "x.yaml", "base: [{file: training.yaml, prefix: a_}, world.yaml]\nstages: {rl: {like: a_rl}}")
+    _, judged, training, own = read_chain(x)
+    assert judged.value["stages"] == {"a_label": {"data": {"path": ["${stage:a_rl}", "${stage:world}"]}}}
+    assert own.value["stages"] == {"rl": {"like": "a_rl"}}
     assert training.value == {
         "parts": {"policy": "${stage:a_sft}/model"},
         "stages": {

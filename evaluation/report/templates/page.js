@@ -28,8 +28,9 @@
   };
   const unfold = (fold) => { fill(fold); fold.open = true; };
   const folded = (summary, draw, attributes = {}) => {
-    const fold = h("details", attributes, h("summary", {}, summary));
+    const handle = h("summary", {}, summary), fold = h("details", attributes, handle);
     waiting.set(fold, draw);
+    handle.addEventListener("click", () => fill(fold));  // at once: a toggle is told a moment later
     fold.addEventListener("toggle", () => { if (fold.open) fill(fold); });
     return fold;
   };

@@ -167,6 +167,7 @@ def test_training_episodes_unfold_with_their_tree_and_questions_along_their_curv
     for page in opened(browser, large):
         drawn = page.locator("#training-drawn")
         drawn.get_by_text("Iteration 3, after update 4").click()
+        drawn.locator("details.t").first.wait_for()  # what is unfolded is drawn a moment later
         assert drawn.locator("details.t").count() == 1, "both begin with the same turn"
         assert drawn.locator("article h4").all_inner_texts() == ["best", "worst"]
         assert "reward 1.00" in drawn.locator("article").first.inner_text()
@@ -255,7 +256,7 @@ def test_the_keyboard_reaches_results_filters_and_episodes(shown: Any) -> None:
     assert shown.evaluate("document.activeElement.className") == "skip"
     shown.locator("#q0 > summary").focus()
     shown.keyboard.press("Enter")
-    assert shown.locator("#q0e0").is_visible()
+    shown.locator("#q0e0").wait_for()
     assert all(after - before <= 1 for before, after in pairwise(shown.evaluate(LEVELS))), "no level is skipped"
     unnamed = "[...document.querySelectorAll('select,input,button')].filter((f) => !f.labels?.length && !f.textContent)"
     assert shown.evaluate(f"{unnamed}.length") == 0
