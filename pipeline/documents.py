@@ -20,6 +20,9 @@ _PREFIX = re.compile(r"\w[\w.-]*")
 _LONGEST_CHAIN = 50  # of files, each the base of the next
 
 
+_Files = dict[Path, tuple[Document, list[tuple[object, str, Mark]]]]
+
+
 @dataclass(frozen=True)
 class _Base:
     """A file, its prefix, and the names of all stages in it and its bases; `kept` are those that no prefix changes."""
@@ -40,41 +43,53 @@ def read_chain(path: Path) -> list[Document]:
         ConfigError: a file is missing or not YAML, the bases form a cycle, or one has two prefixes.
     """
     shared: set[Path] = set()
-    _without_prefix(path, (), shared)
+    files: _Files = {}
+    _without_prefix(path, (), shared, files)
     found: dict[Path, _Base] = {}
-    _chain(path, "", (), shared, found)
+    _chain(path, "", (), shared, files, found)
     names: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by prefix
     for base in found.values():
         names[base.prefix] |= {stage: _prefixed(stage, base.prefix) for stage in base.stages - base.kept}
     return [with_prefix(one.document, names[one.prefix]) if one.prefix else one.document for one in found.values()]
 
 
-def _without_prefix(path: Path, trail: tuple[Path, ...], shared: set[Path]) -> None:
+def _without_prefix(path: Path, trail: tuple[Path, ...], shared: set[Path], files: _Files) -> None:
     """Add to `shared` a file and all of its bases that no prefix leads to."""
     path = _resolved(path, trail)
     if path not in shared:
-        for name, prefix, mark in _bases(read(path)):
+        for name, prefix, mark in _opened(path, files)[1]:
             if not prefix:
-                _without_prefix(_find(name, path, mark), (*trail, path), shared)
+                _without_prefix(_find(name, path, mark), (*trail, path), shared, files)
         shared.add(path)
 
 
-def _chain(path: Path, prefix: str, trail: tuple[Path, ...], shared: set[Path], found: dict[Path, _Base]) -> _Base:
+def _chain(
+    path: Path, prefix: str, trail: tuple[Path, ...], shared: set[Path], files: _Files, found: dict[Path, _Base]
+) -> _Base:
     """Add to `found` a file and, before it, its bases that are not there yet."""
     path = _resolved(path, trail)
     if path not in found:
-        document = read(path)
+        document, bases = _opened(path, files)
         stages, kept = frozenset(stages_of(document)), frozenset[str]()
-        for name, own, mark in _bases(document):
+        for name, own, mark in bases:
             file = _find(name, path, mark)
             under = own or ("" if file.resolve() in shared else prefix)
-            base = _chain(file, under, (*trail, path), shared, found)
+            base = _chain(file, under, (*trail, path), shared, files, found)
             if base.prefix != under:
                 raise ConfigError(f"{label(file)} is a base under two prefixes, '{base.prefix}' and '{under}' ({mark})")
             stages |= base.stages
             kept |= base.kept if under else base.stages
         found[path] = _Base(document, prefix, stages, kept)
     return found[path]
+
+
+def _opened(path: Path, files: _Files) -> tuple[Document, list[tuple[object, str, Mark]]]:
+    """A file, read once, and its bases."""
+    if path not in files:
+        document = read(path)
+        bases = list(_bases(document))
+        files[path] = document, bases
+    return files[path]
 
 
 def _resolved(path: Path, trail: tuple[Path, ...]) -> Path:
