@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.errors import DataError
-from common.files import atomic_write
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
 from evaluation.pages.result_figures import arms, by_hops, sweep
 
@@ -59,15 +57,6 @@ def image(asked: str, path: str) -> str:
 def file_name(asked: str) -> str:
     """What the file of a figure is called, without folder."""
     return asked.translate(str.maketrans("=,:/", "----")) + ".svg"
-
-
-def draw_all(names: Iterable[str], results: Results, folder: Path) -> Iterator[str]:
-    """Write those figures that the results hold something for to `folder`; gives the Markdown that shows each."""
-    for name in names:
-        if (text := FIGURES[name](results)) is not None:
-            with atomic_write(folder / file_name(name)) as file:
-                file.write(text)
-            yield image(name, f"{folder.name}/{file_name(name)}")
 
 
 def _is_one_of(row: Mapping[str, Any], wanted: list[str]) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import DataError
 from evaluation.pages import ranking_figures, result_figures
-from evaluation.pages.figures import draw, draw_all, file_name, image
+from evaluation.pages.figures import draw, file_name, image
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
 from evaluation.pages.result_figures import arms, by_hops, shown_name, split_number, sweep
 
@@ -175,16 +174,3 @@ def test_a_figure_may_be_of_some_arms_and_one_with_nothing_to_show_is_named() ->
 def test_files_and_captions_are_named_after_what_was_asked_for() -> None:
     assert file_name("auc=one,two:rank") == "auc-one-two-rank.svg"
     assert image("sweep=beta_0", "f.svg").startswith("![Exact match by the number that the arms differ in](f.svg)\n*")
-
-
-class TestWritten:
-    @pytest.fixture(autouse=True)
-    def drawn(self) -> None:
-        """Nothing is replaced: figures are drawn."""
-
-    def test_what_the_results_hold_nothing_for_is_not_written(self, tmp_path: Path) -> None:
-        results = {"rows": [row("one", 0, 0.5)], "stopping": [], "rankings": []}
-        shown = list(draw_all(["hops", "arms", "auc"], results, tmp_path / "figures"))
-        assert [path.name for path in (tmp_path / "figures").iterdir()] == ["arms.svg"]
-        assert shown == [image("arms", "figures/arms.svg")]
-        assert ">one:eval</text>" in (tmp_path / "figures" / "arms.svg").read_text()
