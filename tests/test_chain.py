@@ -25,7 +25,7 @@ import train
 from datamodules.records import LABELLED, labelled_from_row, read_rows
 from datamodules.tree_search import read_trees
 from pipeline.origins import leaves
-from tests import micro
+from tests import forked, micro
 from tests.evaluation.report.fakes import Page
 from tests.lives import PAGES, Break
 from tests.micro import Quickstart, artifacts, metrics, scalars, weights
@@ -46,12 +46,6 @@ def contents(folder: Path) -> dict[str, Any]:
     accounts = json.loads((folder / "manifest.json").read_text())["accounts"]
     del accounts["cpu_seconds"]
     return dict(sorted(hashes.items())) | metrics(folder) | {"accounts": accounts}
-
-
-def process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1700, check=False)
 
 
 def test_every_stage_is_made_or_fitted(quickstart: Quickstart) -> None:
@@ -224,7 +218,9 @@ def test_a_run_that_is_broken_off_in_every_stage_ends_in_the_bytes_of_an_unbroke
     assert {("rl", "update"), ("rl", "checkpoint"), ("label", "file"), ("refine", "file")} <= kinds
     (tmp_path / "breaks.json").write_text(json.dumps(planned))
     arguments = ["--config", str(micro.QUICKSTART), *micro.CHAIN, f"output={tmp_path / 'runs'}"]
-    ended = process("-m", "tests.lives", str(tmp_path / "breaks.json"), *arguments)
+    command = [sys.executable, "-m", "tests.lives", str(tmp_path / "breaks.json"), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1700)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr, "a signal is obeyed without a word"
     again = artifacts(tmp_path / "runs")
@@ -238,7 +234,7 @@ def test_two_ranks_make_what_one_makes(quickstart: Quickstart, tmp_path: Path) -
     """Records to the byte where they come from the same policy; weights but for the order of sums."""
     one, policy = artifacts(quickstart.output), artifacts(quickstart.output)["sft"] / "model"
     given = [f"parts.sft_policy.model={policy}", f"output={tmp_path / 'runs'}", "devices=2"]
-    ended = process("train.py", "--config", str(micro.QUICKSTART), *micro.CHAIN, *given)
+    ended = forked.run("--config", str(micro.QUICKSTART), *micro.CHAIN, *given)
     assert ended.returncode == 0, ended.stderr
     two = artifacts(tmp_path / "runs")
     assert set(two) == set(one)

@@ -11,10 +11,10 @@ import pytest
 
 from datamodules.records import pair_from_row, read_rows
 from datamodules.tree_search import read_trees
-from tests import micro
-from tests.lives import Break, moments
+from tests import forked, micro
+from tests.lives import Break, live, moments
 from tests.micro import artifacts, metrics, weights
-from tests.test_chain import contents, process
+from tests.test_chain import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CONFIG = micro.CONFIGS / "reasonrag" / "sft_on_chosen.yaml"  # it has all stages of reasonrag.yaml, and an arm
@@ -106,10 +106,8 @@ def test_broken_off_in_every_stage_it_ends_in_the_bytes_of_an_unbroken_run(made:
         )
     ]
     assert all(made.moments[one.stage, one.kind] for one in planned)
-    (tmp_path / "breaks.json").write_text(json.dumps(planned))
     arguments = ["--config", str(CONFIG), *SMALL, f"output={tmp_path / 'runs'}", *ONLY]
-    ended = process("-m", "tests.lives", str(tmp_path / "breaks.json"), *arguments)
-    assert ended.returncode == 0, ended.stderr
+    live(planned, arguments)
     again = artifacts(tmp_path / "runs", "sft_on_chosen")
     for stage, folder in made.stages.items():
         assert contents(again[stage]) == contents(folder), stage
@@ -119,7 +117,7 @@ def test_two_ranks_make_what_one_makes(made: Made, tmp_path: Path) -> None:
     """Records to the byte, for they come from the same policy; weights but for the order of sums."""
     policy = f"parts.reasonrag_start.model={made.stages['reasonrag_sft'] / 'model'}"
     arguments = [*SMALL, policy, f"output={tmp_path / 'runs'}", *ONLY]
-    ended = process("train.py", "--config", str(CONFIG), *arguments, "devices=2")
+    ended = forked.run("--config", str(CONFIG), *arguments, "devices=2")
     assert ended.returncode == 0, ended.stderr
     two = artifacts(tmp_path / "runs", "sft_on_chosen")
     for stage in ("reasonrag_search", "reasonrag_pairs", "reasonrag_chosen"):

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from safetensors.torch import load_file
 
-from tests import micro
-from tests.lives import Break, moments
+from tests import forked, micro
+from tests.lives import Break, live, moments
 from tests.micro import artifacts
-from tests.test_chain import contents, process
+from tests.test_chain import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -111,10 +111,8 @@ def test_broken_off_in_every_stage_it_ends_in_the_bytes_of_an_unbroken_run(made:
     places += [(stage, kind) for stage in made.system.training for kind in ("turn", "update", "checkpoint", "file")]
     planned = [Break(*place, max(1, made.moments[place] // 2)) for place in places if made.moments[place]]
     assert {kind for _, kind, *_ in planned} == {"turn", "update", "checkpoint", "file"}
-    (tmp_path / "breaks.json").write_text(json.dumps(planned))
     arguments = ["--config", str(made.system.config), *made.system.arguments(tmp_path / "runs")]
-    ended = process("-m", "tests.lives", str(tmp_path / "breaks.json"), *arguments)
-    assert ended.returncode == 0, ended.stderr
+    live(planned, arguments)
     again = artifacts(tmp_path / "runs", made.system.name)
     for stage, folder in made.stages.items():
         assert contents(again[stage]) == contents(folder), stage
@@ -124,7 +122,7 @@ def test_two_ranks_step_as_one(made: Made, tmp_path: Path) -> None:
     """Weights but for the order of sums, from the same warm-up; as much is sampled, and judges are asked as often."""
     given = [f"parts.{part}.model={made.stages[stage] / 'model'}" for part, stage in made.system.warm_ups.items()]
     arguments = [*made.system.arguments(tmp_path / "runs"), *given, "devices=2"]
-    ended = process("train.py", "--config", str(made.system.config), *arguments)
+    ended = forked.run("--config", str(made.system.config), *arguments)
     assert ended.returncode == 0, ended.stderr
     two = artifacts(tmp_path / "runs", made.system.name)
     for stage in made.system.training:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from envs.protocols.prorag import INSTRUCTION
 from modules.policy import Policy, load_tokenizer
 from pipeline.loader import load
 from pipeline.origins import leaves
+from tests import forked
 from tests.chat_server import chat_server
 from tests.tiny import CHAT_TEMPLATE
 
@@ -196,10 +194,10 @@ def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> No
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of all stages on two ranks."""
     folder = tmp_path_factory.mktemp("qwen3_8b")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENAI_API_KEY": "none"}
     with chat_server(chat) as server:
-        command = [sys.executable, "train.py", "--config", str(CONFIG), *overrides(folder, server.url)]
-        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=550)
+        run = forked.run(
+            "--config", str(CONFIG), *overrides(folder, server.url), timeout=550, variables={"OPENAI_API_KEY": "none"}
+        )
     assert run.returncode == 0, run.stderr
     return folder / "runs"
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-import train
+from tests import forked
 from tests.micro import run
 from tests.toy_rl import save_critic, save_policy
 
-ROOT = Path(train.__file__).parent
 ITERATIONS = 3
 
 
@@ -94,9 +91,7 @@ def config(folder: Path, *, devices: int = 1, moment: str = "never", critic: boo
 
 
 def process(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, text=True, capture_output=True, cwd=ROOT, env=environment, timeout=300, check=False)
+    return forked.run("--config", str(path))
 
 
 def artifact(folder: Path) -> Path:

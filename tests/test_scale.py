@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from ast import literal_eval
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from torch import Tensor
 import train
 from datamodules.records import pair_to_row, write_rows
 from envs.protocols.prorag import ProRAG
-from tests import micro
+from tests import forked, micro
 from tests.steps import toy_pairs
 from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import save_policy
@@ -165,9 +163,7 @@ def experiment(folder: Path, name: str, broken: tuple[str, ...] = ()) -> Path:
 
 
 def two_ranks(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(path), *SMALL, "devices=2", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    return forked.run("--config", str(path), *SMALL, "devices=2", *arguments)
 
 
 @pytest.fixture(scope="module")

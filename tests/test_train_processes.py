@@ -9,16 +9,30 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.toy_runs import NUMBERS, ROOT, artifact, chain, config, ended, fitting, forked, process, run, until, weights
+from tests import forked
+from tests.toy_runs import NUMBERS, ROOT, artifact, chain, config, fitting, run, until, weights
 
 pytestmark = pytest.mark.usefixtures("without_reports")
 INTERRUPTED = "interrupted: run the same command to resume\n"
+
+
+def started(path: Path, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
+    return forked.start("--config", str(path), *arguments, **settings)
+
+
+def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """A process that imports its libraries itself."""
+    command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes)
 
 
 def sleeping(folder: Path, seconds: float = 600, **settings: Any) -> tuple[Path, Path]:
@@ -29,14 +43,13 @@ def sleeping(folder: Path, seconds: float = 600, **settings: Any) -> tuple[Path,
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, ""), (signal.SIGHUP, INTERRUPTED)])
-def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(
-    tmp_path: Path, number: int, said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_in_a_maker_exits_quietly_and_leaves_nothing_complete(tmp_path: Path, number: int, said: str) -> None:
     path, flag = sleeping(tmp_path)
-    running = forked(path)
+    running = started(path)
     until(flag.exists)
-    os.kill(running, number)
-    assert (ended(running), capfd.readouterr().err) == (128 + number, said)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (128 + number, said)
     assert not (artifact(tmp_path, "sleep") / "manifest.json").exists()
 
 
@@ -56,7 +69,7 @@ def test_a_lost_terminal_or_ctrl_c_ends_all_ranks_with_one_line_and_leaves_no_fi
     (temporary := tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     path, flag = sleeping(tmp_path, devices=2)
-    running = process(path, new_session=True)
+    running = started(path, start_new_session=True)
     until(flag.exists)
     os.killpg(running.pid, number)
     _, err = running.communicate(timeout=60)
@@ -90,14 +103,15 @@ def test_a_killed_rank_is_all_that_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_that_start_the_same_at_once_both_end_rightly(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # with their reports
     path = chain(tmp_path)
-    several = [forked(path) for _ in range(3)]
-    codes, (out, err) = [ended(running) for running in several], capfd.readouterr()
-    assert (codes, err) == ([0, 0, 0], "")
-    assert out.count("first: finished") == 1
+    several = [started(path) for _ in range(3)]
+    said = [running.communicate(timeout=120) for running in several]
+    assert [running.returncode for running in several] == [0, 0, 0]
+    assert [err for _, err in said] == ["", "", ""]
+    assert sum(out.count("first: finished") for out, _ in said) == 1
     shown = tmp_path / "runs" / "toy" / "seed0"
     assert {run.name for run in shown.iterdir() if run.is_dir()} - {"figures"} == {"first", "more", "summary"}
 
@@ -124,7 +138,7 @@ def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(
     tmp_path: Path, whole: Path, number: int, code: int
 ) -> None:
     path = breaking(tmp_path, number=int(number))
-    assert ended(forked(path)) == code
+    assert forked.run("--config", str(path)).returncode == code
     assert (artifact(tmp_path, "fit") / "checkpoints" / "last.ckpt").exists()
     assert not (artifact(tmp_path, "fit") / "manifest.json").exists()
     assert run(path) == 0
@@ -143,9 +157,9 @@ def test_a_broken_fit_of_three_ranks_ends_in_the_bytes_of_an_unbroken_one(tmp_pa
         if name == "whole":
             (tmp_path / name / "runs" / "flag").touch()
         else:
-            running = process(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
+            running = started(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
             assert "rank" in running.communicate(timeout=300)[1]
-        running = process(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
+        running = started(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
         assert "error" not in running.communicate(timeout=300)[1]
         assert running.returncode == 0
     whole, broken = weights(tmp_path / "whole"), weights(tmp_path / "broken")
@@ -154,7 +168,7 @@ def test_a_broken_fit_of_three_ranks_ends_in_the_bytes_of_an_unbroken_one(tmp_pa
 
 @pytest.mark.slow
 def test_two_ranks_share_the_work_and_rank_0_merges(tmp_path: Path) -> None:
-    running = process(chain(tmp_path, devices=2))
+    running = started(chain(tmp_path, devices=2))
     out, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
     data = artifact(tmp_path, "first") / "data"
@@ -179,7 +193,7 @@ def test_one_rank_that_fails_ends_all_with_one_line(
 ) -> None:
     fails = {"target": "tests.toy_training:FailOnRank", "rank": 1}
     path = config(tmp_path, {"first": stage}) if stage else fitting(tmp_path, fails=fails)
-    running = process(path, "devices=2")
+    running = started(path, "devices=2")
     _, err = running.communicate(timeout=300)
     assert running.returncode == 1
     assert [line for line in err.splitlines() if line.startswith("error:")] == [f"error: {said}"]
@@ -225,7 +239,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, moment: str) -
 
 @pytest.mark.slow
 def test_sigterm_ends_all_ranks_of_a_fit_with_143(tmp_path: Path) -> None:
-    running = process(fitting(tmp_path, epochs=1_000_000), "devices=2")
+    running = started(fitting(tmp_path, epochs=1_000_000), "devices=2")
     until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")))
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=120)

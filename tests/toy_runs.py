@@ -1,12 +1,9 @@
-"""Experiments of toys on disk, and `train.py` run on them: in this process or in one of its own."""
+"""Experiments of toys on disk, and `train.py` run on them in this process."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import torch
 import yaml
 
 import train
-from common.terminal import flush_output
 from pipeline.launcher import Ranks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -66,46 +62,6 @@ def fitting(folder: Path, epochs: int = 4, **callbacks: Any) -> Path:
 
 def run(path: Path, *arguments: str) -> int:
     return micro.run(*arguments, config=path)
-
-
-def process(
-    path: Path, *arguments: str, launcher: Sequence[str] = (), new_session: bool = False
-) -> subprocess.Popen[str]:
-    # Whoever runs the tests may ignore hang-ups (nohup), and what is started would do so too.
-    command = [
-        "env",
-        "--default-signal=HUP",
-        sys.executable,
-        *launcher,
-        str(ROOT / "train.py"),
-        "--config",
-        str(path),
-        *arguments,
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, start_new_session=new_session, **pipes)
-
-
-def forked(path: Path, *arguments: str, before: Callable[[], object] = lambda: None) -> int:
-    """Start `train.py` in a child of this process, which need not import libraries again; returns its id."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            before()
-            code = run(path, *arguments)
-            flush_output()
-        finally:
-            os._exit(code)
-    return child
-
-
-def ended(child: int) -> int:
-    """The exit code of a child, once it has ended; that of a signal is negative."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def until(condition: Callable[[], Any], seconds: float = 120) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from torch import Tensor
 import train
 from common.errors import ConfigError
 from modules.training import TrainingError
+from tests import forked
 from tests.toy_training import ActorCritic, Rows
 
 ROOT = Path(train.__file__).parent
@@ -106,9 +104,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
         path = folder / "toy.yaml"
         experiment = {"experiment": "toy", "output": str(folder / "runs"), "accelerator": "cpu", "devices": devices}
         path.write_text(yaml.safe_dump(experiment | {"stages": {"fit": stage}}))
-        command = [sys.executable, str(ROOT / "train.py"), "--config", str(path)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        ended = forked.run("--config", str(path))
         assert ended.returncode == 0, ended.stderr
     for step in (0, 1):
         one = gradients(tmp_path / "1" / "runs" / "gradients", step)

@@ -13,7 +13,8 @@ import torch
 
 from common.errors import DataError
 from pipeline.checkpoints import AtomicCheckpointIO, check_checkpoints
-from tests.toy_runs import artifact, ended, fitting, forked, run
+from tests import forked
+from tests.toy_runs import artifact, fitting, run
 
 pytestmark = pytest.mark.usefixtures("without_reports")
 
@@ -83,13 +84,14 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_one_line_and_the_run_resumes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     """For real: no file may be larger than a twentieth of the checkpoint, so its writing stops in the middle."""
     path, wide = fitting(tmp_path, epochs=1), "stages.fit.module.hidden=100"
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
-    assert ended(forked(path, wide, before=limit)) == 1
-    said = capfd.readouterr().err
+    ended = forked.run("--config", str(path), wide, preexec_fn=limit)
+    said = ended.stderr
+    assert ended.returncode == 1
     assert said.splitlines()[-1].startswith("error: writing: File too large; raise the limit on file sizes")
     assert "Traceback" not in said
     assert not list((tmp_path / "runs").rglob("*.tmp"))
