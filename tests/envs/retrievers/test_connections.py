@@ -82,6 +82,26 @@ def test_a_connection_may_rest_between_requests_but_not_within_one(serve: Serve)
         assert answer(first)[0] == 408
 
 
+def test_half_a_request_that_came_with_a_whole_one_has_a_deadline_too(serve: Serve) -> None:
+    with connect(serve(create_app(Overlap()))) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HT")
+        said = read(connection)
+    assert [part.split(b" ")[0] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"408"]
+
+
+def test_an_error_has_no_body_just_where_the_head_was_asked_for(serve: Serve) -> None:
+    server = serve(create_app(Overlap()))
+    with connect(server) as connection:
+        connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        head, _, body = read(connection).partition(b"\r\n\r\n")
+    assert (head.split()[1], body) == (b"400", b"")
+    with connect(server) as connection:
+        connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 405")
+        connection.sendall(b"GET /health HT")
+        assert answer(connection)[0] == 408
+
+
 def test_a_search_may_take_longer_than_its_request(serve: Serve) -> None:
     slow = Slow()
     server = serve(create_app(slow))
@@ -152,6 +172,34 @@ def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest(serve: S
         assert post(server.url, {"queries": ["river"]})[0] == 200
         gone = [connection for connection in idle if _ended(connection)]
         assert gone == idle[:1]
+
+
+def test_a_connection_that_rests_waits_too(serve: Serve, few: int) -> None:
+    server = serve(create_app(Overlap()), seconds=30)
+    rests = http.client.HTTPConnection(*server.address, timeout=10)
+    rests.request("GET", "/health")
+    rests.getresponse().read()
+    with ExitStack() as stack:
+        halves = [stack.enter_context(connect(server)) for _ in range(few - 1)]
+        for connection in halves:
+            connection.sendall(b"GET /")
+        wait_until(lambda: len(server.server_state.connections) == few)
+        assert post(server.url, {"queries": ["river"]})[0] == 200
+        assert [connection for connection in (rests.sock, *halves) if _ended(connection)] == [rests.sock]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "files"),
+    [(256, 1024, 1024), (1024, 1024, 1024), (1024, 10**6, 8192), (1024, -1, 8192), (-1, -1, 8192), (20_000, -1, 8192)],
+)
+def test_the_process_allows_itself_the_files_that_it_may(
+    soft: int, hard: int, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr("resource.setrlimit", lambda _, limits: raised.append(limits))
+    assert connections._files() == files
+    assert raised == ([(files, hard)] if 0 < soft < files else [])
 
 
 def _ended(connection: socket.socket) -> bool:
