@@ -42,6 +42,7 @@ def read(connection: socket.socket) -> bytes:
 def answer(connection: socket.socket) -> tuple[int, dict]:
     head, _, body = read(connection).partition(b"\r\n\r\n")
     assert b"content-type: application/json" in head.lower()
+    assert (b"retry-after: 1" in head.lower()) == (b" 503 " in head)
     assert b"\n" not in body
     return int(head.split()[1]), json.loads(body)
 
