@@ -132,11 +132,9 @@ class Connection(H11Protocol):
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         headers += [("retry-after", "1")] if status == 503 else []
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            bodiless = self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"  # not the one before
             head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
             self.transport.write(self.conn.send(head) or b"")
-            if not bodiless:
-                self.transport.write(self.conn.send(h11.Data(data=body)) or b"")
+            self.transport.write(self.conn.send(h11.Data(data=body)) or b"")  # none where the head was asked for
             self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True

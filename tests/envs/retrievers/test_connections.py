@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -153,7 +155,27 @@ def test_a_client_that_reads_nothing_is_left(serve: Serve) -> None:
         connection.sendall(HEAD.replace(b"20", str(len(body)).encode()) + body)
         wait_until(lambda: server.server_state.total_requests)
         wait_until(lambda: not server.server_state.connections)
-    assert len(post(server.url, json.loads(body))[1]["result"][0]) == 100
+    client = http.client.HTTPConnection(*server.address, timeout=10)
+    client.connect()
+    first = client.sock
+    client.request("POST", "/retrieve", body)
+    assert len(json.load(client.getresponse())["result"][0]) == 100
+    time.sleep(0.5)  # one that has read it may rest
+    client.request("GET", "/health")
+    assert json.load(client.getresponse())["status"] == "ok"
+    assert client.sock is first
+
+
+def test_a_client_that_reads_slowly_is_not_left() -> None:
+    unread, timers, left = [100], [], []
+    transport = SimpleNamespace(get_write_buffer_size=lambda: unread[0], abort=lambda: left.append(unread[0]))
+    loop = SimpleNamespace(call_later=lambda _, look: timers.append(look))
+    connection = SimpleNamespace(_seconds=30, transport=transport, loop=loop)
+    connection._expect_reading = partial(connections.Connection._expect_reading, connection)
+    connection._expect_reading(unread[0])
+    for unread[0] in (99, 98, 98):
+        timers.pop()()
+    assert left == [98]
 
 
 @pytest.fixture
@@ -187,6 +209,23 @@ def test_a_connection_that_rests_waits_too(serve: Serve, few: int) -> None:
         wait_until(lambda: len(server.server_state.connections) == few)
         assert post(server.url, {"queries": ["river"]})[0] == 200
         assert [connection for connection in (rests.sock, *halves) if _ended(connection)] == [rests.sock]
+
+
+def test_connections_that_come_at_once_take_a_place_each(serve: Serve, few: int) -> None:
+    server = serve(create_app(Overlap()), seconds=30)
+    resting = [http.client.HTTPConnection(*server.address, timeout=10) for _ in range(few)]
+    for client in resting:
+        client.request("GET", "/health")
+        client.getresponse().read()
+    held = threading.Event()
+    next(iter(server.server_state.connections)).loop.call_soon_threadsafe(held.wait)
+    with ExitStack() as stack:
+        new = [stack.enter_context(connect(server)) for _ in range(3)]
+        for connection in new:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        held.set()
+        assert [connection.recv(12) for connection in new] == [b"HTTP/1.1 200"] * 3
+        assert [client for client in resting if _ended(client.sock)] == resting[:3]
 
 
 @pytest.mark.parametrize(
