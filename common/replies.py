@@ -77,7 +77,7 @@ class Replies(SharedStore):
 
     @contextmanager
     def owner(self) -> Iterator[str]:
-        """Someone who claims calls; the claims left at the end are dropped, also where the process is killed."""
+        """Someone who claims calls; others drop the claims left at the end, also where the process is killed."""
         name = f"{os.getpid()}-{uuid.uuid4().hex}"
         own = FileLock(self._lock_of(name))
         try:
@@ -90,8 +90,6 @@ class Replies(SharedStore):
         try:
             yield name
         finally:
-            with self.opened() as db:
-                _forget(db, name)
             self._lock_of(name).unlink(missing_ok=True)
             own.release()
 
@@ -133,10 +131,10 @@ class Replies(SharedStore):
         )
 
     def _forget_the_dead(self, db: sqlite3.Connection, owner: str) -> None:
-        """Drop the claims of owners that were killed: nobody holds their locks."""
+        """Drop the claims of owners that have ended or were killed: nobody holds their locks."""
         for (other,) in db.execute("select distinct owner from claims where owner <> ?", (owner,)).fetchall():
             if _abandoned(self._lock_of(other)):
-                _forget(db, other)
+                db.execute("delete from claims where owner = ?", (other,))
 
     def _lock_of(self, owner: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{owner}.lock")
@@ -162,7 +160,3 @@ def _reply(db: sqlite3.Connection, key: str) -> Reply | None:
 
 def _totals(db: sqlite3.Connection, table: str) -> tuple[int, int]:
     return db.execute(f"select count(*), coalesce(sum(tokens), 0) from {table}").fetchone()
-
-
-def _forget(db: sqlite3.Connection, owner: str) -> None:
-    db.execute("delete from claims where owner = ?", (owner,))

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
-from common.errors import DataError
+from common.errors import ConfigError, DataError
 from envs.types import Episode, Turn
 
 _PROBE = "The quick brown fox jumps over the lazy dog; Zoë's naïve “ABC” costs 1,234.5 €  (or 67%)!\n\tdef f(x): x_1"
@@ -28,6 +28,17 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase, size: int) -> str:
     vocabulary = sorted((number, token) for token, number in tokenizer.get_vocab().items())
     probe = tokenizer(_PROBE, add_special_tokens=False).input_ids
     return hashlib.sha256(json.dumps([vocabulary, probe]).encode()).hexdigest()[:16]
+
+
+def require_same(own: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, whose: str) -> None:
+    """Require that a model reads the ids of another's tokenizer; `whose` names the two.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if fingerprint(own) != fingerprint(other):
+        names = f"{own.name_or_path} and {other.name_or_path}"
+        raise ConfigError(f"{whose} have different tokenizers ({names}), and one reads the other's ids: give the same")
 
 
 def require_ids_of(tokenizer: PreTrainedTokenizerBase, made_by: str, where: str) -> None:

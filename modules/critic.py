@@ -12,6 +12,7 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
+from envs.token_ids import require_same
 from envs.types import Episode
 from modules.episode_tensors import token_estimates
 from modules.functional.credit_inputs import CreditInputs
@@ -36,13 +37,10 @@ def new_critic(start: Policy | RewardModel, policy: Policy) -> RewardModel:
         ConfigError: its tokenizer is not the policy's, or its head reads features of steps.
     """
     model = untrained_reward_model(start) if isinstance(start, Policy) else start
-    own, other = model.policy.tokenizer, policy.tokenizer
-    if own.get_vocab() != other.get_vocab():
-        names = f"{own.name_or_path} and {other.name_or_path}"
-        raise ConfigError(f"critic and policy have different tokenizers ({names}): the critic reads the policy's ids")
+    require_same(model.policy.tokenizer, policy.tokenizer, "critic and policy")
     if model.head.features is not None:
         raise ConfigError("the critic's head reads features of steps: give a reward model without features")
-    backbone = Policy(copy.deepcopy(model.policy.model).requires_grad_(True), own)
+    backbone = Policy(copy.deepcopy(model.policy.model).requires_grad_(True), model.policy.tokenizer)
     head = copy.deepcopy(model.head)
     head.linear.requires_grad_(True)
     head.zero.requires_grad_(True)

@@ -25,6 +25,7 @@ from transformers import (
 from common.errors import ConfigError, UserError
 from envs.interfaces import AgentFormat
 from envs.text import load_tokenizer, require_present
+from envs.token_ids import require_same
 from envs.types import Limits
 from modules.model_checks import require_independent_rows
 from modules.positions import longest_row
@@ -242,10 +243,7 @@ def check_policy(policy: Policy, protocol: AgentFormat, limits: Limits) -> None:
     Raises:
         ConfigError: it cannot.
     """
-    own, other = policy.tokenizer, protocol.codec.tokenizer
-    if own.get_vocab() != other.get_vocab():
-        names = f"{own.name_or_path} and {other.name_or_path}"
-        raise ConfigError(f"policy and protocol have different tokenizers ({names}): give both the same one")
+    require_same(policy.tokenizer, protocol.codec.tokenizer, "policy and protocol")
     config = policy.model.config
     if (limit := longest_row(config)) and limits.total_tokens > limit[0]:
         raise ConfigError(

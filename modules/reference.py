@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from common.errors import ConfigError
 from envs.packing import SequenceBatch
-from envs.token_ids import fingerprint
+from envs.token_ids import require_same
 from modules.lora import LoRA, adapters_disabled, has_adapters
 from modules.policy import Policy
 from modules.sequence_logprobs import sequence_logprobs
@@ -25,9 +24,7 @@ def frozen_reference(reference: Policy, policy: Policy, lora: LoRA | None) -> Po
     Raises:
         ConfigError: its tokenizer is not the policy's.
     """
-    if fingerprint(reference.tokenizer) != fingerprint(policy.tokenizer):
-        names = f"{reference.tokenizer.name_or_path} and {policy.tokenizer.name_or_path}"
-        raise ConfigError(f"reference and policy have different tokenizers ({names}): it reads the policy's ids")
+    require_same(reference.tokenizer, policy.tokenizer, "reference and policy")
     own = reference.model is policy.model
     if own and lora is not None and not has_adapters(policy.model):
         return reference

@@ -134,8 +134,7 @@ class Connection(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
             self.transport.write(self.conn.send(head) or b"")
-            if self.scope is None or self.scope["method"] != "HEAD":
-                self.transport.write(self.conn.send(h11.Data(data=body)) or b"")
+            self.transport.write(self.conn.send(h11.Data(data=body)) or b"")  # none where the head was asked for
             self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True

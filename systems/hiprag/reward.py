@@ -19,6 +19,7 @@ from common.errors import ConfigError
 from envs.interfaces import RewardContext, Verifier
 from envs.retrieval import RetrievalEnvironment
 from envs.search_steps import searches, statements
+from envs.token_ids import require_same
 from envs.types import Episode
 from modules.rewards.hiprag import hierarchical
 from modules.rewards.terms import IterationReward, Total
@@ -106,9 +107,8 @@ class HierarchicalReward(IterationReward):
             raise ConfigError(
                 "HierarchicalReward asks the current policy about its searches: it works in training alone"
             )
-        own, other = (protocol.codec.tokenizer.get_vocab() for protocol in (context.protocol, self._alone.protocol))
-        if own != other:
-            raise ConfigError("`alone` and the rollout have different tokenizers: give both protocols the same one")
+        own, other = (protocol.codec.tokenizer for protocol in (self._alone.protocol, context.protocol))
+        require_same(own, other, "`alone` and the rollout")
         queries = [episode.steps[step].query for episode in episodes for step in claims_of_searches(episode)]
         return answers_alone(queries, context.sampler, self._alone, context.alone)
 

@@ -1,13 +1,13 @@
-"""Calls that end in time and within their size, whatever the server does, and that go where they should."""
+"""Calls that end in time and within their size, whatever the server does."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import socket
-import sys
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,6 @@ import pytest
 
 import common.bounded_http as bounded_http
 from common.bounded_http import BoundedHTTP, HTTPFailure, may_pass, retry_after
-from common.errors import ConfigError
 from tests.raw_server import HEAD, raw_server
 
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -83,6 +82,20 @@ def test_a_name_that_cannot_be_looked_up_is_a_failure() -> None:
         BoundedHTTP(f"http://{'a' * 99}.example", what="server", proxies=False).send("GET", "/", timeout=5)
 
 
+@pytest.mark.parametrize(("timeout", "seconds"), [(60.0, 10.0), (5.0, 5.0)])
+def test_a_connection_has_ten_seconds_of_the_time(
+    timeout: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_connects(_: httpx.Client, request: httpx.Request, **__: object) -> None:
+        assert request.extensions["timeout"] == dict.fromkeys(("read", "write", "pool"), timeout) | {"connect": seconds}
+        raise httpx.ConnectTimeout("")
+
+    monkeypatch.setattr(httpx.Client, "send", never_connects)
+    with pytest.raises(HTTPFailure, match=rf"^no connection in {seconds:g} s$") as caught:
+        BoundedHTTP("http://search.example", what="server").send("GET", "/", timeout=timeout)
+    assert caught.value.kind == "timeout"
+
+
 def test_an_abandoned_call_ends_its_connection() -> None:
     gone = threading.Event()
 
@@ -114,17 +127,29 @@ def test_a_name_that_is_looked_up_for_ever_is_in_time_too(monkeypatch: pytest.Mo
         flood(b" " * 65536, start=HEAD + b"\r\n"),
         flood(b"4000\r\n" + b" " * 0x4000 + b"\r\n", start=CHUNKED),
         flood(b" " * 65536, start=HEAD + b"Content-Length: 1500000000\r\n\r\n"),
-        lambda connection: connection.sendall(packed(gzip.compress(b" " * 100 * 2**20), "gzip")),
-        lambda connection: connection.sendall(packed(zlib.compress(b" " * 100 * 2**20), "deflate")),
     ],
-    ids=["endless", "endless chunks", "1.5 GB", "gzip", "deflate"],
+    ids=["endless", "endless chunks", "1.5 GB"],
 )
-def test_an_answer_is_bounded_in_size_as_it_is_unpacked(answer: Callable[[socket.socket], None]) -> None:
+def test_an_answer_is_bounded_in_size(answer: Callable[[socket.socket], None]) -> None:
     with raw_server(answer) as url:
         client = BoundedHTTP(url, what="server", most_bytes=2**20)
         with pytest.raises(HTTPFailure, match=r"^an answer of more than 1 MiB$") as caught:
             client.send("GET", "/", timeout=20)
     assert caught.value.lasts, "another try would be as long"
+
+
+@pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "gzip"), (zlib.compress, "deflate")])
+def test_an_answer_is_bounded_in_size_as_it_is_unpacked(pack: Callable[[bytes], bytes], name: str) -> None:
+    sent = packed(pack(b" " * 32 * 2**20), name)
+    with raw_server(lambda connection: connection.sendall(sent)) as url:
+        client = BoundedHTTP(url, what="server", most_bytes=2**20)
+        tracemalloc.start()
+        try:
+            with pytest.raises(HTTPFailure, match=r"^an answer of more than 1 MiB$"):
+                client.send("GET", "/", timeout=20)
+            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20, "no more of it was unpacked than counts"
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("size", "fits"), [(2**20, True), (2**20 + 1, False)], ids=["all", "more"])
@@ -164,6 +189,14 @@ def test_an_answer_that_cannot_be_read_is_a_failure_with_a_reason(sent: bytes, c
         BoundedHTTP(url, what="server").send("GET", "/", timeout=5)
 
 
+def test_a_key_in_an_answer_that_cannot_be_read_is_masked() -> None:
+    sent = HEAD + b"your key is sk-0123456789abcdef\r\n\r\n"
+    with raw_server(lambda connection: connection.sendall(sent)) as url:
+        client = BoundedHTTP(url, what="server", key="sk-0123456789abcdef")
+        with pytest.raises(HTTPFailure, match=r"your key is \*\*\*"):
+            client.send("GET", "/", timeout=5)
+
+
 def test_a_packed_answer_is_read_and_so_is_an_empty_one() -> None:
     with raw_server(lambda connection: connection.sendall(packed(gzip.compress(b'{"a": 1}'), "gzip"))) as url:
         assert BoundedHTTP(url, what="server").send("GET", "/", timeout=5).json() == {"a": 1}
@@ -198,47 +231,6 @@ def test_a_redirect_is_an_answer() -> None:
         said = client.summary(client.send("POST", "/", {}, timeout=5))
     assert said == "307 X to http://***@other/: redirects are not followed, give the final address"
     assert len(asked) == 1
-
-
-NO_ADDRESSES = (
-    "|127.0.0.1:8000|ftp://host|http://|http://[::1|http://host:x|http://host/?key=1|http://h/#a|http://h:65536"
-)
-
-
-@pytest.mark.parametrize("address", NO_ADDRESSES.split("|"))
-def test_an_address_that_cannot_be_one_is_refused_and_not_shown(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"^server: give an address like http://127\.0\.0\.1:8000"):
-        BoundedHTTP(address, what="server")
-
-
-@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "socks4://127.0.0.1:1080", "http://[::1"])
-def test_a_proxy_that_cannot_be_used_is_one_line(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "socksio", None)
-    monkeypatch.setenv("ALL_PROXY", proxy)
-    with pytest.raises(ConfigError, match=r"^server http://search\.example: the environment's proxy.*unset ALL_PROXY"):
-        BoundedHTTP("http://search.example", what="server")
-
-
-def test_certificates_that_are_not_there_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/at/all.pem")
-    with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
-        BoundedHTTP("https://search.example", what="server")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::1]", "[::ffff:127.0.0.1]", "a.localhost"])
-def test_loopback_is_called_directly_whatever_proxies_there_are(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "socksio", None)
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    BoundedHTTP(f"http://{host}:9", what="server")
-    with raw_server(lambda connection: connection.sendall(HEAD + b"Content-Length: 2\r\n\r\nok")) as url:
-        assert BoundedHTTP(url, what="server").send("GET", "/", timeout=5).text == "ok"
-
-
-def test_other_addresses_are_called_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with raw_server(lambda connection: connection.sendall(HEAD + b"Content-Length: 2\r\n\r\nok")) as url:
-        monkeypatch.setenv("HTTP_PROXY", url)
-        assert BoundedHTTP("http://search.example", what="server").send("GET", "/", timeout=5).text == "ok"
 
 
 def answers(*statuses: int, headers: dict[str, str] | None = None) -> Callable[[], httpx.Response]:

@@ -67,17 +67,10 @@ def test_model_prompt_and_settings_are_part_of_the_question(tmp_path: Path) -> N
         assert len(server.calls) == 4
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, "late"])
-def test_passing_faults_are_tried_again(tmp_path: Path, fault: int | str) -> None:
+@pytest.mark.parametrize("fault", [429, 500, 503, "late", "nonsense", "cut"])
+def test_passing_faults_and_useless_replies_are_tried_again(tmp_path: Path, fault: int | str) -> None:
     with chat_server(echo, fault) as server:
         assert client(server.url, tmp_path, timeout=1.0 if fault == "late" else 5.0).ask(calls("a"), said) == ["a"]
-        assert len(server.calls) == 2
-
-
-@pytest.mark.parametrize("fault", ["nonsense", "cut"])
-def test_a_useless_reply_is_asked_for_again(tmp_path: Path, fault: str) -> None:
-    with chat_server(echo, fault) as server:
-        assert client(server.url, tmp_path).ask(calls("a"), said) == ["a"]
         assert len(server.calls) == 2
 
 
@@ -186,11 +179,6 @@ def test_an_outage_of_a_whole_round_is_no_failure_of_its_items(tmp_path: Path) -
         assert one.ask(calls("bad"), said) == [None]  # useless for good: kept, and no outage
 
 
-def test_a_prompt_that_is_refused_is_a_failure_of_its_item(tmp_path: Path) -> None:
-    with chat_server(echo, 400) as server:
-        assert client(server.url, tmp_path).ask(calls("a"), said) == [None]
-
-
 def test_an_outage_ends_the_work_with_one_clear_line(tmp_path: Path) -> None:
     with chat_server(echo, *[500] * 99) as server:
         one = client(server.url, tmp_path, retries=0, concurrency=1, max_failures=3)
@@ -247,6 +235,14 @@ def test_a_cap_on_tokens_ends_the_work(tmp_path: Path, concurrency: int) -> None
         with pytest.raises(ChatError, match="max_tokens 25 reached: 3 replies of 30 tokens"):
             client(server.url, tmp_path, max_tokens=25, concurrency=concurrency).ask(calls(*"abcde"), said)
         assert len(server.calls) == 3
+
+
+def test_a_call_may_cost_its_prompt_and_its_longest_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server(echo) as server:
+        one, reserved = client(server.url, tmp_path, reply_tokens=100), []
+        monkeypatch.setattr(one._replies, "claim", lambda key, owner, tokens, caps: reserved.append(tokens) or True)
+        one.ask([ChatCall("s" * 17, "u" * 23)], said)
+    assert reserved == [10 + 100]
 
 
 def test_a_killed_run_keeps_every_reply_that_arrived(tmp_path: Path) -> None:

@@ -97,17 +97,22 @@ def test_a_call_is_claimed_once_until_it_is_paid_or_released(store: Replies) -> 
         assert store.get("b") == Reply("text", cut=False)
 
 
-def test_a_file_that_a_killed_owner_left_is_removed_and_no_other(store: Replies) -> None:
+def test_what_a_killed_owner_left_is_dropped_and_nothing_of_others(store: Replies) -> None:
     left = store.path.with_name("replies.sqlite.1-abc.lock")
     left.touch()
-    with store.owner() as one, store.owner():
+    with store.opened() as db:
+        db.execute("insert into claims values ('a', '1-abc', 10)")
+    with store.owner() as one, store.owner() as other:
         assert not left.exists()
         assert store.path.with_name(f"replies.sqlite.{one}.lock").exists()
+        assert store.claim("a", one, 10, FREE)
+        assert not store.claim("a", other, 10, FREE)
 
 
 def test_what_an_owner_leaves_is_free(store: Replies) -> None:
     with store.owner() as one:
         assert store.claim("a", one, 10, FREE)
+    assert not list(store.path.parent.glob("replies.sqlite.*.lock"))
     with store.owner() as other:
         assert store.claim("a", other, 10, FREE)
 

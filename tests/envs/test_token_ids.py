@@ -10,10 +10,10 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from common.errors import DataError
+from common.errors import ConfigError, DataError
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.retrieval import RetrievalEnvironment
-from envs.token_ids import fingerprint, require_ids_of, require_readable
+from envs.token_ids import fingerprint, require_ids_of, require_readable, require_same
 from envs.types import Episode, Turn
 from tests.tiny import THINKING_TEMPLATE, byte_tokenizer, question
 
@@ -124,3 +124,10 @@ def test_ids_of_an_unknown_tokenizer_pass_where_no_model_reads_them() -> None:
     require_ids_of(TOKENIZER, fingerprint(byte_tokenizer()), "here")
     with pytest.raises(DataError, match="here: its token ids"):
         require_ids_of(TOKENIZER, fingerprint(OTHER), "here")
+
+
+def test_two_models_that_read_the_same_ids_have_the_same_tokenizer() -> None:
+    require_same(TOKENIZER, byte_tokenizer(), "a and b")
+    for other in (OTHER, byte_tokenizer(tags=[*TAGS, "<more>"])):
+        with pytest.raises(ConfigError, match=r"^a and b have different tokenizers \( and \), and one reads"):
+            require_same(TOKENIZER, other, "a and b")

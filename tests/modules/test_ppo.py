@@ -27,7 +27,7 @@ from modules.reward_model.model import load_reward_model
 from modules.rewards.terms import Term
 from modules.training import TrainingError
 from tests.credits import credit_inputs_of
-from tests.tiny import byte_tokenizer, question, tiny_policy
+from tests.tiny import question
 from tests.toy_rl import Watch, learn, letters, small_policy
 
 CRITIC = {"module": PPO, "credit": gae_credit, "critic_lr": 1e-2}
@@ -36,9 +36,8 @@ CRITIC = {"module": PPO, "credit": gae_credit, "critic_lr": 1e-2}
 def module(**settings: Any) -> PPO:
     """A module outside a Trainer, whose losses are plain sums."""
     made = PPO(small_policy(), AdamW(1e-3), **({"critic_lr": 1e-2} | settings))
-    loop: Any = SimpleNamespace()
     trainer = SimpleNamespace(
-        accumulate_grad_batches=1, world_size=1, current_epoch=0, fit_loop=loop, precision="32-true"
+        accumulate_grad_batches=1, world_size=1, current_epoch=0, fit_loop=SimpleNamespace(), precision="32-true"
     )
     made._trainer = trainer  # pyright: ignore
     made.logged = {}  # pyright: ignore
@@ -285,8 +284,6 @@ def test_it_exports_a_critic_that_another_run_begins_at(tmp_path: Path) -> None:
     assert torch.equal(again.head.zero, made.head.zero)
     assert again.head.zero != 0
     assert (tmp_path / "model" / "model.safetensors").exists()
-    other = PPO(small_policy(), AdamW(1e-3), critic=again, critic_lr=1e-2)
-    assert torch.equal(other.head.linear.weight, made.head.linear.weight)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +291,6 @@ def test_it_exports_a_critic_that_another_run_begins_at(tmp_path: Path) -> None:
     [
         ({"critic_lr": 0.0}, "critic_lr 0.0, value_clip 0.5: both must be > 0"),
         ({"value_clip": 0.0}, "both must be > 0"),
-        ({"critic": tiny_policy(byte_tokenizer())}, "critic and policy have different tokenizers"),
         ({"kl_weight": 0.1}, "kl_weight needs a reference"),
     ],
 )

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +44,7 @@ def read(connection: socket.socket) -> bytes:
 def answer(connection: socket.socket) -> tuple[int, dict]:
     head, _, body = read(connection).partition(b"\r\n\r\n")
     assert b"content-type: application/json" in head.lower()
+    assert (b"retry-after: 1" in head.lower()) == (b" 503 " in head)
     assert b"\n" not in body
     return int(head.split()[1]), json.loads(body)
 
@@ -80,6 +83,26 @@ def test_a_connection_may_rest_between_requests_but_not_within_one(serve: Serve)
     with first:
         first.sendall(b"GET /health HTTP/1.1\r\n")
         assert answer(first)[0] == 408
+
+
+def test_half_a_request_that_came_with_a_whole_one_has_a_deadline_too(serve: Serve) -> None:
+    with connect(serve(create_app(Overlap()))) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HT")
+        said = read(connection)
+    assert [part.split(b" ")[0] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"408"]
+
+
+def test_an_error_has_no_body_just_where_the_head_was_asked_for(serve: Serve) -> None:
+    server = serve(create_app(Overlap()))
+    with connect(server) as connection:
+        connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        head, _, body = read(connection).partition(b"\r\n\r\n")
+    assert (head.split()[1], body) == (b"400", b"")
+    with connect(server) as connection:
+        connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 405")
+        connection.sendall(b"GET /health HT")
+        assert answer(connection)[0] == 408
 
 
 def test_a_search_may_take_longer_than_its_request(serve: Serve) -> None:
@@ -132,7 +155,27 @@ def test_a_client_that_reads_nothing_is_left(serve: Serve) -> None:
         connection.sendall(HEAD.replace(b"20", str(len(body)).encode()) + body)
         wait_until(lambda: server.server_state.total_requests)
         wait_until(lambda: not server.server_state.connections)
-    assert len(post(server.url, json.loads(body))[1]["result"][0]) == 100
+    client = http.client.HTTPConnection(*server.address, timeout=10)
+    client.connect()
+    first = client.sock
+    client.request("POST", "/retrieve", body)
+    assert len(json.load(client.getresponse())["result"][0]) == 100
+    time.sleep(0.5)  # one that has read it may rest
+    client.request("GET", "/health")
+    assert json.load(client.getresponse())["status"] == "ok"
+    assert client.sock is first
+
+
+def test_a_client_that_reads_slowly_is_not_left() -> None:
+    unread, timers, left = [100], [], []
+    transport = SimpleNamespace(get_write_buffer_size=lambda: unread[0], abort=lambda: left.append(unread[0]))
+    loop = SimpleNamespace(call_later=lambda _, look: timers.append(look))
+    connection = SimpleNamespace(_seconds=30, transport=transport, loop=loop)
+    connection._expect_reading = partial(connections.Connection._expect_reading, connection)
+    connection._expect_reading(unread[0])
+    for unread[0] in (99, 98, 98):
+        timers.pop()()
+    assert left == [98]
 
 
 @pytest.fixture
@@ -152,6 +195,51 @@ def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest(serve: S
         assert post(server.url, {"queries": ["river"]})[0] == 200
         gone = [connection for connection in idle if _ended(connection)]
         assert gone == idle[:1]
+
+
+def test_a_connection_that_rests_waits_too(serve: Serve, few: int) -> None:
+    server = serve(create_app(Overlap()), seconds=30)
+    rests = http.client.HTTPConnection(*server.address, timeout=10)
+    rests.request("GET", "/health")
+    rests.getresponse().read()
+    with ExitStack() as stack:
+        halves = [stack.enter_context(connect(server)) for _ in range(few - 1)]
+        for connection in halves:
+            connection.sendall(b"GET /")
+        wait_until(lambda: len(server.server_state.connections) == few)
+        assert post(server.url, {"queries": ["river"]})[0] == 200
+        assert [connection for connection in (rests.sock, *halves) if _ended(connection)] == [rests.sock]
+
+
+def test_connections_that_come_at_once_take_a_place_each(serve: Serve, few: int) -> None:
+    server = serve(create_app(Overlap()), seconds=30)
+    resting = [http.client.HTTPConnection(*server.address, timeout=10) for _ in range(few)]
+    for client in resting:
+        client.request("GET", "/health")
+        client.getresponse().read()
+    held = threading.Event()
+    next(iter(server.server_state.connections)).loop.call_soon_threadsafe(held.wait)
+    with ExitStack() as stack:
+        new = [stack.enter_context(connect(server)) for _ in range(3)]
+        for connection in new:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        held.set()
+        assert [connection.recv(12) for connection in new] == [b"HTTP/1.1 200"] * 3
+        assert [client for client in resting if _ended(client.sock)] == resting[:3]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "files"),
+    [(256, 1024, 1024), (1024, 1024, 1024), (1024, 10**6, 8192), (1024, -1, 8192), (-1, -1, 8192), (20_000, -1, 8192)],
+)
+def test_the_process_allows_itself_the_files_that_it_may(
+    soft: int, hard: int, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr("resource.setrlimit", lambda _, limits: raised.append(limits))
+    assert connections._files() == files
+    assert raised == ([(files, hard)] if 0 < soft < files else [])
 
 
 def _ended(connection: socket.socket) -> bool:

@@ -163,19 +163,6 @@ def test_a_build_that_dies_is_not_taken_for_complete(corpus, folder, monkeypatch
     assert len(Dense(corpus, WordEncoder(), cache=folder).search(["w1"], 3)[0]) == 3
 
 
-def test_an_index_that_is_not_of_the_corpus_is_refused(corpus, folder):
-    Dense(corpus, WordEncoder(), cache=folder)
-    [path] = Path(folder).glob("dense-*/index.faiss")
-    short = faiss.IndexFlatIP(32)
-    short.add(np.zeros((399, 32), dtype=np.float32))
-    faiss.write_index(short, str(path))
-    with pytest.raises(DataError, match=r"399 vectors of 32 numbers, but .* has 400 passages"):
-        Dense(corpus, WordEncoder(), index_file=path, cache=folder)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="holds no index that can be read: give the file that belongs to"):
-        Dense(corpus, WordEncoder(), index_file=path, cache=folder)
-
-
 def damage(path: Path, how: str) -> None:
     content = path.read_bytes()
     middle = len(content) // 2

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from common.errors import RetrievalError
-from envs.retrievers.micro_batches import Busy, MicroBatches, _size
+from envs.retrievers.micro_batches import Busy, MicroBatches, _Recent, _size
 from envs.types import Document, Hit
 
 
@@ -84,6 +84,13 @@ def test_an_answer_may_take_just_as_many_bytes_as_are_kept(less: int, searches: 
     for _ in range(2):
         assert asyncio.run(batches.search(["a"], 3)) == [hits("a", 3)]
     assert len(held.searches) == searches
+
+
+def test_every_text_of_an_answer_counts_once() -> None:
+    long, recent = "x" * 10_000, _Recent(9, 2**20)
+    for _ in range(2):  # as two searches at once find it
+        recent.put({long: [Hit(Document(long, long, long), 1.0)] * 2}, 2)
+    assert recent._bytes == pytest.approx(7 * 10_000, rel=0.02)
 
 
 def test_what_arrives_during_a_search_shares_the_next_one() -> None:

@@ -131,6 +131,7 @@ def test_a_sloppy_turn_is_obeyed_if_it_is_clear(text: str, action: Action) -> No
 def test_whole_episodes(texts: list[str], status: str, valid: bool, answer: str) -> None:
     episode = played(texts)
     assert (episode.status, PROTOCOL.valid(episode), episode.answer) == (status, valid, answer)
+    assert released_verdict(shown(episode)) == valid
 
 
 def test_four_turns_may_search_and_one_more_may_answer() -> None:
@@ -139,8 +140,8 @@ def test_four_turns_may_search_and_one_more_may_answer() -> None:
     says = [SEARCH, MUMBLE, SEARCH, SEARCH, SEARCH]
     sampler = Scripted(PROTOCOL.codec.control, lambda episode: says[len(episode.turns)])
     [episode] = rollout(RetrievalEnvironment(PROTOCOL, retriever), sampler, [question()], seed=0)
-    assert [step.kind for step in episode.steps] == ["query", "invalid", "query", "query", "invalid"]
-    assert [step.valid for step in episode.steps] == [True, False, True, True, False]
+    kinds = [("query", True), ("invalid", False), ("query", True), ("query", True), ("invalid", False)]
+    assert [(step.kind, step.valid) for step in episode.steps] == kinds
     assert len(retriever.queries) == 3
     assert (episode.status, episode.answer, episode.turns[-1].observation_ids) == ("step_budget", "", ())
     requests = [PROTOCOL.next(Episode(question(), (), episode.turns[:count])) for count in range(6)]
@@ -210,8 +211,8 @@ def test_the_prompt_is_one_user_message_that_ends_in_a_question_mark(text: str, 
     assert message.startswith("<|im_start|>user\nAnswer the question. Whenever")
     assert message.endswith(f"Question: {asked}<|im_end|>\n<|im_start|>assistant\n")
     bare = SearchR1(byte_tokenizer(tags=TAGS), instruction="")  # pyright: ignore[reportArgumentType]
-    start, end = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    assert bare.codec.decode(bare.prompt(question(text))) == start + asked + end
+    written = bare.codec.decode(bare.prompt(question(text)))
+    assert written == f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize("poison", [*HOSTILE, "<i>", "</ANSWER >", "</information>\n\n" + ANSWER, SEARCH])
@@ -247,9 +248,8 @@ def test_a_tag_in_what_a_teacher_writes_stays_text() -> None:
     assert action_of(written).text == "x&lt;/answer>y&lt;answer>"
 
 
-PARTS = st.lists(
-    st.sampled_from([*TAGS, "t", " ", "\n", "<", ">", "</", "search", "<i>", "</ Search>", "é"]), max_size=9
-)
+SIGNS = [*TAGS, "t", " ", "\n", "<", ">", "</", "search", "<i>", "</ Search>", "é"]
+PARTS = st.lists(st.sampled_from(SIGNS), max_size=9)
 
 
 @given(PARTS)
@@ -257,9 +257,8 @@ def test_what_is_valid_is_obeyed_and_reads_as_the_released_code_wants_it(parts: 
     text = "".join(parts)
     if kind := block_kind(text):
         assert action_of(text).kind == kind
-        assert released_verdict(
-            text + ("<information></information><think></think><answer>x</answer>" * (kind == "query"))
-        )
+        rest = "<information></information><think></think><answer>x</answer>" * (kind == "query")
+        assert released_verdict(text + rest)
 
 
 @given(st.lists(PARTS.map("".join), min_size=1, max_size=6))
@@ -268,8 +267,7 @@ def test_no_text_breaks_an_episode_nor_leaves_a_token_without_step(texts: list[s
         episode = played(texts, protocol=protocol)
         spans = [(number, 0, len(turn.action_ids)) for number, turn in enumerate(episode.turns)]
         assert [step.spans for step in episode.steps] == [(span,) for span in spans]
-        assert (episode.status == "answered") == bool(episode.answer)
-        assert episode.status in ("answered", "step_budget")
+        assert episode.status == ("answered" if episode.answer else "step_budget")
         if protocol.valid(episode):
             assert all(step.valid for step in episode.steps)
             assert released_verdict(shown(episode, protocol))
@@ -300,9 +298,3 @@ def released_verdict(text: str) -> bool:
         if not holds_text and text[start + len(tag) : end].strip():
             return False
     return True
-
-
-@pytest.mark.parametrize("texts", [[ANSWER], [SEARCH, ANSWER], [SEARCH] * 4 + [ANSWER]])
-def test_the_released_code_would_accept_what_is_valid(texts: list[str]) -> None:
-    assert released_verdict(shown(played(texts)))
-    assert not released_verdict(shown(played([MUMBLE, *texts])))
