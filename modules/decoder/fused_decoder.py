@@ -7,7 +7,6 @@ the rows. Sampling goes through it, and on a CPU a reward model that scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -17,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from modules.decoder.attention_masks import FULL, layer_kinds
@@ -90,7 +88,7 @@ class FusedDecoder:
         """
         last = []
         size = _CHUNK if self.device.type == "cpu" else _CHUNK_GPU
-        with torch.autocast(self.device.type, enabled=False), _kernels(self.device):
+        with torch.autocast(self.device.type, enabled=False):
             for chunk in chunks([len(ids) for ids in new], size):
                 ids = [token for row, start, end in chunk for token in new[row][start:end]]
                 pieces = [(first + row, starts[row] + start, starts[row] + end) for row, start, end in chunk]
@@ -179,13 +177,6 @@ class FusedDecoder:
             Product(mlp.up_proj, precision),
             Product(mlp.down_proj, precision),
         )
-
-
-def _kernels(device: torch.device) -> AbstractContextManager[Any]:
-    """Attention of any length: on a GPU not cuDNN's, which makes a plan for every new pair of lengths."""
-    if device.type != "cuda":
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def can_fuse(model: PreTrainedModel) -> bool:
