@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -100,6 +101,27 @@ def _end_with_launcher() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(launcher):  # the launcher ended before the call above
         os._exit(128 + signal.SIGKILL)
+
+
+def require_gpus(experiment: Experiment) -> None:
+    """Require as many GPUs in this machine as `accelerator: gpu` asks for, before any work.
+
+    Raises:
+        ConfigError: there are fewer; says why there is none, such as a driver that is too old.
+    """
+    if experiment.accelerator not in ("gpu", "cuda"):
+        return
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if there < experiment.devices:
+        why = str(said[0].message).split(" (Triggered")[0] if said else f"torch is {torch.__version__}"
+        raise ConfigError(
+            f"accelerator is {experiment.accelerator}, devices {experiment.devices}, and torch sees {there} GPUs here "
+            f"({why}): set accelerator=cpu to run without"
+        )
 
 
 def needs_launch(experiment: Experiment) -> bool:
