@@ -18,7 +18,7 @@ from common.errors import ConfigError, DataError
 from common.terminal import prepare_terminal, say
 from evaluation.report.failure_page import page_on_failure, write_failure_page
 from pipeline.command_line import parse
-from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group
+from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group, require_gpus
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
                 leaks.check()
                 say(plan.table())
                 return 0
+            if not plan.done:
+                require_gpus(plan.experiment)
             if needs_launch(plan.experiment) and not plan.done:
                 code = launch(Path(__file__), arguments, plan.experiment.devices)
                 if code == 1:  # they failed at work: not 2, before any, nor a signal

@@ -6,23 +6,25 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import torch
-from lightning.pytorch.strategies import Strategy
 from torch import Tensor, distributed
 
 
-def summed(strategy: Strategy, tensor: Tensor) -> Tensor:
-    """A tensor added up over all ranks, on the CPU."""
-    return cast(Tensor, strategy.reduce(tensor.to(strategy.root_device), reduce_op="sum")).cpu()
+def summed(tensor: Tensor) -> Tensor:
+    """A tensor added up over all ranks, on the CPU, where they may wait for hours for the one that samples last."""
+    total = tensor.detach().cpu().clone()
+    if distributed.is_initialized() and distributed.get_world_size() > 1:
+        distributed.all_reduce(total)
+    return total
 
 
-def means(strategy: Strategy, values: Mapping[str, Tensor]) -> dict[str, float]:
+def means(values: Mapping[str, Tensor]) -> dict[str, float]:
     """Means over all ranks; NaN is left out, and stands for a tag without any value."""
     known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
-    totals = summed(strategy, totals).tolist()
+    totals = summed(totals).tolist()
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -120,15 +119,15 @@ class RolloutCallback(Callback):
             groups = rollout.groups(module, data, trainer.current_epoch, context)
             with rollout.timed("time/estimates"):
                 estimates = module.estimate(groups.episodes)
-        episodes, total = groups.episodes, partial(summed, trainer.strategy)
-        scores = settled(self.terms, groups.scores, episodes, total)
+        episodes = groups.episodes
+        scores = settled(self.terms, groups.scores, episodes, summed)
         inputs = credit_inputs(episodes, scores, data.group_size)
-        credited = module.assign(episodes, replace(inputs, sum_over_ranks=total, **estimates))
+        credited = module.assign(episodes, replace(inputs, sum_over_ranks=summed, **estimates))
         data.fill(credited.rows)
         self.latest = Iteration(episodes, data.group_size, scores, credited.advantages_BS)
         protocol, oracle = self.environment.protocol, self.oracle
         values = measure(episodes, scores, credited.advantages_BS, protocol, group_size=data.group_size, oracle=oracle)
-        module.log_dict(means(trainer.strategy, values))
+        module.log_dict(means(values))
         flat = credited.flat if module.resample_rounds else None
         own = own_costs(groups, data.group_size, reward_tokens=rollout.reward_tokens, flat=flat)
         totals = costs_of_ranks(own, counted(self.sampler) - before, context)

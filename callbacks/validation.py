@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import distributed
 
+from callbacks.over_ranks import summed
 from common.errors import ConfigError
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
@@ -105,7 +106,7 @@ class Validation(Callback):
         for name, (rows, found) in asked.items():
             self._keep(name, rows, found, trainer)
         totals = torch.tensor([[sum(known), len(known)] for known in values.values()], dtype=torch.float64)
-        totals = trainer.strategy.reduce(totals.to(trainer.strategy.root_device), reduce_op="sum").tolist()
+        totals = summed(totals).tolist()
         means = {name: total / count for name, (total, count) in zip(values, totals, strict=True) if count}
         if trainer.logger is not None:
             seconds = {"time/validation": time.perf_counter() - start}

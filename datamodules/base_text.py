@@ -6,12 +6,13 @@ import functools
 import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import Batches
+from datamodules.batches import Batches, items_of_a_pass
 from envs.packing import PackedSequence, SequenceBatch, collate, pack
 from envs.text import load_tokenizer
 from envs.types import TrainingSequence
@@ -70,6 +71,15 @@ class WorldText(LightningDataModule):
             raise ConfigError(f"{settings}: the first two must be >= 1, tokens >= 2, copying and first in [0, 1]")
         self.world, self.sequences, self.batch_size, self.tokens = Path(world), sequences, batch_size, tokens
         self.copying, self.chat, self.first, self.seed = copying, chat, first, seed
+
+    @staticmethod
+    def check_ranks(ranks: int, *, batch_size: int, **_: Any) -> None:
+        """Require a batch that so many ranks can share; called with all settings when a run is planned.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        items_of_a_pass(batch_size, None, ranks)
 
     def setup(self, stage: str) -> None:
         size = _size(self.world)

@@ -16,21 +16,33 @@ Batch = TypeVar("Batch")
 _WINDOW = 16  # batches sorted by length together: little padding, yet a mixed order
 
 
-def accumulate(trainer: Trainer | None, batch_size: int, micro_batch: int) -> None:
-    """Have a trainer take an optimiser step every `batch_size` items, served in batches of `micro_batch`.
+def accumulate(trainer: Trainer | None, batch_size: int, micro_batch: int) -> int:
+    """Have a trainer take an optimiser step every `batch_size` items; returns the items of a forward pass.
 
     A datamodule calls it on setting up, before the module counts its optimiser steps.
 
     Raises:
-        ConfigError: a step is not a whole number of micro-batches, or these do not divide among the ranks.
+        ConfigError: see `items_of_a_pass`.
     """
     assert trainer is not None
-    if micro_batch < 1 or batch_size % micro_batch or micro_batch % trainer.world_size:
-        raise ConfigError(
-            f"batch_size {batch_size}, micro_batch {micro_batch}: the micro-batches must divide the batch, and "
-            f"themselves divide among {trainer.world_size} ranks"
-        )
+    micro_batch = items_of_a_pass(batch_size, micro_batch, trainer.world_size)
     trainer.accumulate_grad_batches = batch_size // micro_batch
+    return micro_batch
+
+
+def items_of_a_pass(batch_size: int, micro_batch: int | None, ranks: int) -> int:
+    """Items of one forward pass, of all ranks together: `micro_batch`, but at least one on each; None is all.
+
+    Raises:
+        ConfigError: a step is not a whole number of micro-batches, or these do not divide among the ranks.
+    """
+    size = max(batch_size if micro_batch is None else micro_batch, ranks)
+    if (micro_batch or 1) < 1 or batch_size % size or size % ranks:
+        sizes = f"batch_size {batch_size}" + (f", micro_batch {micro_batch}" if micro_batch is not None else "")
+        raise ConfigError(
+            f"{sizes}: the micro-batches must divide the batch, and themselves divide among {ranks} ranks"
+        )
+    return size
 
 
 def check_micro(micro_batch: int | None, micro_tokens: int | None) -> None:
@@ -63,7 +75,7 @@ class Batches(Generic[Item, Batch]):
 
     Args:
         collate: makes a batch of a rank's items.
-        batch_size: items of a batch over all ranks; a multiple of the number of ranks.
+        batch_size: items of a batch over all ranks; without `tokens` a multiple of the number of ranks.
         epoch: returns the number of the epoch that begins.
         lengths: of the items; with them a batch has items of similar length.
         step: batches of an optimiser step, if every step is to have its share of long and of short items: they are
@@ -89,7 +101,7 @@ class Batches(Generic[Item, Batch]):
         step: int | None = None,
         tokens: int | None = None,
     ) -> None:
-        if not items or batch_size % world_size:
+        if not items or (tokens is None and batch_size % world_size):
             raise ValueError(f"{len(items)} items in batches of {batch_size} for {world_size} ranks")
         self.items, self.collate, self.batch_size, self.seed, self.epoch = items, collate, batch_size, seed, epoch
         self.rank, self.world_size, self.lengths, self.shuffle = rank, world_size, lengths, shuffle
@@ -118,8 +130,8 @@ class Batches(Generic[Item, Batch]):
             ConfigError: a batch does not divide among the ranks.
         """
         assert trainer is not None
-        if batch_size % trainer.world_size:
-            raise ConfigError(f"batch_size {batch_size} does not divide among {trainer.world_size} ranks")
+        if tokens is None:
+            items_of_a_pass(batch_size, None, trainer.world_size)
         return cls(
             items,
             collate,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import accumulate, check_micro
+from datamodules.batches import accumulate, check_micro, items_of_a_pass
 from datamodules.sources import Source
 from envs.packing import PackedSequence, SequenceBatch, by_length, collate
 from envs.types import Question
@@ -27,9 +28,9 @@ class QuestionData(LightningDataModule):
         questions_per_iteration: of all ranks together.
         group_size: episodes a question.
         updates: optimiser steps an iteration, each on an equal share of the questions.
-        micro_batch: episodes of one forward pass, of all ranks together; None takes all of an update at once. The
-            Trainer's `accumulate_grad_batches` follows from it. Episodes of several sequences are not kept together:
-            an update is cut into as many passes with equally many sequences.
+        micro_batch: episodes of one forward pass, of all ranks together, but at least one on each; None takes all of
+            an update at once. The Trainer's `accumulate_grad_batches` follows from it. Episodes of several sequences
+            are not kept together: an update is cut into as many passes with equally many sequences.
         micro_tokens: in place of `micro_batch`, padded tokens of one forward pass on each rank: an update is sorted by
             length and cut into passes of at most so many, or of one episode. Lengths are not known before the rollout,
             so the Trainer counts a pass an episode; those that are not needed hold two tokens that train nothing.
@@ -69,16 +70,36 @@ class QuestionData(LightningDataModule):
         self._orders: list[list[Question]] = []
         self._buffer: IterationBuffer | None = None
 
-    def setup(self, stage: str) -> None:
-        assert self.trainer is not None
-        questions, ranks = self.questions_per_iteration // self.updates, self.trainer.world_size
+    @staticmethod
+    def check_ranks(
+        ranks: int,
+        *,
+        questions_per_iteration: int,
+        group_size: int,
+        updates: int,
+        micro_batch: int | None,
+        micro_tokens: int | None,
+        **_: Any,
+    ) -> None:
+        """Require sizes that so many ranks can share; called with all settings when a run is planned.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        questions = questions_per_iteration // updates
         if questions % ranks:
             raise ConfigError(
-                f"{questions} questions an update do not divide among {ranks} ranks, which own whole groups"
+                f"questions_per_iteration {questions_per_iteration}: {questions} questions an update do not divide "
+                f"among {ranks} ranks, which own whole groups"
             )
-        if self.micro_tokens is not None:
-            self.micro_batch = ranks  # an episode on each
-        accumulate(self.trainer, self.batch_size, self.micro_batch)
+        if micro_tokens is None:
+            items_of_a_pass(questions * group_size, micro_batch, ranks)
+
+    def setup(self, stage: str) -> None:
+        assert self.trainer is not None
+        self.check_ranks(self.trainer.world_size, **vars(self))
+        micro_batch = self.micro_batch if self.micro_tokens is None else 1  # an episode on each rank
+        self.micro_batch = accumulate(self.trainer, self.batch_size, micro_batch)
         if self._pool:
             return
         self._pool = list(self.questions)

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 
 from common.errors import ConfigError, DataError
 from common.seeds import stable_hash
-from datamodules.batches import Batches, accumulate
+from datamodules.batches import Batches, accumulate, items_of_a_pass
 from datamodules.records import numbered_rows
 from envs.token_ids import require_readable
 from envs.types import Episode
@@ -30,8 +30,8 @@ class StageData(LightningDataModule, Generic[Item, Batch]):
     Args:
         path: a stage folder that holds the `records`, or several, whose items are mixed.
         batch_size: items of an optimiser step, of all ranks together.
-        micro_batch: items of one forward pass, of all ranks together; None takes all of a step at once. The Trainer's
-            `accumulate_grad_batches` follows from it.
+        micro_batch: items of one forward pass, of all ranks together, but at least one on each; None takes all of a
+            step at once. The Trainer's `accumulate_grad_batches` follows from it.
         validation: share of the questions, by hash(seed, question id), held out of training.
         max_tokens: what is longer is left out, and counted in the log.
         seed: of the order and of the held-out questions.
@@ -66,6 +66,18 @@ class StageData(LightningDataModule, Generic[Item, Batch]):
         self.held_out: list[Item] = []
         self.left_out: Counter[str] = Counter()
 
+    @staticmethod
+    def check_ranks(
+        ranks: int, *, batch_size: int, micro_batch: int | None = None, micro_tokens: int | None = None, **_: Any
+    ) -> None:
+        """Require sizes that so many ranks can share; called with all settings when a run is planned.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        if micro_tokens is None:
+            items_of_a_pass(batch_size, micro_batch, ranks)
+
     def items(self) -> Iterator[tuple[str, Item]]:
         """All items, each with its question's id; what makes none is counted in `left_out`."""
         raise NotImplementedError
@@ -95,7 +107,7 @@ class StageData(LightningDataModule, Generic[Item, Batch]):
             yield where, record
 
     def setup(self, stage: str) -> None:
-        accumulate(self.trainer, self.batch_size, self.micro_batch)
+        self.micro_batch = accumulate(self.trainer, self.batch_size, self.micro_batch)
         self.load()
 
     def load(self) -> None:

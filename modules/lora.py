@@ -79,6 +79,8 @@ class LoRA:
         except ValueError as error:
             raise ConfigError(f"lora.targets {self.targets}: {str(error).splitlines()[0]}") from error
         for name, module in policy.model.named_modules():
+            if isinstance(module, LoraLayer):
+                vars(module)["_cast_input_dtype"] = _cast_unless_autocast
             if isinstance(module, LoraLayer) and not isinstance(module.base_layer, nn.Linear):
                 kind = type(module.base_layer).__name__
                 raise ConfigError(f"lora.targets {self.targets}: {name} is no linear layer but {kind}: leave it out")
@@ -98,6 +100,11 @@ class LoRA:
         """Ids of the rows that train, by the name of their table."""
         rows = sorted(policy.tokenizer.all_special_ids)
         return {name.rpartition(".")[2]: rows for name in _tables(policy.model)}
+
+
+def _cast_unless_autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The input of an adapter in the adapter's type; PEFT casts it under autocast too, which casts it back."""
+    return x if torch.is_autocast_enabled(x.device.type) else x.to(dtype)
 
 
 def is_tied(model: PreTrainedModel) -> bool:

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from common.errors import ConfigError, UserError
+from common.gpu import prepare_gpu
 from envs.interfaces import AgentFormat
 from envs.text import load_tokenizer, require_present
 from envs.token_ids import require_same
@@ -31,6 +32,8 @@ from modules.model_checks import require_independent_rows
 from modules.positions import longest_row
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+prepare_gpu()  # whatever makes a model imports this file first
 
 # `from_pretrained` replaces a method of transformers' base class until it ends. Two calls at once can leave it so:
 # every later model of the process would have an output layer without values.

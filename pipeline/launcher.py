@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -21,12 +22,14 @@ from typing import Any, NoReturn
 from common.errors import ConfigError, UserError
 from common.files import remove_temporary, temporary
 from common.terminal import flush_output, print_error
+from pipeline.heartbeat import Heartbeat
 from pipeline.ranks import LAUNCHER, Ranks, environment_number
 from pipeline.schema import Experiment
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _MOST_RANKS = 64  # or the number of cores, if that is more
-_TIMEOUT = timedelta(days=30)  # ranks may differ by hours; a dead rank is noticed by the launcher, not by a timeout
+_TIMEOUT = timedelta(days=30)  # ranks may differ by hours; one that is gone is noticed by launcher and heartbeats
+_GPU_TIMEOUT = timedelta(minutes=30)  # between GPUs, which meet in training alone, once ranks have waited on the CPU
 
 
 @contextmanager
@@ -73,8 +76,24 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
         raise UserError(f"the processes cannot meet at {address}: {reason}") from error
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
-    yield Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_TIMEOUT), store)
+    if on_gpu:
+        group: Any = dist.group.WORLD
+        group._get_backend(torch.device("cuda"))._set_default_timeout(_GPU_TIMEOUT)
+    ranks = Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_TIMEOUT), store)
+    own = store.clone()  # the other may wait for ever
+    heartbeat = Heartbeat(own, rank, world_size, lambda lost: _exit_without(lost, Ranks(rank, world_size, store=own)))
+    yield ranks
+    heartbeat.end()
     dist.destroy_process_group()  # not after an error: it would wait for ranks that may have exited
+
+
+def _exit_without(lost: int | None, ranks: Ranks) -> NoReturn:
+    """End this process at once, from whichever thread: what it waits for will never come."""
+    who = "the first rank's launcher is gone" if lost is None else f"rank {lost} has given no sign of life for minutes"
+    if lost is None or ranks.reports_error():
+        print_error(f"{who}: {_how_to_resume()}")
+    remove_temporary()
+    os._exit(1)
 
 
 def _require_one_task() -> None:
@@ -100,6 +119,27 @@ def _end_with_launcher() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(launcher):  # the launcher ended before the call above
         os._exit(128 + signal.SIGKILL)
+
+
+def require_gpus(experiment: Experiment) -> None:
+    """Require as many GPUs in this machine as `accelerator: gpu` asks for, before any work.
+
+    Raises:
+        ConfigError: there are fewer; says why there is none, such as a driver that is too old.
+    """
+    if experiment.accelerator not in ("gpu", "cuda"):
+        return
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if there < experiment.devices:
+        why = str(said[0].message).split(" (Triggered")[0] if said else f"torch is {torch.__version__}"
+        raise ConfigError(
+            f"accelerator is {experiment.accelerator}, devices {experiment.devices}, and torch sees {there} GPUs here "
+            f"({why}): set accelerator=cpu to run without"
+        )
 
 
 def needs_launch(experiment: Experiment) -> bool:

@@ -18,6 +18,7 @@ from pipeline.origins import Key, Origins, dotted, leaves, suggest
 from pipeline.provenance import source_hash
 from pipeline.schema import Experiment, Stage
 from pipeline.store import Artifact, verify
+from pipeline.world_size import check_ranks
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ class Plan:
         known: set[str] = set()
         for name in self.chosen:
             if not self.stages[name].done:
-                check_stage(self.stages[name].stage, ("stages", name), self.origins, known)
+                stage, key = self.stages[name].stage, ("stages", name)
+                check_stage(stage, key, self.origins, known)
+                check_ranks(stage.data, (*key, "data"), self.origins, self.experiment.world_size)
         return self
 
     @property

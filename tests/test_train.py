@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,30 @@ def test_on_the_cpu_no_gpu_is_seen(tmp_path: Path, monkeypatch) -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert run(chain(tmp_path), "--dry-run") == 0
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_recipe_for_gpus_does_not_train_on_a_cpu_in_silence(tmp_path: Path, capsys, monkeypatch) -> None:
+    def too_old() -> bool:
+        warnings.warn(
+            "CUDA initialization: The NVIDIA driver is too old (Triggered internally at x.cpp:1)", stacklevel=1
+        )
+        return False
+
+    monkeypatch.setattr("torch.cuda.is_available", too_old)
+    assert run(chain(tmp_path), "--dry-run", "accelerator=gpu") == 0, "any machine can plan it"
+    capsys.readouterr()
+    assert run(chain(tmp_path), "accelerator=gpu") == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "error: accelerator is gpu, devices 1, and torch sees 0 GPUs here (CUDA initialization: The NVIDIA driver is "
+        "too old): set accelerator=cpu to run without\n"
+    )
+    assert captured.out == ""
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert run(chain(tmp_path), "accelerator=gpu", "devices=2") == 2
+    assert "devices 2, and torch sees 1 GPUs here" in capsys.readouterr().err
 
 
 def test_a_bug_is_not_dressed_up(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Dense:
         cache: folder of indexes and of what is known of files.
         nprobe: clusters that a query visits, by default the square root of their number.
         ef_search: search width in a graph, by default 64.
-        device: `auto` puts the index on all GPUs that FAISS sees, a shard each, `cpu` on none, `cuda` insists on them.
+        device: `auto` puts the index on all GPUs that FAISS sees, a shard each, `cuda` insists on them, `cpu` has none.
         half: on GPUs, keep the vectors in half precision.
 
     Raises:
@@ -63,7 +63,7 @@ class Dense:
         cache: str = "runs/cache",
         nprobe: int | None = None,
         ef_search: int | None = None,
-        device: IndexDevice = "auto",
+        device: IndexDevice = "cpu",
         half: bool = False,
     ) -> None:
         if index is not None and index_file is not None:

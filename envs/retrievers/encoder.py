@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer
 
 from common.errors import ConfigError
+from common.gpu import prepare_gpu
 from envs.text import require_present
 
 Pooling = Literal["mean", "cls", "last"]
@@ -53,6 +54,7 @@ class Encoder:
         if max_tokens < 1 or batch_size < 1:
             raise ConfigError(f"encoder {model}: max_tokens and batch_size must be at least 1")
         require_present(model, "encoder")
+        prepare_gpu()
         folder = Path(model)
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)

@@ -233,7 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     dense.add_argument("--index", help="FAISS index-factory string, such as Flat (the default), SQfp16 or HNSW32")
     dense.add_argument("--index-file", type=Path, help="a published FAISS index of the corpus, read as it is")
     dense.add_argument(
-        "--index-device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: all GPUs, sharded"
+        "--index-device", choices=("auto", "cpu", "cuda"), default="cpu", help="auto, cuda: all GPUs, sharded"
     )
     dense.add_argument("--half", action="store_true", help="vectors in half precision on GPUs")
     dense.add_argument("--nprobe", type=int, help="lists of an IVF index that a query visits")

@@ -7,7 +7,6 @@ the rows. Sampling goes through it, and on a CPU a reward model that scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -17,12 +16,11 @@ import torch
 import torch.nn.functional as F
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from modules.decoder.attention_masks import FULL, layer_kinds
 from modules.decoder.kv_cache import Rows, kv_shape
-from modules.decoder.products import Precision, Product, can_multiply
+from modules.decoder.products import Precision, Products, can_multiply
 from modules.decoder.row_attention import Read, reading, stepping, whole
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -35,16 +33,13 @@ class Layer:
     """The weights of one layer; norms of queries and keys `[head_dim]` where the model has such."""
 
     norm: Tensor
-    query: Product
-    key: Product
-    value: Product
+    inputs: Products  # queries, keys and values
     query_norm: Tensor | None
     key_norm: Tensor | None
-    out: Product
+    out: Products
     mlp_norm: Tensor
-    gate: Product
-    up: Product
-    down: Product
+    gate_and_up: Products
+    down: Products
 
 
 class FusedDecoder:
@@ -76,12 +71,12 @@ class FusedDecoder:
         self.rows = Rows(len(self.layers), (heads, self.head_dim), like)
 
     @cached_property
-    def head(self) -> Product:
+    def head(self) -> Products:
         """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
-        return Product(self._output, self.precision)
+        return Products([self._output], self.precision, wide=True)
 
     def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Feed rows the tokens that follow what they hold; logits `[B, V]` after the last of each.
+        """Feed rows the tokens that follow what they hold; logits `[B, V]` float32 after the last of each.
 
         Args:
             first: the slot of the first of the B rows, which lie in a sequence.
@@ -90,7 +85,7 @@ class FusedDecoder:
         """
         last = []
         size = _CHUNK if self.device.type == "cpu" else _CHUNK_GPU
-        with torch.autocast(self.device.type, enabled=False), _kernels(self.device):
+        with torch.autocast(self.device.type, enabled=False):
             for chunk in chunks([len(ids) for ids in new], size):
                 ids = [token for row, start, end in chunk for token in new[row][start:end]]
                 pieces = [(first + row, starts[row] + start, starts[row] + end) for row, start, end in chunk]
@@ -136,15 +131,13 @@ class FusedDecoder:
         x_TD = self.embed(ids_T).detach()
         for number, layer in enumerate(self.layers):
             normed_TD = self._normed(x_TD, layer.norm)
-            queries, keys, values = (
-                product(normed_TD).unflatten(-1, (-1, self.head_dim))
-                for product in (layer.query, layer.key, layer.value)
-            )
+            queries, keys, values = (states.unflatten(-1, (-1, self.head_dim)) for states in layer.inputs(normed_TD))
             queries = self._placed(queries, layer.query_norm, cos_T1D, sin_T1D)
             keys = self._placed(keys, layer.key_norm, cos_T1D, sin_T1D)
-            x_TD += layer.out(read(number, queries, keys, values))
+            x_TD += layer.out(read(number, queries, keys, values))[0]
             normed_TD = self._normed(x_TD, layer.mlp_norm)
-            x_TD += layer.down(F.silu(layer.gate(normed_TD), inplace=True).mul_(layer.up(normed_TD)))
+            gate, up = layer.gate_and_up(normed_TD)
+            x_TD += layer.down(F.silu(gate, inplace=True).mul_(up))[0]
         return x_TD
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -161,31 +154,21 @@ class FusedDecoder:
         return turned.to(self.precision.stored)
 
     def _logits(self, states_BD: Tensor) -> Tensor:
-        return self.head(self._normed(states_BD, self.norm))
+        return self.head(self._normed(states_BD, self.norm))[0]
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp, precision = layer.self_attn, layer.mlp, self.precision
         query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         return Layer(
             layer.input_layernorm.weight.detach(),
-            Product(attention.q_proj, precision),
-            Product(attention.k_proj, precision),
-            Product(attention.v_proj, precision),
+            Products([attention.q_proj, attention.k_proj, attention.v_proj], precision),
             None if query_norm is None else query_norm.weight.detach(),
             None if key_norm is None else key_norm.weight.detach(),
-            Product(attention.o_proj, precision),
+            Products([attention.o_proj], precision),
             layer.post_attention_layernorm.weight.detach(),
-            Product(mlp.gate_proj, precision),
-            Product(mlp.up_proj, precision),
-            Product(mlp.down_proj, precision),
+            Products([mlp.gate_proj, mlp.up_proj], precision),
+            Products([mlp.down_proj], precision),
         )
-
-
-def _kernels(device: torch.device) -> AbstractContextManager[Any]:
-    """Attention of any length: on a GPU not cuDNN's, which makes a plan for every new pair of lengths."""
-    if device.type != "cuda":
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def can_fuse(model: PreTrainedModel) -> bool:

@@ -6,6 +6,7 @@ it stays where it is: a copy would cost memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ import torch
 from peft.tuners.lora import LoraLayer
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
+
+from modules.functional.linear_logprobs import float32_product, has_fast_bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,45 +45,65 @@ class Precision:
             return cls(stored, stored)
         features = torch.cpu.get_capabilities()
         amd = "AMD" in features.get("cpu_name", "") and bool(features.get("avx512_f"))
-        fast = features.get("amx_bf16") or (amd and features.get("avx512_bf16"))
-        work = torch.bfloat16 if fast and stored == torch.bfloat16 else torch.float32
+        fast = has_fast_bfloat16(weight.device) and stored == torch.bfloat16
+        work = torch.bfloat16 if fast else torch.float32
         packed = torch.backends.mkldnn.is_available() and (amd or work == torch.bfloat16)
         return cls(stored, work, packed)
 
 
-class Product:
-    """The product with a linear layer, with the adapters that it has now.
+class Products:
+    """The products of an input with several linear layers, each with the adapters that it has now.
 
-    An adapter is added to the weight where that is float32. In a shorter type most of what an adapter adds to a weight
-    would be rounded away: there it is computed beside the product, in the adapter's own type.
+    An adapter is added to a float32 weight. In a shorter type most of it would be rounded away: there it is added to
+    the product, rounded where autocast rounds in training, to the same bits. All adapters read it in one product.
 
     Args:
-        layer: one for which `can_multiply` holds.
+        layers: those for which `can_multiply` holds.
         precision: of the model.
+        wide: float32 results, not rounded, as training has the logits of an output layer that is a matrix alone.
     """
 
-    def __init__(self, layer: nn.Module, precision: Precision) -> None:
+    def __init__(self, layers: Sequence[nn.Module], precision: Precision, *, wide: bool = False) -> None:
         self.precision = precision
-        self.additions: list[tuple[Tensor, Tensor, float]] = []  # scale * x @ down @ up
-        weight, bias = _own(layer)
-        for down, up, scale in _adapters(layer):
-            if precision.stored == torch.float32:
-                weight = weight + scale * (up.float() @ down.float())
-            else:
-                self.additions.append((down.t(), up.t(), scale))
-        self.matrix = _laid_out(weight.to(precision.stored).to(precision.work), precision)
-        self.bias = None if bias is None else bias.to(precision.work)
+        self.own: list[tuple[Tensor, Tensor | None]] = []
+        self.up: list[tuple[int, Tensor, float]] = []  # number of the layer; scale * down(x) @ up is added
+        downs: list[Tensor] = []
+        for number, layer in enumerate(layers):
+            weight, bias = _own(layer)
+            for down, up, scale in _adapters(layer):
+                if precision.stored == torch.float32:
+                    weight = weight + scale * (up.float() @ down.float())
+                    continue
+                downs.append(down)
+                self.up.append((number, self._small(up), scale))
+            bias = None if bias is None else bias.to(precision.work)
+            self.own.append((_laid_out(weight.to(precision.stored).to(precision.work), precision), bias))
+        self.down = self._small(torch.cat(downs)) if downs else None
+        self.wide = wide and self.down is None and all(bias is None for _, bias in self.own)
 
-    def __call__(self, x_TD: Tensor) -> Tensor:
-        worked = x_TD.to(self.precision.work)
+    def __call__(self, x_TD: Tensor) -> list[Tensor]:
+        stored, worked = self.precision.stored, x_TD.to(self.precision.work)
+        results = [self._product(worked, matrix, bias) for matrix, bias in self.own]
+        if self.wide:
+            return [result.float() for result in results]
+        results = [result.to(stored) for result in results]
+        if self.down is not None:
+            narrow = (worked @ self.down).to(stored).to(worked.dtype)
+            parts = narrow.split([len(up) for _, up, _ in self.up], dim=-1)
+            for (number, up, scale), part in zip(self.up, parts, strict=True):
+                results[number] += (part @ up).to(stored).mul_(scale)
+        return results
+
+    def _product(self, worked: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
         if self.precision.packed:  # what torch.compile makes of a linear layer whose weights do not change
-            product = torch.ops.mkldnn._linear_pointwise(worked, self.matrix, self.bias, "none", [], "")
-        else:
-            product = worked @ self.matrix if self.bias is None else torch.addmm(self.bias, worked, self.matrix)
-        product = product.to(self.precision.stored)
-        for down, up, scale in self.additions:
-            product += (x_TD.to(down.dtype) @ down @ up) * scale
-        return product
+            return torch.ops.mkldnn._linear_pointwise(worked, matrix, bias, "none", [], "")
+        if self.wide:
+            return float32_product(worked, matrix)
+        return worked @ matrix if bias is None else torch.addmm(bias, worked, matrix)
+
+    def _small(self, weight: Tensor) -> Tensor:
+        """An adapter's matrix `[in, out]`, rounded as autocast does."""
+        return weight.to(self.precision.stored).to(self.precision.work).t().contiguous()
 
 
 def _laid_out(weight: Tensor, precision: Precision) -> Tensor:
@@ -91,7 +114,7 @@ def _laid_out(weight: Tensor, precision: Precision) -> Tensor:
 
 
 def can_multiply(layer: nn.Module) -> bool:
-    """Whether `Product` computes what this layer does: a plain linear layer, or one with plain LoRA adapters."""
+    """Whether `Products` computes what this layer does: a plain linear layer, or one with plain LoRA adapters."""
     if isinstance(layer, LoraLayer):
         active = [name for name in layer.active_adapters if name in layer.lora_A]
         plain = not any(layer.lora_variant.get(name) or layer.lora_bias.get(name) for name in active)

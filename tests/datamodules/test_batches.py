@@ -199,6 +199,15 @@ def test_every_step_has_the_items_that_it_has_without_a_budget(world_size: int) 
             assert len(part) <= 1 or len(part) * max(LENGTHS[item] for item in part) <= 12
 
 
+def test_a_budget_needs_no_batch_that_divides_among_the_ranks() -> None:
+    """Four items a step for six ranks: two of them have nothing to do, and take as many passes."""
+    found = [list(budgeted(rank, 6)) for rank in range(6)]
+    assert [len(of_rank) for of_rank in found] == [4] * 6
+    assert [sorted(item for of_rank in found for item in of_rank[step]) for step in range(4)] == [
+        sorted(step) for step in [*list(batches(len(LENGTHS), batch_size=4))[:3], [list(budgeted())[12][0]]]
+    ]
+
+
 def test_a_resumed_epoch_of_a_budget_goes_on_at_its_next_pass() -> None:
     whole = list(budgeted())
     first, second = budgeted(), budgeted()

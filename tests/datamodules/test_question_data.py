@@ -125,6 +125,13 @@ def test_a_budget_counts_a_pass_an_episode_of_each_rank() -> None:
     assert (len(loader), loader.batches, loader.size, loader.tokens) == (8, 4, 1, 512)
 
 
+def test_a_micro_batch_is_an_episode_on_each_rank_at_least() -> None:
+    made = data(questions_per_iteration=4, micro_batch=1, world_size=4)
+    assert made.trainer is not None
+    assert made.trainer.accumulate_grad_batches == 4
+    assert made.train_dataloader().size == 1
+
+
 def test_it_rewinds_though_the_trainer_stops_asking_at_its_length() -> None:
     buffer = IterationBuffer(updates=1, batches=2, size=1)
     buffer.fill([[row(3)], [row(2)]])
@@ -176,7 +183,7 @@ def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
         ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
         ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
         ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the micro-batches must"),
-        ({"questions_per_iteration": 4, "micro_batch": 1}, {"world_size": 2}, "divide among 2 ranks"),
+        ({"questions_per_iteration": 6, "micro_batch": 4}, {"world_size": 3}, "divide among 3 ranks"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(settings: dict[str, Any], trainer: dict[str, int], message: str) -> None:

@@ -259,6 +259,24 @@ def test_with_its_adapters_disabled_a_model_is_its_base_to_the_bit(tied: bool, d
     assert trains == [name for name, parameter in began.model.named_parameters() if parameter.requires_grad]
 
 
+def test_autocast_casts_the_input_of_an_adapter_once() -> None:
+    """PEFT makes a float32 copy of it, which autocast rounds to the same bfloat16 numbers again."""
+    adapted = policy(tied=False)
+    LoRA().apply(adapted)
+    layer: Any = adapted.model.model.layers[0].mlp.up_proj
+    torch.nn.init.normal_(layer.lora_B["default"].weight)
+    x, seen = torch.randn(3, layer.in_features).bfloat16(), list[torch.dtype]()
+    layer.lora_A["default"].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        once = layer(x)
+        del vars(layer)["_cast_input_dtype"]
+        assert layer(x).equal(once)
+    LoRA().apply(plain := policy(tied=False))
+    of_float32: Any = plain.model.model.layers[0].mlp.up_proj
+    assert of_float32(torch.randn(3, layer.in_features)).dtype == torch.float32
+    assert seen == [torch.bfloat16, torch.float32]
+
+
 def test_adapters_are_enabled_again_after_an_error() -> None:
     began = policy(tied=False)
     LoRA(r=4).apply(began)

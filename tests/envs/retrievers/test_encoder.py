@@ -132,3 +132,9 @@ def test_minilm_holds_alike_what_means_alike():
     similarity = queries @ passages.T
     assert similarity[0, 0] > similarity[0, 1] + 0.3
     assert similarity[1, 1] > similarity[1, 0] + 0.3
+
+
+def test_a_gpu_would_not_compile_a_plan_for_every_length(model, monkeypatch):
+    monkeypatch.setattr("torch.backends.cuda.enable_cudnn_sdp", (said := []).append)
+    Encoder(model)
+    assert said == [False]

@@ -198,7 +198,7 @@ def test_an_index_is_either_built_or_read(corpus, vectors, tmp_path) -> None:
         opened(corpus, file, index="Flat")
 
 
-def test_the_server_s_command_reads_a_published_index(corpus, vectors, tmp_path, monkeypatch) -> None:
+def test_the_server_s_command_reads_a_published_index(corpus, vectors, tmp_path, monkeypatch, two_gpus) -> None:
     asked: dict[str, object] = {}
     monkeypatch.setattr(
         "envs.retrievers.encoder.Encoder",
@@ -207,7 +207,7 @@ def test_the_server_s_command_reads_a_published_index(corpus, vectors, tmp_path,
     apps: list[FastAPI] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: apps.append(self.config.app))
     file = publish(tmp_path / "e5_Flat.index", vectors)
-    options = f"dense --corpus {corpus} --index-file {file} --index-device cpu --cache {tmp_path / 'cache'} --port 0"
+    options = f"dense --corpus {corpus} --index-file {file} --cache {tmp_path / 'cache'} --port 0"
     assert main([*options.split(), "--encoder", "e5", "--query-prefix", "query: ", "--device", "cuda:1"]) == 0
     told = {"model": "e5", "query_prefix": "query: ", "device": "cuda:1", "pooling": "mean"}
     assert asked.items() >= told.items()
@@ -216,6 +216,7 @@ def test_the_server_s_command_reads_a_published_index(corpus, vectors, tmp_path,
     passage = json.loads(corpus.read_text().splitlines()[7])["contents"].splitlines()[1]
     [hits] = client.post("/retrieve", json={"queries": [passage], "topk": 1}).json()["result"]
     assert hits[0]["id"] == "7"
+    assert two_gpus == [], "those are for training"
     assert main([*options.split(), "--encoder", "e5", "--index", "Flat"]) == 2
 
 
@@ -250,9 +251,9 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[ClonerOptions]:
 
 def test_with_gpus_each_holds_a_shard_and_answers_stay_the_same(corpus, vectors, tmp_path, two_gpus) -> None:
     file = publish(tmp_path / "x.index", vectors)
-    on_cpu = opened(corpus, file, device="cpu")
+    on_cpu = opened(corpus, file)
     assert two_gpus == []
-    spread = opened(corpus, file)
+    spread = opened(corpus, file, device="auto")
     assert (two_gpus[0].shard, two_gpus[0].useFloat16) == (True, False)
     assert (spread._index.ntotal, spread._index.count()) == (PASSAGES, 2)
     assert spread.search(QUERIES, 5) == on_cpu.search(QUERIES, 5)
@@ -261,16 +262,16 @@ def test_with_gpus_each_holds_a_shard_and_answers_stay_the_same(corpus, vectors,
 
 def test_half_precision_is_another_backend_where_it_is_used(corpus, vectors, tmp_path, two_gpus) -> None:
     file = publish(tmp_path / "x.index", vectors)
-    whole = opened(corpus, file).identity
-    assert opened(corpus, file, half=True).identity != whole
+    whole = opened(corpus, file, device="auto").identity
+    assert opened(corpus, file, half=True, device="auto").identity != whole
     assert two_gpus[-3].useFloat16
-    assert opened(corpus, file, half=True, device="cpu").identity == whole
+    assert opened(corpus, file, half=True).identity == whole
 
 
 def test_an_index_that_gpus_cannot_hold_stays_or_is_refused(corpus, vectors, tmp_path, two_gpus, caplog) -> None:
     file = publish(tmp_path / "x.index", vectors, "HNSW16")
     with caplog.at_level(logging.WARNING):
-        assert len(opened(corpus, file).search(QUERIES, 3)[0]) == 3
+        assert len(opened(corpus, file, device="auto").search(QUERIES, 3)[0]) == 3
     assert caplog.messages == ["the index stays on the CPU: This index type is not implemented on GPU."]
     with pytest.raises(ConfigError, match="cannot put it on 2 GPUs: This index type is not implemented"):
         opened(corpus, file, device="cuda")

@@ -9,9 +9,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from modules.decoder.products import Precision, Product, can_multiply
+from modules.decoder.products import Precision, Products, can_multiply
 
 FLOAT = Precision(torch.float32, torch.float32)
+
+
+def product(layer: nn.Module, x: torch.Tensor, precision: Precision = FLOAT) -> torch.Tensor:
+    return Products([layer], precision)(x)[0]
 
 
 def adapted(dtype: torch.dtype = torch.float32, **settings: Any) -> nn.Module:
@@ -26,16 +30,16 @@ def adapted(dtype: torch.dtype = torch.float32, **settings: Any) -> nn.Module:
 def test_a_plain_layer(bias: bool) -> None:
     layer, x = nn.Linear(16, 8, bias=bias), torch.randn(5, 16)
     with torch.inference_mode():
-        assert torch.allclose(Product(layer, FLOAT)(x), layer(x), atol=1e-6)
+        assert torch.allclose(product(layer, x), layer(x), atol=1e-6)
 
 
 def test_an_adapter_is_added_to_float32_weights() -> None:
     layer: Any = adapted()
     with torch.inference_mode():
-        product, x = Product(layer, FLOAT), torch.randn(5, 16)
-        assert not product.additions
-        assert (product(x) - layer(x)).abs().max() < 1e-5
-        assert (product(x) - layer.base_layer(x)).abs().max() > 0.1
+        x = torch.randn(5, 16)
+        assert Products([layer], FLOAT).down is None
+        assert (product(layer, x) - layer(x)).abs().max() < 1e-5
+        assert (product(layer, x) - layer.base_layer(x)).abs().max() > 0.1
 
 
 def test_an_adapter_stays_beside_bfloat16_weights() -> None:
@@ -43,14 +47,60 @@ def test_an_adapter_stays_beside_bfloat16_weights() -> None:
     precision = Precision(torch.bfloat16, torch.float32)
     with torch.inference_mode():
         x = torch.randn(5, 16).bfloat16()
-        whole = Product(layer, precision)(x)
+        whole = product(layer, x, precision)
         assert whole.dtype == torch.bfloat16
         assert (whole - layer(x)).abs().max() <= 2**-6
         layer.base_layer.weight.zero_()
         layer.base_layer.bias.zero_()
-        alone = Product(layer, precision)(x)
+        alone = product(layer, x, precision)
     assert (whole - alone).abs().max() > 0.1, "the layer's own weights count too"
     assert alone.abs().max() > 0.1, "and the adapter"
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("alpha", [8, 6])  # counts twice, or one and a half times
+def test_adapters_are_rounded_where_autocast_rounds_in_training(device: str, alpha: int) -> None:
+    """Weights and inputs of few bits have exact sums, whatever their order: only the roundings can differ."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(64, size, bias=False).bfloat16() for size in (48, 32, 32)])
+    holder = nn.ModuleDict({"layers": model})
+    config = LoraConfig(r=4, lora_alpha=alpha, target_modules=["0", "1", "2"], init_lora_weights=False)
+    get_peft_model(holder, config)  # pyright: ignore
+    with torch.no_grad():
+        for weight in holder.parameters():
+            weight.copy_(torch.randint(-8, 9, weight.shape) / 8)
+    layers: list[Any] = list(holder.to(device)["layers"])  # pyright: ignore
+    x = (torch.randint(-32, 33, (20, 64), device=device) / 32).bfloat16()
+    with torch.inference_mode(), torch.autocast(device, torch.bfloat16):
+        trained = [layer(x) for layer in layers]
+        precision = Precision.of(layers[0].base_layer.weight)
+    with torch.inference_mode():
+        sampled = Products(layers, precision)(x)
+        plain = [layer.base_layer(x) for layer in layers]
+    for own, other, base in zip(sampled, trained, plain, strict=True):
+        assert own.dtype == other.dtype == torch.bfloat16
+        assert own.equal(other)
+        assert not own.equal(base)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_wide_results_are_those_of_the_accumulator(device: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(256, 50, bias=False, dtype=torch.bfloat16, device=device)
+    precision = Precision.of(layer.weight)
+    if device == "cpu" and precision.work == torch.bfloat16:
+        pytest.skip("this CPU rounds the results of its fast products")
+    x = torch.randn(5, 256, device=device).mul_(20).bfloat16()
+    with torch.inference_mode():
+        [wide] = Products([layer], precision, wide=True)(x)
+        [rounded] = Products([layer], precision)(x)
+    exact = x.double() @ layer.weight.double().t()
+    assert wide.dtype == torch.float32
+    assert (wide - exact).abs().max() < 1e-4
+    assert (rounded - exact).abs().max() > 1e-2
 
 
 def test_a_disabled_adapter_does_not_count() -> None:
@@ -58,7 +108,7 @@ def test_a_disabled_adapter_does_not_count() -> None:
     layer._disable_adapters = True
     with torch.inference_mode():
         x = torch.randn(2, 16)
-        assert (Product(layer, FLOAT)(x) - layer.base_layer(x)).abs().max() < 1e-6
+        assert (product(layer, x) - layer.base_layer(x)).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(("layer", "possible"), [
@@ -113,6 +163,6 @@ def test_packed_products_are_those_of_the_layer(
     with torch.inference_mode():
         for rows in (1, 7, 65):
             x = torch.randn(rows, 16, dtype=stored)
-            made = Product(layer, Precision(stored, work, packed=True))(x)
+            made = product(layer, x, Precision(stored, work, packed=True))
             assert made.dtype == stored
             torch.testing.assert_close(made, layer(x), atol=tolerance, rtol=tolerance)
