@@ -1,4 +1,4 @@
-"""What benchmarks count: seconds, of ways that take turns in one process too, and the memory that tensors take."""
+"""Stopwatch, medians of ways that take turns in one process, and peak memory of tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ class Stopwatch:
     """Seconds by the clock (`seconds`) and of this process's cores added up (`cpu_seconds`), since it was made."""
 
     def __init__(self) -> None:
-        self._clock, self._cpu = time.perf_counter(), time.process_time()
+        self._clock, self._cpu = wait(), time.process_time()
 
     def read(self) -> dict[str, float]:
         """The seconds so far; a GPU finishes first what it was asked."""
-        _wait()
-        return {"seconds": time.perf_counter() - self._clock, "cpu_seconds": time.process_time() - self._cpu}
+        return {"seconds": wait() - self._clock, "cpu_seconds": time.process_time() - self._cpu}
 
 
 def alternating(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
@@ -68,7 +67,8 @@ def peak_bytes(run: Callable[[], object], device: str = "cpu") -> int:
     return peak
 
 
-def _wait() -> None:
-    """Let a GPU finish what it was asked."""
+def wait() -> float:
+    """The clock, once a GPU has finished what it was asked."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+    return time.perf_counter()

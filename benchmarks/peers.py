@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.equal_turns import Work
 from benchmarks.made_up_episodes import WORLD_BASE
-from benchmarks.ways import ROOT
+from benchmarks.report import ROOT
 from datamodules.world_data import WorldData
 from modules.samplers.vllm.command import installed_version
 from modules.samplers.vllm.engine import ENGINE_PYTHON

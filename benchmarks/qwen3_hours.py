@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.qwen3_shapes import SHAPES
-from benchmarks.report import table
-from benchmarks.ways import ROOT
+from benchmarks.report import ROOT, table
 from pipeline.loader import load
 
 CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"

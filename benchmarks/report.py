@@ -1,4 +1,4 @@
-"""What every benchmark prints: a table for people, then one JSON object with machine and versions."""
+"""Report of a benchmark: a table for people, then one JSON object with machine and versions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from common.files import write_json
+
+ROOT = Path(__file__).parents[1]
+
 
 def report(rows: Sequence[dict[str, Any]], *, packages: Sequence[str], json_file: Path | None, **facts: Any) -> None:
     """Print the rows as a table, and rows, facts, machine and versions as JSON, to `json_file` too where it is given.
@@ -24,11 +28,9 @@ def report(rows: Sequence[dict[str, Any]], *, packages: Sequence[str], json_file
     """
     print(table(rows), end="\n\n")
     whole = {"machine": machine(), "versions": versions(packages), **facts, "rows": list(rows)}
-    text = json.dumps(whole, indent=2)
-    print(text)
+    print(json.dumps(whole, indent=2))
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(text + "\n")
+        write_json(json_file, whole)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
