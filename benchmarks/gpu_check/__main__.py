@@ -26,7 +26,6 @@ from benchmarks.gpu_check.parts import DEVICE, PARTS, Part, Row
 from benchmarks.report import ROOT, machine, table, versions
 from common.files import write_json
 
-PACKAGES = ("torch", "transformers", "lightning", "peft", "numpy")
 LIMIT_S = 470.0  # of all parts together
 
 
@@ -84,7 +83,7 @@ def check(parts: Mapping[str, Part], *, tiny: bool, limit_s: float, json_file: P
         found.append(row)
         print(f"{name}: {row['status']} in {row['seconds']:.0f} s, {len(row['rows'])} rows", flush=True)
         facts: dict[str, Any] = {"tiny": tiny, "seconds": round(time.perf_counter() - start, 1)}
-        write_json(json_file, {"machine": machine(), "versions": versions(PACKAGES), **facts, "parts": found})
+        write_json(json_file, {"machine": machine(), "versions": versions(), **facts, "parts": found})
         if row["status"] == "ended" or (name == DEVICE and row["status"] != "done"):
             break  # without a device no other part can run
     return found

@@ -15,9 +15,9 @@ from benchmarks.gpu_check.parts import Row, Size
 from benchmarks.measures import wait
 from benchmarks.qwen3_shapes import SHAPES, untrained
 from modules.decoder.kv_cache import Rows
-from modules.decoder.row_attention import Read, reading, stepping
+from modules.decoder.row_attention import Read, stepping
 
-HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128  # of Qwen3-8B
+ROWS, HEADS, KV_HEADS, HEAD_DIM = 16, 32, 8, 128  # of Qwen3-8B
 LARGEST_ERROR = 0.03  # of bfloat16 inputs of size 1; a kernel that misreads a mask or a head is off by 1
 BACKENDS = {
     "cuDNN": [SDPBackend.CUDNN_ATTENTION],
@@ -27,66 +27,53 @@ BACKENDS = {
 
 
 def kernels(size: Size) -> Iterator[Row]:
-    """Errors and microseconds of a step of 16 rows and of reading, with all of PyTorch's kernels or some."""
+    """Errors and microseconds of a step of 16 rows, with all of PyTorch's kernels to pick from or some.
+
+    Reading is in the tests of `modules/decoder/row_attention.py`.
+    """
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {"all": nullcontext}
     ways |= size.of({name: lambda backends=backends: sdpa_kernel(backends) for name, backends in BACKENDS.items()}, {})
     for columns in size.of((257, 1024, 4095), (33,)):
-        for work in ("step", "read"):
-            rows, read, lengths = _step(columns, size) if work == "step" else _read(columns, size)
-            new = [
-                torch.randn(len(lengths), heads, HEAD_DIM, device=size.device).bfloat16()
-                for heads in (HEADS, KV_HEADS, KV_HEADS)
-            ]
-            for name, way in ways.items():
-                row: Row = {"pass": work, "columns": columns, "kernel": name}
-                try:
-                    with way(), torch.inference_mode():
-                        error, micros = _measured(lambda read=read, new=new: read(0, *new), rows, new[0], lengths, work)
-                        ran = _kernel_names(lambda read=read, new=new: read(0, *new)) if size.device != "cpu" else ""
-                except RuntimeError as failure:  # this kernel cannot compute this
-                    yield row | {"ran": str(failure).splitlines()[0][:80]}
-                    continue
-                yield row | {"largest_error": error, "right": error < LARGEST_ERROR, "us": micros, "ran": ran}
-
-
-def _rows(slots: int, columns: int, device: str) -> Rows:
-    rows = Rows(1, (KV_HEADS, HEAD_DIM), torch.empty(0, dtype=torch.bfloat16, device=device))
-    rows.reserve(slots, columns + 33, ())
-    rows.buffer.normal_()
-    return rows
+        rows, read, lengths_B = _step(columns, size)
+        new = _new_states(size)
+        for name, way in ways.items():
+            row: Row = {"columns": columns, "kernels": name}
+            try:
+                with way(), torch.inference_mode():
+                    out = read(0, *new).double()
+                    start = wait()
+                    for _ in range(20):
+                        read(0, *new)
+                    micros = (wait() - start) / 20 * 1e6
+                    ran = "" if size.tiny else _kernel_names(lambda read=read, new=new: read(0, *new))
+            except RuntimeError as failure:  # this kernel cannot compute this
+                yield row | {"ran": str(failure).splitlines()[0][:80]}
+                continue
+            error = float((out - _exact(rows, new[0], lengths_B)).abs().max())
+            yield row | {"largest_error": error, "right": error < LARGEST_ERROR, "us": micros, "ran": ran}
 
 
 def _step(columns: int, size: Size) -> tuple[Rows, Read, Tensor]:
-    """A step of 16 rows of up to so many columns; the column of each new token."""
-    rows = _rows(17, columns, size.device)
-    lengths = torch.randint(0, columns, (16,), device=size.device)
-    lengths[0] = columns - 1
-    return rows, stepping(rows, lengths, columns), lengths
+    """Rows, what reads them, and the column of each row's new token, the last of so many at most."""
+    rows = Rows(1, (KV_HEADS, HEAD_DIM), torch.empty(0, dtype=torch.bfloat16, device=size.device))
+    rows.reserve(ROWS + 1, columns + 33, ())
+    rows.buffer.normal_()
+    lengths_B = torch.randint(0, columns, (ROWS,), device=size.device)
+    lengths_B[0] = columns - 1
+    return rows, stepping(rows, lengths_B, columns), lengths_B
 
 
-def _read(columns: int, size: Size) -> tuple[Rows, Read, Tensor]:
-    """The last 9 tokens of a row."""
-    rows = _rows(1, columns, size.device)
-    lengths = torch.arange(columns - 9, columns, device=size.device)
-    return rows, reading(rows, [(0, columns - 9, columns)], torch.bfloat16), lengths
+def _new_states(size: Size) -> list[Tensor]:
+    """Queries, keys and values of the new tokens."""
+    return [torch.randn(ROWS, n, HEAD_DIM, device=size.device).bfloat16() for n in (HEADS, KV_HEADS, KV_HEADS)]
 
 
-def _measured(
-    run: Callable[[], Tensor], rows: Rows, queries_NHD: Tensor, lengths_N: Tensor, work: str
-) -> tuple[float, float]:
-    """The largest error and the microseconds of a call."""
-    out = run().double()
-    start = wait()
-    for _ in range(20):
-        run()
-    micros = (wait() - start) / 20 * 1e6
-    slots = torch.arange(len(lengths_N)) if work == "step" else torch.zeros(len(lengths_N), dtype=torch.long)
-    keys, values = (states[slots.to(states.device)].double() for states in rows.layer(0))
-    scores = torch.einsum("ngqd,ngtd->ngqt", queries_NHD.double().unflatten(1, (KV_HEADS, -1)), keys) / HEAD_DIM**0.5
-    behind = torch.arange(keys.shape[2], device=keys.device) > lengths_N[:, None, None, None]
-    weights = scores.masked_fill(behind, float("-inf")).softmax(-1)
-    exact = torch.einsum("ngqt,ngtd->ngqd", weights, values).flatten(1)
-    return float((out - exact).abs().max()), micros
+def _exact(rows: Rows, queries_BHD: Tensor, lengths_B: Tensor) -> Tensor:
+    """What the step reads, in float64."""
+    keys, values = (states[:ROWS].double() for states in rows.layer(0))
+    scores = torch.einsum("bgqd,bgtd->bgqt", queries_BHD.double().unflatten(1, (KV_HEADS, -1)), keys) / HEAD_DIM**0.5
+    behind = torch.arange(keys.shape[2], device=keys.device) > lengths_B[:, None, None, None]
+    return torch.einsum("bgqt,bgtd->bgqd", scores.masked_fill(behind, float("-inf")).softmax(-1), values).flatten(1)
 
 
 def _kernel_names(run: Callable[[], Tensor]) -> str:
@@ -109,11 +96,10 @@ def new_shapes(size: Size) -> Iterator[Row]:
         policy.model.zero_grad()
 
     def step(columns: int) -> None:
-        _, read, lengths = steps[columns]
         with torch.inference_mode():
-            read(0, *(torch.ones(len(lengths), n, HEAD_DIM, device=size.device).bfloat16() for n in heads))
+            steps[columns][1](0, *states)
 
-    heads = (HEADS, KV_HEADS, KV_HEADS)
+    states = _new_states(size)
     for cudnn, base in ((True, size.of(900, 40)), (False, size.of(920, 60))):
         torch.backends.cuda.enable_cudnn_sdp(cudnn)
         lengths = range(base, base + size.of(6, 2))

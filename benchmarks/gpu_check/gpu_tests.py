@@ -54,6 +54,8 @@ def gpu_tests(size: Size) -> Iterator[Row]:
     columns = ("found", "passed", "failed", "skipped", "not read")
     for file, counts in outcomes.counts.items():
         yield {"file": file, **{name: counts[name] for name in columns}, "reason": outcomes.reasons.get(file, "")}
+    if any(counts["failed"] for counts in outcomes.counts.values()):
+        raise AssertionError("a test failed")
 
 
 def _has_gpu_tests(text: str) -> bool:

@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check.parts import DEVICE, PARTS, Part, Row
-from benchmarks.qwen3_hours import CONFIG, Inputs, hours
-from benchmarks.report import ROOT
+from benchmarks.gpu_check.parts import DEVICE, Row
+from benchmarks.qwen3_hours import Inputs, section
+from benchmarks.report import ROOT, table
 from common.errors import DataError
 from common.files import atomic_write, write_json
-from pipeline.loader import load
 
 DOCS = ROOT / "docs"
 KEPT = DOCS / "benchmarks" / "gpu_check.json"
@@ -33,26 +32,16 @@ def rows_of(check: Mapping[str, Any] | None) -> Found:
 
 
 def gpu_section(check: Mapping[str, Any] | None) -> str:
-    """A table with a line for each part, or that nothing was measured."""
+    """A table for each part, or that nothing was measured."""
     if check is None:
         return "Not measured yet.\n"
-    lines = [f"`make gpu-check` took {check['seconds']:.0f} s ([JSON](benchmarks/gpu_check.json)).\n"]
-    lines += ["| measured | figures |", "|---|---|"]
+    lines = [f"`make gpu-check` took {check['seconds']:.0f} s ([JSON](benchmarks/gpu_check.json))."]
     for part in check["parts"]:
         # Of kernels those that PyTorch picks, and whichever is wrong.
-        shown = [row for row in part["rows"] if row.get("kernel", "all") == "all" or not row.get("right", True)]
-        cells = [*(_line(PARTS[part["part"]], row) for row in shown)]
-        cells += [] if part["status"] == "done" else [f"**{part['status']}**"]
-        lines.append(f"| {part['caption']} | {'<br>'.join(cells)} |")
+        shown = [row for row in part["rows"] if row.get("kernels", "all") == "all" or not row.get("right", True)]
+        ended = "" if part["status"] == "done" else f" (**{part['status']}**)"
+        lines += [f"\n{part['caption']}{ended}:\n", table(shown)] if shown else [f"\n{part['caption']}{ended}."]
     return "\n".join(lines) + "\n"
-
-
-def _line(part: Part, row: Row) -> str:
-    """A row as its part writes it, or as it is where a figure is missing."""
-    try:
-        return part.line.format_map(row)
-    except (KeyError, TypeError, ValueError):
-        return ", ".join(f"{name} {value}" for name, value in row.items() if value is not None)
 
 
 def inputs_of(found: Found) -> tuple[Inputs, dict[str, str]]:
@@ -70,41 +59,25 @@ def inputs_of(found: Found) -> tuple[Inputs, dict[str, str]]:
 
 
 def hours_section(check: Mapping[str, Any] | None) -> str:
-    """The inputs with their origins, and the hours of each stage."""
+    """Inputs, hours and the measured memory of an iteration."""
     found = rows_of(check)
-    inputs, origins = inputs_of(found)
-    by_stage = hours(load(CONFIG).experiment.stages, inputs)
-    all_hours = sum(by_stage.values())
-    device = found[DEVICE][0]["device"] if found.get(DEVICE) else "A100-80G"
+    inputs, measured = inputs_of(found)
     assumed = {"bandwidth": "data sheet", "share": "assumed", "flops": "assumed: 48 % of the data sheet"}
-    origins = assumed | origins
-    lines = [
-        f"`configs/prorag/qwen3_8b.yaml` takes about {all_hours / 24:.1f} days on {inputs.gpus} {device}.",
-        "Retrieval and API calls are not in it. **Hours are arithmetic**, by `python -m benchmarks.qwen3_hours`.\n",
-        "| input | value | where it is from |",
-        "|---|---|---|",
-        f"| `bandwidth` | {inputs.bandwidth / 1e12:.2f} TB/s | {origins['bandwidth']} |",
-        f"| `share` of the bandwidth limit that decoding reaches | {inputs.share:.2f} | {origins['share']} |",
-        f"| `flops` that training and scoring reach | {inputs.flops / 1e12:.0f} TFLOP/s | {origins['flops']} |",
-        "",
-        f"| stage | hours on {inputs.gpus} GPUs |",
-        "|---|--:|",
-        *(f"| `{stage}` | {value:.1f} |" for stage, value in by_stage.items()),
-        f"| all | {all_hours:.1f} |",
-    ]
+    device = found[DEVICE][0]["device"] if found.get(DEVICE) else "A100-80G"
+    text = section(inputs, assumed | measured, device)
     if iteration := found.get("iteration"):
         peak = max(row["peak_gb"] for row in iteration)
-        lines.append(f"\nMeasured: an iteration of `rl` with its reward model takes {peak:.0f} GB of one {device}.")
-    return "\n".join(lines) + "\n"
+        text += f"\nMeasured: an iteration of `rl` with its reward model takes {peak:.0f} GB of one {device}.\n"
+    return text
 
 
-def replaced(page: str, section: str, text: str) -> str:
+def replaced(page: str, name: str, text: str) -> str:
     """The page with this text between the marks of the section.
 
     Raises:
         DataError: the page has no such marks.
     """
-    begin, end = f"<!-- {section}: made by benchmarks.gpu_check.pages -->\n", f"<!-- end of {section} -->"
+    begin, end = f"<!-- {name}: made by benchmarks.gpu_check.pages -->\n", f"<!-- end of {name} -->"
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
@@ -124,8 +97,8 @@ def main(arguments: Sequence[str]) -> None:
             raise DataError(f"{arguments[0]} is of a check at the tiny size: give one of `make gpu-check`")
         write_json(KEPT, given)
     check = json.loads(KEPT.read_text()) if KEPT.exists() else None
-    for page, section, made in (("benchmarks.md", "gpu", gpu_section), ("scale.md", "hours", hours_section)):
-        text = replaced((DOCS / page).read_text(), section, made(check))
+    for page, name, made in (("benchmarks.md", "gpu", gpu_section), ("scale.md", "hours", hours_section)):
+        text = replaced((DOCS / page).read_text(), name, made(check))
         with atomic_write(DOCS / page) as file:
             file.write(text)
 

@@ -6,6 +6,7 @@ the model's own (`Shape.update_flops`): nothing recomputed, attention under its 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,41 +15,37 @@ from transformers import PreTrainedModel
 
 from benchmarks.gpu_check.device import matmul_flops_per_s, nominal_flops_per_s
 from benchmarks.gpu_check.parts import Row, Size
-from benchmarks.made_up_episodes import made_up_episodes
-from benchmarks.measures import alternating, peak_bytes
+from benchmarks.iterations import peaks
+from benchmarks.measures import Stopwatch
 from benchmarks.qwen3_shapes import SHAPES, untrained
-from envs.packing import PackedSequence, SequenceBatch, by_length, collate, pack
+from envs.packing import PackedSequence, SequenceBatch, by_length, collate
 from modules.functional.losses import clipped_policy_loss
 from modules.sequence_logprobs import logprobs_and_entropy
 
 
 def updates(size: Size) -> Iterator[Row]:
-    """Of each shape seconds, rate of operations, its shares of the data sheet's and of a matmul's, and memory.
-
-    `peak_gb` is what an update takes beyond weights and the optimiser's state, gradients included.
-    """
+    """Of each shape seconds, rate of operations, its shares of the data sheet's and of a matmul's, and peak memory."""
     matmul, nominal = matmul_flops_per_s(size), nominal_flops_per_s(size)
     for name in size.of(("0.6B", "1.7B"), ("tiny",)):
-        shape, turns = SHAPES[name], size.of(8, 1)
+        shape = SHAPES[name]
         model = untrained(shape, device=size.device).model.train()
-        episodes = made_up_episodes(size.of(16, 2), shape.vocabulary, turns=(turns, turns), sampled=60, observed=190)
-        packed = [pack(sequence) for episode in episodes for sequence in episode.sequences()]
-        sequences = [_on_policy(sequence, model, number) for number, sequence in enumerate(packed)]
+        sequences = [made_up(number, size.of(8, 1), model, shape.vocabulary) for number in range(size.of(16, 2))]
         parts = by_length(sequences, length=len, tokens=size.of(8320, 400))
         batches = [move_data_to_device(collate(part), model.device) for part in parts]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
-        def run(model=model, batches=batches, optimizer=optimizer) -> None:
+        taken: list[float] = []
+        for _ in range(size.of(3, 2)):
+            watch = Stopwatch()
             gradients(model, batches)
             optimizer.step()
-
-        seconds = alternating({name: run}, repeats=size.of(2, 1))[name]["seconds"]
-        model.zero_grad()  # so that gradients count as the update's memory
+            taken.append(watch.read()["seconds"])
+        seconds = statistics.median(taken[1:])  # the first one warms up
         trained = sum(int(sequence.loss_mask_T.sum()) for sequence in sequences)
         rate = shape.update_flops([len(sequence) for sequence in sequences], trained) / seconds
         row: Row = {"shape": name, "tokens": sum(map(len, sequences)), "trained": trained, "seconds": seconds}
         row |= {"tflops_per_s": rate / 1e12, "mfu": nominal and round(rate / nominal, 3)}
-        yield row | {"of_matmul": round(rate / matmul, 3), "peak_gb": peak_bytes(run, size.device) / 1e9}
+        yield row | {"of_matmul": round(rate / matmul, 3)} | peaks()
 
 
 def gradients(model: PreTrainedModel, batches: Sequence[SequenceBatch]) -> None:
@@ -64,10 +61,16 @@ def gradients(model: PreTrainedModel, batches: Sequence[SequenceBatch]) -> None:
         loss.backward()
 
 
-def _on_policy(sequence: PackedSequence, model: PreTrainedModel, number: int) -> PackedSequence:
-    """The sequence with the log-probs of the model itself and an advantage, so that nothing is clipped."""
+def made_up(number: int, turns: int, model: PreTrainedModel, vocabulary: int) -> PackedSequence:
+    """An episode of random tokens: a prompt of 60, then turns of 60 sampled and 190 read ones.
+
+    It has the log-probs of the model itself, so that nothing is clipped, and an advantage.
+    """
+    mask_T = torch.tensor(60 * [False] + turns * (60 * [True] + 190 * [False]))
+    ids_T = torch.randint(vocabulary, mask_T.shape, generator=torch.Generator().manual_seed(number))
+    sequence = PackedSequence(ids_T, mask_T, torch.where(mask_T, 0, -1), torch.zeros(len(mask_T)))
     with torch.no_grad():
         logps_BT, _ = logprobs_and_entropy(model, move_data_to_device(collate([sequence]), model.device))
     sequence.logps_T = logps_BT[0].cpu()
-    sequence.channels = {"advantages": torch.where(sequence.loss_mask_T, float(number % 5 - 2), 0.0)}
+    sequence.channels = {"advantages": torch.where(mask_T, float(number % 5 - 2), 0.0)}
     return sequence

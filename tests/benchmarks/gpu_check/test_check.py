@@ -18,7 +18,7 @@ MADE = "tests.benchmarks.gpu_check.made_parts"
 
 
 def part(function: str, limit_s: float = 60) -> Part:
-    return Part(f"{MADE}:{function}", limit_s, function, "")
+    return Part(f"{MADE}:{function}", limit_s, function)
 
 
 def test_a_part_that_breaks_or_hangs_keeps_its_rows_and_the_next_one_runs(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_without_a_device_nothing_else_is_tried(tmp_path: Path) -> None:
 
 def test_a_check_that_is_ended_writes_what_it_has(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    parts = f"{{'good': Part('{MADE}:good', 60, '', ''), 'hangs': Part('{MADE}:hangs', 60, '', '')}}"
+    parts = f"{{'good': Part('{MADE}:good', 60, ''), 'hangs': Part('{MADE}:hangs', 60, '')}}"
     code = (
         "from pathlib import Path; from benchmarks.gpu_check.__main__ import Part, check; "
         f"check({parts}, tiny=True, limit_s=100, json_file=Path({str(out)!r}))"
@@ -66,4 +66,4 @@ def test_the_command_finds_the_tests_of_a_gpu_and_shards_on_one_rank(tmp_path: P
     assert found["tests/modules/decoder/test_row_attention.py"] == 8
     assert all(row["not read"] == row["failed"] == 0 for row in tests)
     assert sharded["dtype"] == "float32"
-    assert 1e-6 < sharded["moved"] < 1e-3
+    assert 0.3e-6 < sharded["moved"] < 1e-5

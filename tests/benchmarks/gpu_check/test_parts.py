@@ -17,10 +17,7 @@ TINY = Size(tiny=True)
 
 
 def rows(name: str) -> list[Row]:
-    found = list(load(PARTS[name].function)(TINY))
-    if name not in ("device", "update"):  # a CPU has no memory of its own, and no data sheet
-        assert all(PARTS[name].line.format_map(row) for row in found)
-    return found
+    return list(load(PARTS[name].function)(TINY))
 
 
 def test_the_device_has_limits() -> None:
@@ -30,7 +27,7 @@ def test_the_device_has_limits() -> None:
 
 
 def test_attention_is_compared_with_float64() -> None:
-    assert [(row["pass"], row["right"]) for row in rows("kernels")] == [("step", True), ("read", True)]
+    assert [row["right"] for row in rows("kernels")] == [True]
 
 
 def test_a_kernel_that_reads_too_far_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +35,7 @@ def test_a_kernel_that_reads_too_far_is_seen(monkeypatch: pytest.MonkeyPatch) ->
         return columns_N.new_zeros((len(columns_N), width), dtype=dtype)
 
     monkeypatch.setattr("modules.decoder.row_attention.up_to", everything)
-    assert [row["right"] for row in rows("kernels")] == [False, False]
+    assert [row["right"] for row in rows("kernels")] == [False]
 
 
 def test_new_lengths_are_timed_with_cudnn_and_without() -> None:
