@@ -19,7 +19,7 @@ VLLM_cuda := vllm==$(VLLM)
 PEERS := .peers
 TRL := 1.16.0
 
-.PHONY: setup python engine peers lint test fast quickstart models constraints clean
+.PHONY: setup python engine peers lint test fast gpu-check quickstart models constraints clean
 
 setup: $(STAMP)
 
@@ -71,6 +71,10 @@ test: lint
 
 fast: setup
 	$(PYTEST) -m "not slow"
+
+# Without setup: it runs where torch, transformers, lightning and peft are, with no network.
+gpu-check:
+	$(or $(wildcard $(BIN)/python),python3) -m benchmarks.gpu_check
 
 quickstart: setup
 	$(BIN)/python train.py --config configs/quickstart.yaml

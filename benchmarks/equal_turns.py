@@ -1,4 +1,4 @@
-"""Episodes of equal work, whatever is sampled: turns of one length or mixed, an observation after each."""
+"""Episodes of equal work, whatever is sampled: turns of one length or mixed, a made-up observation after each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerBase
 
 from common.seeds import stable_hash
 from envs.interfaces import RewardContext
-from envs.protocols.rendering import render_hits
 from envs.requests import Done, Request
 from envs.retrieval import RetrievalEnvironment
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Limits, Observation, Question, Step, Turn
+
+WORLD_BASE = Path(__file__).parents[1] / "assets" / "world_base"  # the quickstart's tiny model
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,13 @@ class EqualTurns:
     """A protocol whose turns are all of one length, each followed by an observation of one length.
 
     Only the end-of-message token ends a turn early; the episode goes on all the same. The prompt is the question,
-    repeated to its length. A search asks for the question too, whatever was sampled, so that every sampler reads the
-    same passages, again repeated to their length.
-
-    Args:
-        tokenizer: the policy's, or its folder.
-        work: lengths.
-        searches: whether turns search; else observations are made up.
+    repeated to its length.
     """
 
     moves = ()
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, *, searches: bool = False) -> None:
-        self.codec, self.work, self.searches = Codec(tokenizer), work, searches
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | Path | str, work: Work) -> None:
+        self.codec, self.work = Codec(tokenizer), work
 
     def prompt(self, question: Question) -> tuple[int, ...]:
         return self.codec.data(self._repeated(question.text + " ", self.work.prompt))[: self.work.prompt]
@@ -76,11 +71,10 @@ class EqualTurns:
         return Done("answered") if len(episode.turns) == self.work.turns else Request(episode, (), stop=())
 
     def parse(self, episode: Episode, turn: Turn) -> Action:
-        return Action("query", episode.question.text) if self.searches else Action("write", turn.text)
+        return Action("write", turn.text)
 
     def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        # The environment cuts it to the limit.
-        return Observation(data=self._repeated(render_hits(hits) or "a b c d ", self.work.observation))
+        return Observation(data=self._repeated("a b c d ", self.work.observation))  # the environment cuts it
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
         return tuple(Step("write", True, ((i, 0, len(turn.action_ids)),)) for i, turn in enumerate(episode.turns))
@@ -102,7 +96,7 @@ class EqualTurns:
 class MixedTurns(EqualTurns):
     """The same with lengths that differ, as an agent's do: 1 to `turns` turns, each of a third up to all of its tokens.
 
-    They are drawn by hash of question, attempt and turn, so all ways and iterations have the same.
+    They are drawn by hash of question, attempt and turn, so all sides and iterations have the same.
     """
 
     def next(self, episode: Episode) -> Request | Done:
@@ -116,16 +110,10 @@ class MixedTurns(EqualTurns):
         return least + stable_hash(episode.question.id, episode.sample, *of) % (most - least + 1)
 
 
-def equal_turns(
-    tokenizer: PreTrainedTokenizerBase | Path | str, work: Work, corpus: Path | None = None
-) -> RetrievalEnvironment:
-    """The environment of this work, which searches a corpus by BM25 where there is one."""
-    protocol: Any = (MixedTurns if work.mixed else EqualTurns)(tokenizer, work, searches=corpus is not None)
-    if corpus is None:
-        return RetrievalEnvironment(protocol, None, limits=work.limits)
-    from envs.retrievers.bm25 import BM25  # a GPU's machine may lack bm25s, which its benchmarks do not need
-
-    return RetrievalEnvironment(protocol, BM25(corpus), limits=work.limits)
+def equal_turns(tokenizer: PreTrainedTokenizerBase | Path | str, work: Work) -> RetrievalEnvironment:
+    """The environment of this work."""
+    protocol: Any = (MixedTurns if work.mixed else EqualTurns)(tokenizer, work)
+    return RetrievalEnvironment(protocol, None, limits=work.limits)
 
 
 def variety(episodes: Sequence[Episode], context: RewardContext | None = None) -> Tensor:

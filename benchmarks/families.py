@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from benchmarks.report import report
+from benchmarks.report import read_options, report
 from common.errors import ConfigError
 from envs.packing import SequenceBatch, collate, pack
 from envs.requests import Request
@@ -249,12 +247,8 @@ def _all() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_true", help="every causal language model that transformers knows")
-    parser.add_argument("--json", type=Path, help="write the table, machine and versions to this file too")
-    arguments = parser.parse_args()
-    rows = list(_all()) if arguments.all else [line(family, *made) for family, made in FAMILIES.items()]
-    report(rows, packages=["torch", "transformers"], json_file=arguments.json)
+    options = read_options(__doc__, None, all=False)
+    report(list(_all()) if options.all else [line(family, *made) for family, made in FAMILIES.items()], options)
 
 
 if __name__ == "__main__":

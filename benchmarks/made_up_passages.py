@@ -1,9 +1,9 @@
-"""Passages, vectors and queries of any number, made up by seed, for retrieval at the sizes that count."""
+"""Made-up passages, vectors and queries of any number, by seed, and the indexes and the retriever of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,9 @@ class GivenVectors:
 
     def __init__(self, vectors_ND: np.ndarray) -> None:
         self.vectors_ND, self.dimension = vectors_ND, vectors_ND.shape[1]
-        self._random = np.random.default_rng(stable_hash("benchmark", "queries"))
-        picks = self._random.integers(len(vectors_ND), size=1024)
-        noise = self._random.standard_normal((1024, self.dimension), dtype=np.float32) / self.dimension**0.5
+        random = np.random.default_rng(stable_hash("benchmark", "queries"))
+        picks = random.integers(len(vectors_ND), size=1024)
+        noise = random.standard_normal((1024, self.dimension), dtype=np.float32) / self.dimension**0.5
         self._queries_ND = vectors_ND[picks] + 0.5 * noise
 
     def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
@@ -72,23 +72,6 @@ class GivenVectors:
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors [N, D] of queries "0" to "1023"."""
         return self._queries_ND[[int(text) for text in texts]]
-
-
-class EncodesQueries:
-    """A real encoder for queries beside given vectors of passages: what a search costs, without encoding a corpus."""
-
-    identity = passage_identity = "queries"
-
-    def __init__(self, encoder: Any, vectors_ND: np.ndarray) -> None:
-        self._encoder, self._given, self.dimension = encoder, GivenVectors(vectors_ND), vectors_ND.shape[1]
-
-    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors [N, D] of passages, looked up."""
-        return self._given.encode_passages(texts)
-
-    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors [N, D] of queries, encoded."""
-        return self._encoder.encode_queries(texts)
 
 
 def publish(path: Path, factory: str, vectors_ND: np.ndarray) -> None:
@@ -101,39 +84,9 @@ def publish(path: Path, factory: str, vectors_ND: np.ndarray) -> None:
     faiss.write_index(index, str(path))
 
 
-def served(folder: str, encoder: str | None = None) -> Dense:
-    """The retriever that the server serves: a flat index of the folder, queries by `encoder` or one of MiniLM's shape.
-
-    The weights of the latter are random, which costs the same.
-    """
-    from envs.retrievers.encoder import Encoder
-
+def served(folder: str) -> Dense:
+    """The retriever that the server serves: a flat index of the folder, asked by numbers of queries."""
     here = Path(folder)
-    model = Encoder(encoder or random_encoder(here / "encoder"))
     stored: Any = faiss.read_index(str(here / "Flat.index"))
-    both: Any = EncodesQueries(model, stored.reconstruct_n(0, stored.ntotal))
-    return Dense(here / "corpus.jsonl", both, index_file=here / "Flat.index", cache=str(here / "cache"))
-
-
-def random_encoder(folder: Path) -> str:
-    """A BERT of MiniLM's shape with random weights over made-up words, written once."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    if not folder.is_dir():
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *_words()]
-        tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-        names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            shape: dict[str, Any] = {"hidden_size": DIMENSION, "num_hidden_layers": 6, "num_attention_heads": 12}
-            BertModel(BertConfig(vocab_size=len(words), intermediate_size=1536, **shape)).save_pretrained(folder)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    return str(folder)
-
-
-def _words() -> Iterator[str]:
-    return (f"w{i}" for i in range(30_000))
+    encoder: Any = GivenVectors(stored.reconstruct_n(0, stored.ntotal))
+    return Dense(here / "corpus.jsonl", encoder, index_file=here / "Flat.index", cache=str(here / "cache"))

@@ -2,24 +2,21 @@
 
     python -m benchmarks.qwen3_hours [--share 0.25] [--flops 150e12] [--bandwidth 2.04e12] [--gpus 4]
 
-Sampling: tokens over tokens a second, `share` of the limit that memory bandwidth sets at the config's rows
-(`benchmarks.gpu_decode` measures both). Training and scoring: operations over `flops`, the rate that an update reaches
-(`benchmarks.gpu_update` measures it): 2 a weight and token to score, 8 to train with activations computed again, 6
-where the weights are frozen under adapters. Retrieval, API calls, loading and saving are not in it. Counts of steps,
-judged steps, simulations and rows are read from the config.
+Sampling: tokens over tokens a second, `share` of the limit that memory bandwidth sets at the config's rows. Training
+and scoring: operations over `flops`, the rate that an update reaches: 2 a weight and token to score, 8 to train with
+activations computed again, 6 where the weights are frozen under adapters. `make gpu-check` measures these three.
+Retrieval, API calls, loading and saving are not in it. Counts of steps, judged steps, simulations and rows are read
+from the config.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.qwen3_shapes import SHAPES
-from benchmarks.report import table
-from benchmarks.ways import ROOT
+from benchmarks.report import ROOT, read_options
 from pipeline.loader import load
 
 CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
@@ -29,18 +26,18 @@ SCORE, TRAIN, TRAIN_ADAPTERS = 2, 8, 6  # operations a weight and token
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the hours follow from. None of the first four has been measured by the suite."""
+    """Inputs of the arithmetic. Where no GPU check has been kept, none of the first four is measured."""
 
     gpus: int = 4
     bandwidth: float = 2.04e12  # bytes a second; data sheet of an A100-80G
     share: float = 0.25  # of the bandwidth limit that decoding reaches
     flops: float = 150e12  # operations a second that training reaches; 48 % of the data sheet's 312e12
-    turns: float = 5  # of an episode
-    sampled: float = 750  # tokens of an episode that the policy samples
-    whole: float = 3000  # tokens of an episode with prompt and passages
-    teacher_tokens: float = 1700  # of a teacher's episode, which shows one passage a search
-    refine_questions: float = 99_350  # nine tenths of MuSiQue's and HotpotQA's training sets
-    test_questions: float = 36_790  # of all five test sets
+    turns: float = 5.0  # of an episode
+    sampled: float = 750.0  # tokens of an episode that the policy samples
+    whole: float = 3000.0  # tokens of an episode with prompt and passages
+    teacher_tokens: float = 1700.0  # of a teacher's episode, which shows one passage a search
+    refine_questions: float = 99_350.0  # nine tenths of MuSiQue's and HotpotQA's training sets
+    test_questions: float = 36_790.0  # of all five test sets
 
 
 def tokens_per_s(inputs: Inputs, rows: int) -> float:
@@ -86,18 +83,31 @@ def hours(stages: Mapping[str, Any], inputs: Inputs) -> dict[str, float]:
     }
 
 
+def section(inputs: Inputs, origins: Mapping[str, str], device: str) -> str:
+    """The device's inputs with their origins, and the hours of each stage, as docs/scale.md has them."""
+    by_stage = hours(load(CONFIG).experiment.stages, inputs)
+    in_all, gpus = sum(by_stage.values()), inputs.gpus
+    lines = [
+        f"`configs/prorag/qwen3_8b.yaml` takes about {in_all / 24:.1f} days on {gpus} {device}.",
+        "Retrieval and API calls are not in it. **Hours are arithmetic**, by `python -m benchmarks.qwen3_hours`.\n",
+        "| input | value | where it is from |",
+        "|---|---|---|",
+        f"| `bandwidth` | {inputs.bandwidth / 1e12:.2f} TB/s | {origins['bandwidth']} |",
+        f"| `share` of the bandwidth limit that decoding reaches | {inputs.share:.2f} | {origins['share']} |",
+        f"| `flops` that training and scoring reach | {inputs.flops / 1e12:.0f} TFLOP/s | {origins['flops']} |",
+        f"\n| stage | hours on {gpus} GPUs |",
+        "|---|--:|",
+        *(f"| `{stage}` | {value:.1f} |" for stage, value in by_stage.items()),
+        f"| all | {in_all:.1f} |",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the hours as a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for field in fields(Inputs):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=float, default=field.default)
-    parser.add_argument("--config", type=Path, default=CONFIG)
-    options = vars(parser.parse_args(arguments))
-    inputs = Inputs(**{field.name: options[field.name] for field in fields(Inputs)})
-    by_stage = hours(load(options["config"], []).experiment.stages, inputs)
-    print(table([{"input": name, "value": value} for name, value in asdict(inputs).items()]), end="\n\n")
-    rows = [{"stage": name, "hours": round(value, 1)} for name, value in by_stage.items()]
-    print(table([*rows, {"stage": "all", "hours": round(sum(by_stage.values()), 1)}]))
+    """Print the section for these inputs."""
+    options = vars(read_options(__doc__, arguments, **asdict(Inputs())))
+    inputs = Inputs(**{name: options[name] for name in asdict(Inputs())})
+    print(section(inputs, dict.fromkeys(("bandwidth", "share", "flops"), "given"), "such GPUs"))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,65 @@
-"""What every benchmark prints: a table for people, then one JSON object with machine and versions."""
+"""Report of a benchmark: a table for people, then one JSON object with machine and versions."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import resource
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from common.files import write_json
 
-def report(rows: Sequence[dict[str, Any]], *, packages: Sequence[str], json_file: Path | None, **facts: Any) -> None:
-    """Print the rows as a table, and rows, facts, machine and versions as JSON, to `json_file` too where it is given.
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("torch", "transformers", "lightning", "peft", "numpy", "numba", "bm25s", "faiss-cpu", "faiss-gpu")
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """The page as it is, and each option's default."""
+
+
+def read_options(page: str | None, arguments: Sequence[str] | None, **defaults: Any) -> argparse.Namespace:
+    """Options of a benchmark, named and typed by their defaults, with `--repeats`, `--threads` and `--json`.
+
+    Args:
+        page: what `--help` prints before them.
+    """
+    import torch  # not where a table alone is wanted
+
+    parser = argparse.ArgumentParser(description=page, formatter_class=_Help)
+    for name, default in ({"repeats": 3, "threads": 2} | defaults).items():
+        flag, many = f"--{name.replace('_', '-')}", isinstance(default, list)
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true", help=" ")
+        else:
+            kind = type(default[0] if many else default)
+            parser.add_argument(flag, type=kind, nargs="*" if many else None, default=default, help=" ")
+    parser.add_argument("--json", type=Path, help="where the JSON is written too")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    return options
+
+
+def report(rows: Sequence[dict[str, Any]], options: argparse.Namespace, **facts: Any) -> None:
+    """Print the rows as a table, and rows, facts, machine and versions as JSON, to the file of `--json` too.
 
     Args:
         rows: measurements, one a line; their keys are the columns.
-        packages: whose versions matter.
-        json_file: where the JSON is written, beside standard output.
-        facts: settings and figures of the whole run.
+        options: of `read_options`.
+        facts: figures of the whole run.
     """
     print(table(rows), end="\n\n")
-    whole = {"machine": machine(), "versions": versions(packages), **facts, "rows": list(rows)}
-    text = json.dumps(whole, indent=2)
-    print(text)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(text + "\n")
+    settings = {name: str(value) for name, value in vars(options).items()}
+    whole = {"machine": machine(), "versions": versions(), "settings": settings, **facts, "rows": list(rows)}
+    print(json.dumps(whole, indent=2))
+    if options.json is not None:
+        write_json(options.json, whole)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -62,14 +93,12 @@ def machine() -> dict[str, Any]:
     return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "peak_rss_mb": round(peak)}
 
 
-def versions(packages: Sequence[str]) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Versions of Python and of those packages that are installed."""
     found = {"python": platform.python_version()}
-    for package in packages:
-        try:
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

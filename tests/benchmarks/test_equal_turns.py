@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.equal_turns import Work, equal_turns
-from benchmarks.made_up_episodes import WORLD_BASE
+from benchmarks.equal_turns import WORLD_BASE, Work, equal_turns
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from modules.policy import load_policy

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.growth import Resending, Size, exponent, measure
+from benchmarks.equal_turns import Work
+from benchmarks.growth import Resending, exponent, measure
 from modules.samplers.in_process import InProcessSampler
 
-SMALL = Size(questions=1, group=2, turns=2, turn_tokens=4, observation=8, prompt=16, hidden=32, layers=1)
+SMALL = Work(questions=1, group=2, turns=2, turn_tokens=4, observation=8, prompt=16)
 
 
 def test_an_exponent_is_the_slope_of_the_logarithms() -> None:
@@ -21,7 +22,7 @@ def test_an_exponent_is_the_slope_of_the_logarithms() -> None:
 def test_resending_feeds_the_square_of_the_turns_and_keeping_does_not() -> None:
     turns = [2, 4, 8]
     kept, resent = (
-        [measure(replace(SMALL, turns=n), made(temperature=1.0), 1)["fed"] for n in turns]
+        [measure(replace(SMALL, turns=n), made(temperature=1.0), 1, hidden=32)["fed"] for n in turns]
         for made in (InProcessSampler, Resending)
     )
     assert kept[0] < resent[0]

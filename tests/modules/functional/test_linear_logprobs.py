@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.measures import peak_bytes
 from modules.functional import linear_logprobs as unit
 from modules.functional.linear_logprobs import linear_logprobs
 from modules.functional.logprobs import changed_logits, token_entropy, token_logprobs
@@ -141,6 +142,31 @@ def test_a_frozen_weight_gets_no_gradient() -> None:
 def test_other_ids_than_hidden_states_are_refused() -> None:
     with pytest.raises(ValueError, match="do not predict"):
         linear_logprobs(LOGITS, IDENTITY, torch.tensor([1]))
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most bytes of tensors that were allocated at once by `run`, beyond those before it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    assert profile.profiler is not None
+    results = profile.profiler.kineto_results
+    assert results is not None
+    events: Any = results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    now = peak = 0
+    for _, change in changes:
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
+def test_the_peak_is_what_was_alive_at_once() -> None:
+    def two_together() -> None:
+        first, second = torch.zeros(2**20), torch.zeros(2**19)
+        del first, second
+        torch.zeros(2**20)
+
+    assert peak_bytes(two_together) == 4 * (2**20 + 2**19)
 
 
 VOCABULARY = 151_936  # of Qwen3
