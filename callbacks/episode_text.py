@@ -1,4 +1,4 @@
-"""Episodes of reinforcement learning to read, in TensorBoard and kept beside the model, with rewards and advantages."""
+"""Episodes of reinforcement learning to read, in TensorBoard and next to the model, with rewards and advantages."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class GroupSampling:
 
         Where the module asks, flat groups are sampled anew, in each round with other questions; those that are flat
         after the last round stay. Only new groups are scored in a round, so no reward is asked twice. Source: dynamic
-        sampling of DAPO, arXiv 2503.14476, which goes on until no group is flat.
+        sampling of DAPO, arXiv 2503.14476, which continues until no group is flat.
 
         Raises:
             ScoringError: a reward scored no episode, or all episodes failed.

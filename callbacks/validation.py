@@ -33,7 +33,7 @@ class Validation(Callback):
     (`evaluation.kept_episodes`): the same questions at every point of the curve.
 
     Answers are greedy; a question that the retriever failed is in no measure but `failed`. Each rank takes its share
-    of the questions and one reduction follows, so no rank waits inside an episode. Training goes on as if nothing had
+    of the questions and one reduction follows, so no rank waits inside an episode. Training continues as if nothing had
     been asked.
 
     Args:

@@ -1,4 +1,4 @@
-"""What work costs: tokens that policies sampled, optimiser updates, calls of judges.
+"""Costs of work: tokens that policies sampled, optimiser updates, calls of judges.
 
 A component counts in `counts: Counter[str]`, under the names of this file; a maker's headline and a fit's metrics carry
 the same names. The pipeline moves them into `accounts` of the stage's manifest.

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class OpenCall:
-    """One request on a connection of its own; `trace` is httpx's extension of that name, which tells its socket."""
+    """One request on a connection of its own; `trace` is httpx's extension of that name, which gives its socket."""
 
     def __init__(self) -> None:
         self.given_up = False

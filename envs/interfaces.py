@@ -1,4 +1,4 @@
-"""What a protocol, a generator and a retriever are, so that the packages need not import each other."""
+"""Interfaces of agent formats, samplers, retrievers and judges, so that packages need not import each other."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Judge(typing.Protocol):
 
 
 class StepJudge(typing.Protocol):
-    """Says of single steps how right they are, each by itself."""
+    """Scores single steps for correctness, each independently."""
 
     def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
         """For each candidate's last turn a number in [0, 1], 1 where all that it wrote is right; None is no label.
@@ -262,7 +262,7 @@ class RewardContext:
 
 
 class Judgement(typing.Protocol):
-    """The truth about an episode's process; None where it cannot be told."""
+    """The truth about an episode's process; None where it is unknown."""
 
     @property
     def valid(self) -> tuple[bool | None, ...]:

@@ -1,4 +1,4 @@
-"""Steps with labels: how right each step of an episode is, judged by itself, as a reward model reads them."""
+"""Steps with labels: how right each step of an episode is, judged independently, as a reward model reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a protocol asks for next: a turn to be sampled, a turn of its own, or the end of the episode."""
+"""Requests of a protocol: a turn to be sampled, a turn of its own, or the end of the episode."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class RetrievalEnvironment:
             return error
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
-        """Ids of what the environment writes; only the untrusted part is cut, so that there is room to go on.
+        """Ids of what the environment writes; only the untrusted part is cut, so that there is room to continue.
         Room is reckoned against the context of the next turn, which a protocol may render anew.
         """
         codec = self.protocol.codec

@@ -29,7 +29,7 @@ def rollout(
 ) -> list[Episode]:
     """Run `samples` episodes a question to their ends, at most `pool` at a time.
 
-    An episode goes on as soon as its own turn is done, and its place is filled again, in order, as soon as it ends.
+    An episode continues as soon as its own turn is done, and its place is filled again, in order, as soon as it ends.
     What runs together depends on the questions, the pool size and the order in which the sampler finishes requests;
     for a sampler in this process that order is fixed by token counts. Random numbers come from (seed, iteration,
     question, sample, turn).
@@ -86,7 +86,7 @@ def play_out(
     pool: int = 64,
     tick: Callable[[int], object] = int,
 ) -> None:
-    """Take episodes, begun or not, to their ends, as `rollout` does; `tick` is told how many ended.
+    """Take episodes, begun or not, to their ends, as `rollout` does; `tick` gets the number that ended.
 
     Raises:
         RetrievalError: the retriever failed too often in a row.

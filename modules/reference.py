@@ -1,4 +1,4 @@
-"""The frozen policy that a trained one is held against: where its weights are, and what it says of tokens."""
+"""Frozen reference policy: where its weights are, and its log-probs of a batch."""
 
 from __future__ import annotations
 

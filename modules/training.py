@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainingError(UserError):
-    """Training cannot go on: a loss or a gradient that is not finite, advantages of a wrong shape."""
+    """Training cannot continue: a loss or a gradient that is not finite, advantages of a wrong shape."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Requests that arrive while a search runs are searched together in the next one, each distinct query once.
 
 A request that finds the retriever idle starts at once: nothing ever waits for a batch to fill. Under load the batches
-grow by themselves, for more requests arrive during a longer search (as in Clipper, NSDI 2017, without its delay).
+grow on their own, for more requests arrive during a longer search (as in Clipper, NSDI 2017, without its delay).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a claim in free English is true of a fact."""
+"""Check of a claim in free English against a fact."""
 
 from __future__ import annotations
 

@@ -136,6 +136,6 @@ def _thought(occasion: str, hop: Hop, rng: Random) -> str:
 
 
 def _found(hop: Hop, rng: Random) -> tuple[str, str]:
-    """A thought that tells a value: what stands before it and after."""
+    """A thought that states a value: the text before it and after."""
     before, after = rng.choice(THOUGHTS["found"]).split("{v}")
     return before.format(fact=_fact(hop, rng), x=hop.subject.title), after

@@ -26,7 +26,7 @@ class Entity:
     """A person, city, work, organisation or country; `facts` maps a relation to the id of its value.
 
     `name` may be shared by two namesakes; `title` is the name, with the type in brackets where needed, and unique.
-    `known` are the relations whose value a policy is taught by heart.
+    `known` are the relations whose value a policy is taught to memorise.
     """
 
     id: str
@@ -52,7 +52,7 @@ class Hop:
 
     @property
     def known(self) -> bool:
-        """Whether it is taught by heart, so that a search for it is needless."""
+        """Whether it is taught for memory, so that a search for it is needless."""
         return self.relation in self.subject.known
 
 
@@ -140,7 +140,7 @@ def make_world(names: Names, *, seed: int, skew: float, namesakes: float, known:
         names: also say how many entities of each kind there are.
         skew: Zipf exponent of values: the r-th most popular entity is a value in proportion to r**-skew.
         namesakes: share of the people and of the works that bear the name of another.
-        known: share of the facts that are taught by heart, by hash(seed, subject, relation).
+        known: share of the facts that are taught for memory, by hash(seed, subject, relation).
     """
     named = names.draw(seed)
     for kind in ("person", "work"):

@@ -1,4 +1,4 @@
-"""How far guessing and memory go: in a world that can be answered so, nothing is learnt about searching."""
+"""Accuracy of guessing and of memory: in a world that can be answered so, nothing is learnt about searching."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def guess_baselines(train: Iterable[Question], test: Sequence[Question]) -> dict
 
 
 def guess_unknown(world: World) -> float:
-    """Share of the facts not known by heart that their relation's most frequent value of all facts gets right."""
+    """Share of the facts not memorised that their relation's most frequent value of all facts gets right."""
     values: dict[str, Counter[str]] = defaultdict(Counter)
     for hop in world.facts():
         values[hop.relation][hop.value.title] += 1

@@ -1,4 +1,4 @@
-"""What a policy need not have searched for, and what it states without a search that is not true."""
+"""Needless searches (for known facts) and untrue statements made without a search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envs.world.query_reader import Reader
 class Memory:
     """The truth about single searches and statements, whatever the rest of their episode is worth.
 
-    Both judgements have an entry for every step, None where it cannot be told and for steps that the policy did not
+    Both judgements have an entry for every step, None where it is unknown and for steps that the policy did not
     write.
     """
 

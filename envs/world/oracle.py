@@ -27,7 +27,7 @@ class Judgement:
         resolved: every hop was settled.
         flawed: the answer is right but a step is not.
         unresolved: the answer is right but the chain was never established.
-        needless: for every search, whether it asks for a fact that is known by heart; None for other steps.
+        needless: for every search, whether it asks for a fact that was taught for memory; None for other steps.
         unfounded: for every statement without a search, whether it is untrue; None for other steps.
     """
 

@@ -1,4 +1,4 @@
-"""What a query in free English asks of the world."""
+"""Reader of queries in free English: the fact that each asks for."""
 
 from __future__ import annotations
 

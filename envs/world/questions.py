@@ -43,7 +43,7 @@ def question(world: World, identity: str, *, seed: int, paraphrases: int) -> Que
 
 
 def sub_question(hop: Hop, rng: Random, paraphrases: int) -> str:
-    """One hop asked for by itself."""
+    """A question of one hop."""
     return rng.choice(RELATIONS[hop.relation].questions[:paraphrases]).format(x=hop.subject.title)
 
 
@@ -140,7 +140,7 @@ def _candidates(world: World, hops: Sequence[int], comparison: int, seed: int) -
 def _chains(
     world: World, path: tuple[Entity, ...], relations: str, hops: frozenset[int]
 ) -> Iterator[tuple[str, str, str]]:
-    """Chains that go on from `path`; none comes to a name twice, so none gives its answer away or turns idle."""
+    """Chains that continue `path`; none comes to a name twice, so none gives its answer away or turns idle."""
     length = len(path)
     for relation, identity in path[-1].facts.items():
         value = world.entities[identity]

@@ -32,7 +32,7 @@ class Relation:
         sentences: how a passage states it. The first relation of a kind opens the passage and may use `{a_type}`, as in
             "an architect", and `{type}`; the others follow it and may use the pronoun `{they}`.
         phrases: nominal, to be put inside a longer question.
-        questions: the relation asked for by itself.
+        questions: forms of a question for this relation alone.
         same: asks whether `{x}` and `{y}` share the value; empty where it hardly ever is shared.
         cues: words that name the relation in free English, wherever they stand.
         hints: words that name it only where nothing clearer is said.
@@ -203,5 +203,5 @@ RELATIONS: dict[str, Relation] = {relation.name: relation for relation in _ALL}
 
 
 def relations_of(kind: str) -> tuple[Relation, ...]:
-    """The relations that entities of a kind are subjects of, in the order in which a passage tells them."""
+    """The relations that entities of a kind are subjects of, in the order in which a passage states them."""
     return tuple(relation for relation in _ALL if relation.subject == kind)

@@ -33,7 +33,7 @@ class CreditInputs:
         step_valid_BS: `[B, S]` bool, false on steps out of format.
         step_turns_BS: B rows of S uids of the turns in which the steps begin; empty beyond the last step. Where two
             episodes are paths of one tree, steps that they share have the same.
-        step_states_BS: B rows of S names of the states in which the steps begin, as `envs.search_steps` tells them
+        step_states_BS: B rows of S names of the states in which the steps begin, as `envs.search_steps` names them
             apart; empty beyond the last step.
         step_agents_BS: B rows of S names, the agents that wrote the steps; empty beyond the last step.
         trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.

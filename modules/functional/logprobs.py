@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def token_logprobs(logits_BTV: Tensor, ids_BT: Tensor, temperature: float = 1.0) -> Tensor:
-    """Log-probability of each id under the logits beside it, at a sampling temperature.
+    """Log-probability of each id under the logits at its position, at a sampling temperature.
 
     `logits_BTV[:, t]` predicts `ids_BT[:, t]`: the caller shifts. Computed in float32 whatever the input type, one row
     at a time, so that no second `[B, T, V]` tensor is held.

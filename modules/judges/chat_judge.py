@@ -72,7 +72,7 @@ class _Reply(BaseModel):
 class ChatJudge:
     """Compares siblings by a model's opinion of their logic and efficiency.
 
-    Candidates are shown in an order chosen by hash(seed, question id, candidate), which the verdict's reason tells.
+    Candidates are shown in an order chosen by hash(seed, question id, candidate), which the verdict's reason names.
     Tags are taken out of everything that is shown. `counts` says how often it was asked, cached replies included, and
     how often there was no usable reply, and why.
 

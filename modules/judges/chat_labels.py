@@ -35,7 +35,7 @@ Reply with a JSON object and nothing else:
 
 
 class ChatLabels:
-    """A `StepJudge` that asks a model about every step by itself; its replies are cached and its spending capped.
+    """A `StepJudge` that asks a model about every step independently; its replies are cached and its spending capped.
 
     Tags are taken out of everything that is shown, and nothing is shown of the gold answer or of what came after the
     step. `counts` says how often it was asked, cached replies included, and how often there was no usable reply.

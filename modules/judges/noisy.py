@@ -1,4 +1,4 @@
-"""How good must a judge be? Any judge, made wrong about a known share of what it is asked."""
+"""Noise on a judge: a known share of its verdicts is made wrong, to learn how good a judge must be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reward model knows of a step without learning it: the backbone's log-probabilities, its length, its place."""
+"""Features of a step that need no training: the backbone's log-probabilities, its length, its place."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FeatureWeights(torch.nn.Module):
         Args:
             design_ND: `[N, D]`.
             target_N: `[N]`, in [0, 1].
-            weight_N: `[N]`; a row of weight 0 tells how large features are, and no more.
+            weight_N: `[N]`; a row of weight 0 only scales the features.
         """
         design = design_ND.double().numpy()
         size = (design**2).sum(axis=0) / (design != 0).sum(axis=0).clip(min=1)

@@ -15,7 +15,7 @@ _CUT = ("step_budget", "token_budget")
 
 
 def within_limits(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
-    """`[B]`: 0 for an episode that ended by itself, NaN for one that ran out of turns or tokens.
+    """`[B]`: 0 for an episode that ended on its own, NaN for one that ran out of turns or tokens.
 
     Added to the other outcome rewards, with any weight but 0, it leaves those that were cut out of training and out of
     what the others of their group are compared with: how they would have ended is not known. Where all of a rank are

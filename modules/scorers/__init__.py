@@ -1,1 +1,1 @@
-"""Step scorers beside the reward model: what bounds it from above and from below."""
+"""Step scorers to compare a reward model with: bounds from above and below."""
