@@ -81,7 +81,7 @@ class BoundedHTTP:
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:  # socksio is missing, no such scheme, …
             raise ConfigError(
                 f"{what} {self.address}: the environment's proxy or certificates cannot be used: "
-                f"{self.secrets.shown(error)}; mend or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY or SSL_CERT_FILE, "
+                f"{self.secrets.shown(error)}; fix or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY or SSL_CERT_FILE, "
                 "or add the host to NO_PROXY and unset ALL_PROXY"
             ) from error
 
@@ -151,7 +151,7 @@ class BoundedHTTP:
                     reason = f"an answer of more than {self._most / 2**20:g} MiB"
                     raise HTTPFailure("answer too long", reason, lasts=True)
             if content and not unpack.whole:
-                raise HTTPFailure("connection lost", "a packed answer breaks off, or goes on after its end")
+                raise HTTPFailure("connection lost", "a packed answer breaks off, or continues after its end")
         headers = {name: response.headers[name] for name in ("location", "retry-after") if name in response.headers}
         return httpx.Response(
             response.status_code, headers=headers, content=bytes(content), extensions=response.extensions

@@ -30,7 +30,7 @@ def load_manifest(folder: Path, *needed: str) -> dict[str, Any]:
 
 
 def load_record(path: Path, artifact: Path, *needed: str) -> dict[str, Any]:
-    """A JSON object that an artifact says of itself, with at least the keys that are `needed`.
+    """A JSON object of an artifact, with at least the keys that are `needed`.
 
     Raises:
         DataError: it is missing or damaged; says what to remove.

@@ -86,7 +86,7 @@ class Replies(SharedStore):
                     _abandoned(path)
                 own.acquire()
         except OSError as error:
-            raise DataError(f"replies {self.path}: {error}; what it holds is kept, mend that and run again") from error
+            raise DataError(f"replies {self.path}: {error}; what it holds is kept, fix that and run again") from error
         try:
             yield name
         finally:

@@ -43,7 +43,7 @@ class SharedStore:
                 yield db
         except sqlite3.OperationalError as error:  # locked, read-only, on a full disk: what it holds is whole
             raise DataError(
-                f"{self._what} {self.path}: {error}; what it holds is kept, mend that and run again"
+                f"{self._what} {self.path}: {error}; what it holds is kept, fix that and run again"
             ) from error
         except sqlite3.Error as error:
             raise DataError(

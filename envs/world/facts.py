@@ -1,4 +1,4 @@
-"""Entities and the facts between them: the truth that passages tell, questions ask for and the oracle judges by."""
+"""Entities and the facts between them: the truth that passages state, questions ask for and the oracle judges by."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class _Facts:
         return rng.choices(ranked, [rank**-self.skew for rank in range(1, len(ranked) + 1)], k=count)
 
     def _popular(self, name: str) -> None:
-        """Values drawn by popularity; nobody is a value of themselves, since the kinds differ."""
+        """Values drawn by popularity; nobody is their own value, since the kinds differ."""
         relation = RELATIONS[name]
         subjects = self.entities[relation.subject]
         values = self._zipf(relation.object, len(subjects), self._rng(name))

@@ -1,4 +1,4 @@
-"""Systematic flaws of a teacher, on request: training data with errors that the oracle can tell."""
+"""Systematic flaws of a teacher, on request: training data with errors that the oracle finds."""
 
 from __future__ import annotations
 

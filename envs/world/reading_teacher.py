@@ -1,4 +1,4 @@
-"""The teacher of formats that retrieve by themselves: it states what their passages tell, fact by fact, and answers."""
+"""Teacher of formats that retrieve without a query: it states their passages' facts one at a time, and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GUESS = 0.1  # probability of every token of a value that the teacher cannot kno
 class ReadingTeacher(Sampler):
     """Writes the turns of an agent that decides what to say next and never what to search for.
 
-    It states the next fact where its context shows the subject's passage, whole, or where the fact is known by heart.
+    It states the next fact where its context shows the subject's passage, whole, or where the fact is memorised.
     Below other passages it says which fact it needs, or repeats the last value in a format of bare values. In a turn
     that comes after no search it states the fact in any case, and its log-probs say that the value is a guess.
     Wording is chosen by a request's seed.
