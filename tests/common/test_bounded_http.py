@@ -177,7 +177,7 @@ def packed(body: bytes, encoding: str) -> bytes:
         (packed(gzip.compress(gzip.compress(b"x")), "gzip, gzip"), "packed as 'gzip, gzip'"),
         (packed(b"no gzip at all", "gzip"), "incorrect header check"),
         (packed(gzip.compress(b"x" * 999)[:-9], "gzip"), "a packed answer breaks off"),
-        (packed(gzip.compress(b"x") + gzip.compress(b"y"), "gzip"), "or goes on after its end"),
+        (packed(gzip.compress(b"x") + gzip.compress(b"y"), "gzip"), "or continues after its end"),
         (HEAD + b"X: " + b"x" * 200_000, "."),
         (b"\x00\xff nonsense\r\n\r\n", "."),
         (b"", "."),

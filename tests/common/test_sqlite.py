@@ -21,7 +21,7 @@ def test_a_full_or_locked_database_is_not_to_be_deleted(tmp_path: Path) -> None:
             db.execute("pragma max_page_count = 1")
             db.executemany("insert into kept values (?)", [(str(number) * 99,) for number in range(999)])
 
-    with pytest.raises(DataError, match=r"kept.sqlite: .*full; what it holds is kept, mend that and run again"):
+    with pytest.raises(DataError, match=r"kept.sqlite: .*full; what it holds is kept, fix that and run again"):
         fill()
 
 
