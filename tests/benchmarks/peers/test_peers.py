@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.equal_turns import WORLD_BASE, Work
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers.suite import cache_bytes
+from benchmarks.peers.suite_side import cache_bytes
 from common.errors import UserError
 from modules.policy import load_policy
 
