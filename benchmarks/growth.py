@@ -71,7 +71,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the tables and the JSON."""
-    options = read_options(__doc__, arguments, only=list(SIZES))
+    options = read_options(__doc__, arguments, only=tuple(SIZES))
     rows, exponents = [], []
     for what in options.only:
         name, values = SIZES[what]

@@ -147,7 +147,7 @@ def train(
             callbacks=[watched, rollout],
             **trainer,
         )
-        fitting.fit(GRPO(policy, AdamW(1e-6), credit=credit, **(learner or {})), datamodule=data)
+        fitting.fit(GRPO(policy, AdamW(1e-6, floor=1.0), credit=credit, **(learner or {})), datamodule=data)
 
 
 def questions_of(work: Work, iterations: int) -> list[Question]:

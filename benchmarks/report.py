@@ -29,17 +29,20 @@ def read_options(page: str | None, arguments: Sequence[str] | None, **defaults: 
 
     Args:
         page: what `--help` prints before them.
+        defaults: of an option with several values a list, or a tuple of the only ones that there are.
     """
     import torch  # not where a table alone is wanted
 
     parser = argparse.ArgumentParser(description=page, formatter_class=_Help)
     for name, default in ({"repeats": 3, "threads": 2} | defaults).items():
-        flag, many = f"--{name.replace('_', '-')}", isinstance(default, list)
+        flag, words = f"--{name.replace('_', '-')}", name.replace("_", " ")
         if isinstance(default, bool):
-            parser.add_argument(flag, action="store_true", help=" ")
+            parser.add_argument(flag, action="store_true", help=words)
+        elif isinstance(default, list | tuple):
+            choices = default if isinstance(default, tuple) else None
+            parser.add_argument(flag, type=type(default[0]), nargs="*", default=default, choices=choices, help=words)
         else:
-            kind = type(default[0] if many else default)
-            parser.add_argument(flag, type=kind, nargs="*" if many else None, default=default, help=" ")
+            parser.add_argument(flag, type=type(default), default=default, help=words)
     parser.add_argument("--json", type=Path, help="where the JSON is written too")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and the JSON."""
     indexes: dict[str, Any] = {"passages": [10_000, 100_000, 1_000_000], "queries": 512}
     indexes["indexes"] = ["bm25", "bm25s", "Flat", "SQfp16", "IVF", "HNSW32"]
-    servers: dict[str, Any] = {"clients": [1, 8, 32], "served": ["bm25", "dense"]}
+    servers: dict[str, Any] = {"clients": [1, 8, 32], "served": ("bm25", "dense")}
     options = read_options(__doc__, arguments, **indexes, **servers, server_passages=100_000, requests=512)
     faiss.omp_set_num_threads(options.threads)
     rows: list[Row] = []

@@ -1,8 +1,8 @@
 """The GPU check: runs each part in its own process within its time limit, prints tables and writes one JSON file.
 
-    make gpu-check                                             eight minutes at most on one GPU of 80 GB
-    python -m benchmarks.gpu_check --tiny                      the same parts at a tiny size on a CPU
-    python -m benchmarks.gpu_check.pages gpu_check.json        docs/benchmarks.md and docs/scale.md from the JSON
+    make gpu-check                                              eight minutes at most on one GPU of 80 GB
+    python -m benchmarks.gpu_check --tiny                       the same parts at a tiny size on a CPU
+    python -m benchmarks.gpu_check.pages runs/gpu_check.json    docs/benchmarks.md and docs/scale.md from the JSON
 
 A part that fails or takes too long is reported with the rows that it had by then, and the others run all the same. The
 JSON is written after each part, and when the check itself is ended. It needs torch, transformers, lightning and peft.
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--tiny", action="store_true", help="at a tiny size on a CPU")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of all parts together")
-    parser.add_argument("--json", type=Path, default=Path("gpu_check.json"), help="where the JSON is written")
+    parser.add_argument("--json", type=Path, default=Path("runs/gpu_check.json"), help="where the JSON is written")
     options = parser.parse_args(arguments)
     parts = {name: PARTS[name] for name in options.parts}
     found = check(parts, tiny=options.tiny, limit_s=options.limit, json_file=options.json)

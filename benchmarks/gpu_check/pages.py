@@ -1,6 +1,6 @@
 """The GPU section of docs/benchmarks.md and the hours of docs/scale.md, written from the JSON of a GPU check.
 
-    python -m benchmarks.gpu_check.pages [gpu_check.json]
+    python -m benchmarks.gpu_check.pages [runs/gpu_check.json]
 
 The JSON is kept as docs/benchmarks/gpu_check.json; without an argument both pages are written from what is there.
 """

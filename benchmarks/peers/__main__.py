@@ -34,7 +34,7 @@ from modules.samplers.vllm.command import installed_version
 from modules.samplers.vllm.engine import ENGINE_PYTHON
 
 OURS, VLLM, TRL = "suite", "suite, vLLM", "TRL"
-MODULES = {OURS: "benchmarks.peers.suite", VLLM: "benchmarks.peers.suite", TRL: "benchmarks.peers.trl"}
+MODULES = {OURS: "benchmarks.peers.suite_side", VLLM: "benchmarks.peers.suite_side", TRL: "benchmarks.peers.trl_side"}
 PEERS = ROOT / ".peers"
 
 Figures = dict[str, Any]  # of a process: `ids` of the greedy iteration, `moved`, and `iterations` that count
@@ -91,7 +91,7 @@ def rows_of(runs: Mapping[str, Sequence[Figures]]) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and the JSON."""
     lengths: dict[str, Any] = asdict(Work())
-    more: dict[str, Any] = {"dtype": "float32", "device": "cpu", "micro_batch": 8, "rounds": 2, "sides": list(MODULES)}
+    more: dict[str, Any] = {"dtype": "float32", "device": "cpu", "micro_batch": 8, "rounds": 2, "sides": tuple(MODULES)}
     options = read_options(__doc__, arguments, model=str(WORLD_BASE), **lengths, **more)
     work = Work(**{name: getattr(options, name) for name in lengths})
     if work.episodes % options.micro_batch:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.report import medians, read_options, report, table
 
 
@@ -13,6 +15,10 @@ def test_options_are_named_and_typed_by_their_defaults(tmp_path: Path) -> None:
     options = read_options(None, given, batch_size=8, sizes=[1], mixed=False, rate=1.5)
     assert (options.batch_size, options.sizes, options.mixed, options.rate) == (3, [4, 5], True, 1.5)
     assert (options.repeats, options.threads) == (3, 1)
+
+    assert read_options(None, ["--ways", "b"], ways=("a", "b")).ways == ["b"]
+    with pytest.raises(SystemExit):
+        read_options(None, ["--ways", "c"], ways=("a", "b"))
 
     report([{"what": "x", "per_s": 2.0}], options, whole=7)
     written = json.loads(options.json.read_text())

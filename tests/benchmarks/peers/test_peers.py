@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.equal_turns import WORLD_BASE, Work
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers.suite import cache_bytes
+from benchmarks.peers.suite_side import cache_bytes
 from common.errors import UserError
 from modules.policy import load_policy
 
 TINY = [
-    "--questions", "2", "--group", "2", "--turns", "2", "--turn-tokens", "4", "--observation", "8", "--prompt", "16",
+    "--questions", "2", "--group", "2", "--turns", "2", "--turn-tokens", "12", "--observation", "8", "--prompt", "16",
     "--micro-batch", "2", "--repeats", "1", "--rounds", "1", "--threads", "1",
 ]  # fmt: skip
 
@@ -63,7 +63,7 @@ def test_trl_samples_the_same_episodes_and_both_sides_learn(tmp_path: Path) -> N
     suite, trl = written["rows"]
     assert [suite["side"], trl["side"]] == ["suite", "TRL"]
     assert trl["agreement"] == 1
-    assert written["context"] == 16 + 2 * (4 + 8) + 1
+    assert written["context"] == 16 + 2 * (12 + 8) + 1
     for row in (suite, trl):
         assert 0.3e-6 < row["moved"] < 3e-6  # AdamW moves a weight by about its learning rate, 1e-6
         assert row["tokens"] > 8
