@@ -64,10 +64,14 @@ def test_ids_of_another_tokenizer_than_the_models_are_refused(kind: Kind, folder
 def test_both_sides_of_a_pair_are_read(side: str, tmp_path: Path) -> None:
     [pair] = toy_pairs(ProRAG(byte_tokenizer(), instruction=""), 1)  # type: ignore[arg-type]
     turn = getattr(pair, side).turns[-1]
-    getattr(pair, side).turns[-1] = replace(turn, action_ids=(10**6, *turn.action_ids[1:]))
+    policy = tiny_policy(byte_tokenizer())
+    tokens = len(policy.tokenizer)
+    getattr(pair, side).turns[-1] = replace(turn, action_ids=(tokens, *turn.action_ids[1:]))
     write_rows(tmp_path / "data" / "pairs.jsonl", [pair_to_row(pair)])
-    with pytest.raises(DataError, match=r"pairs.jsonl:1: token id 1000000 is none of the model's"):
-        loaded(PairData, tmp_path, tiny_policy(byte_tokenizer()))
+    with pytest.raises(DataError, match=rf"pairs.jsonl:1: token id {tokens} is none of the model's"):
+        loaded(PairData, tmp_path, policy)
+    policy.model.resize_token_embeddings(tokens + 1)
+    assert loaded(PairData, tmp_path, policy, validation=0).train, "a model may have more rows than tokens"
 
 
 @every_kind
