@@ -88,6 +88,11 @@ def test_what_is_removed_is_made_again(path: Path, tmp_path: Path, capsys: pytes
     assert "more: reused, though made by other code or from an earlier input" in capsys.readouterr().out
 
 
+def test_one_that_is_not_chosen_is_checked_too(path: Path, tmp_path: Path) -> None:
+    half(artifact(tmp_path, "more") / "data" / "all.jsonl")
+    assert run(path, "--stage", "first") == 2
+
+
 def test_a_damaged_artifact_can_be_forced(path: Path, tmp_path: Path) -> None:
     (artifact(tmp_path, "first") / "manifest.json").write_text("{")
     assert run(path) == 2
@@ -170,10 +175,12 @@ def test_what_an_earlier_version_made_is_reused_and_not_called_checked(
 
 
 def test_verification_names_every_damaged_file(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, more = artifact(tmp_path, "first"), artifact(tmp_path, "more")
+    files = (tmp_path / "runs" / "store").rglob("*")
+    size = sum(file.stat().st_size for file in files if file.suffix in (".jsonl", ".yaml"))
     capsys.readouterr()
     assert run(path, "--verify") == 0
-    assert capsys.readouterr().out.startswith("verified: 6 files of 2 artifacts, ")
-    first, more = artifact(tmp_path, "first"), artifact(tmp_path, "more")
+    assert capsys.readouterr().out.startswith(f"verified: 6 files of 2 artifacts, {size:,} bytes\n")
     flip(first / "data" / "all.jsonl")
     (first / "data" / "rank-0.jsonl").unlink()
     (more / "manifest.json").write_text("{}")
@@ -186,6 +193,13 @@ def test_verification_names_every_damaged_file(path: Path, tmp_path: Path, capsy
         f"error: {more}/manifest.json",
     ]
     assert captured.out == ""
+
+
+def test_what_is_not_finished_is_not_verified(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (artifact(tmp_path, "more") / "manifest.json").unlink()
+    capsys.readouterr()
+    assert run(path, "--verify") == 0
+    assert capsys.readouterr().out.startswith("verified: 3 files of 1 artifacts, ")
 
 
 def test_verification_reads_files_whose_times_are_as_they_were(

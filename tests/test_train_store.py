@@ -47,6 +47,7 @@ def test_a_stage_does_not_begin_on_an_input_that_changed_since_the_run_was_plann
     assert captured.err.endswith(") has changed since this run was planned: run again, and it is read anew\n")
     assert captured.err.count("\n") == 1
     assert finished(tmp_path) == ["one"]
+    assert not list((tmp_path / "runs" / "store").glob("two-*")), "it has not begun"
     corpus.write_text("first\n")
     monkeypatch.undo()
     assert run(path) == 0

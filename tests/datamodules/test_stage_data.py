@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,20 @@ def test_ids_of_another_tokenizer_than_the_models_are_refused(kind: Kind, folder
     loaded(kind, folder, tiny_policy(byte_tokenizer()))
     with pytest.raises(DataError, match=rf"{kind.records}:1: its token ids are those of another tokenizer"):
         loaded(kind, folder, tiny_policy(byte_tokenizer(TAGS[::-1])))
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_both_sides_of_a_pair_are_read(side: str, tmp_path: Path) -> None:
+    [pair] = toy_pairs(ProRAG(byte_tokenizer(), instruction=""), 1)  # type: ignore[arg-type]
+    turn = getattr(pair, side).turns[-1]
+    policy = tiny_policy(byte_tokenizer())
+    tokens = len(policy.tokenizer)
+    getattr(pair, side).turns[-1] = replace(turn, action_ids=(tokens, *turn.action_ids[1:]))
+    write_rows(tmp_path / "data" / "pairs.jsonl", [pair_to_row(pair)])
+    with pytest.raises(DataError, match=rf"pairs.jsonl:1: token id {tokens} is none of the model's"):
+        loaded(PairData, tmp_path, policy)
+    policy.model.resize_token_embeddings(tokens + 1)
+    assert loaded(PairData, tmp_path, policy, validation=0).train, "a model may have more rows than tokens"
 
 
 @every_kind

@@ -10,6 +10,7 @@ from datamodules.tree.node import Tree
 from envs.protocols.direct import Direct
 from envs.protocols.prorag import ProRAG
 from envs.requests import Request
+from envs.token_ids import fingerprint
 from envs.types import Episode, Turn
 from tests.growing import ANSWER, BOOK, DOCUMENTS, QUERY, SUB, Book, Counted, child, grown, said, searcher
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
@@ -66,6 +67,12 @@ def _draws(protocol: ProRAG, seed: int) -> list[str]:
         )
     )  # fmt: skip
     return drawn + [said(n) for q in tree.root.children for n in q.children if n.visits]
+
+
+def test_a_tree_and_its_episodes_say_whose_token_ids_they_hold(protocol: ProRAG) -> None:
+    tree = grown(searcher(protocol, Counted(protocol, BOOK), Counted(protocol, BOOK), simulations=1))
+    made_by = fingerprint(protocol.codec.tokenizer)
+    assert {tree.tokenizer, *(tree.episode(path).tokenizer for path in tree.paths())} == {made_by}
 
 
 def test_the_released_codes_discount_leaves_out_what_was_played(protocol: ProRAG) -> None:
