@@ -16,7 +16,9 @@ def filled() -> Rows:
     """Five slots of twelve columns, full of random numbers, in a cache of two layers."""
     rows = Rows(2, (KV_HEADS, HEAD_DIM), torch.empty(0))
     rows.reserve(5, 12, ())
-    rows.buffer.normal_(generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    for buffer in rows.buffers:
+        buffer.normal_(generator=generator)
     return rows
 
 
@@ -81,7 +83,7 @@ def test_pieces_of_a_bfloat16_row_are_read_as_in_float64(device: str, head_dim: 
     """Lengths and layouts at which kernels of a GPU have been wrong: keys that a group shares, and a mask."""
     rows = Rows(1, (2, head_dim), torch.empty(0, dtype=torch.bfloat16, device=device))
     rows.reserve(1, columns, ())
-    rows.buffer.normal_()
+    rows.buffers[0].normal_()
     first, count = columns - 9, 9
     queries = torch.randn(count, 4, head_dim, device=device).bfloat16()
     keys, values = torch.randn(2, count, 2, head_dim, device=device).bfloat16()
