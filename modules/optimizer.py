@@ -52,7 +52,12 @@ class AdamW:
     def configure(
         self, groups: Sequence[dict[str, Any]], steps: int, progress: Callable[[], float] | None = None
     ) -> Any:
-        optimizer = torch.optim.AdamW([*groups], self.lr, self.betas, weight_decay=self.weight_decay)
+        weights = [weight for group in groups for weight in group["params"]]
+        # PyTorch takes sharded weights one by one unless asked: thousands of kernels a step.
+        fused = True if _on_gpu(weights) else None
+        optimizer = torch.optim.AdamW([*groups], self.lr, self.betas, weight_decay=self.weight_decay, fused=fused)
+        # Else Lightning takes it for one that scales gradients itself, whose gradients it would not clip.
+        optimizer._step_supports_amp_scaling = False  # pyright: ignore[reportAttributeAccessIssue]
 
         def factor(step: int) -> float:
             warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
@@ -63,3 +68,7 @@ class AdamW:
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def _on_gpu(weights: Sequence[torch.Tensor]) -> bool:
+    return all(weight.is_cuda for weight in weights)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from common.errors import ConfigError, UserError
 from common.files import remove_temporary, temporary
@@ -80,7 +80,7 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
         group: Any = dist.group.WORLD
         group._get_backend(torch.device("cuda"))._set_default_timeout(_GPU_TIMEOUT)
     ranks = Ranks(rank, world_size, dist.new_group(backend="gloo", timeout=_TIMEOUT), store)
-    own = store.clone()  # the other may wait for ever
+    own = cast(Any, store).clone()  # the other may wait for ever
     heartbeat = Heartbeat(own, rank, world_size, lambda lost: _exit_without(lost, Ranks(rank, world_size, store=own)))
     yield ranks
     heartbeat.end()

@@ -146,7 +146,7 @@ def overrides(folder: Path, url: str) -> list[str]:
         *(f"parts.{who}_api.cache={folder / 'runs' / who}" for who in ("teacher", "judge")),
         *("parts.limits.turns=6", "parts.limits.turn_tokens=16", "parts.limits.observation_tokens=48"),
         *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.width.children=3"),
-        *("stages.search.data.depth=6", "stages.search.data.chunk=4"),
+        *("stages.search.data.depth=6", "stages.search.data.chunk=2"),
         *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2"),
         *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4"),
         *("parts.rl_questions.sample=4", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),

@@ -1,4 +1,4 @@
-"""The keys and values of the rows that are being sampled, in one buffer: each row from column 0 to its own length.
+"""The keys and values of the rows that are being sampled, a buffer a layer: each row from column 0 to its own length.
 
 A row is written at its own end, so rows of any length share a forward pass, and one that has finished can be replaced
 while the others go on. Nothing lies before a row's first token: no column is spent on padding at the left.
@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
+_AT_ONCE = 512  # columns that are added at most beyond what is needed
+
 
 def kv_shape(config: PretrainedConfig) -> tuple[int, int]:
     """Heads of keys, and of values, and their size, of a Llama-like model."""
@@ -27,7 +29,7 @@ class RowLayer(DynamicLayer):
     def __init__(self, rows: Rows, number: int) -> None:
         super().__init__()
         self.rows, self.number = rows, number
-        self.dtype, self.device, self.is_initialized = rows.buffer.dtype, rows.buffer.device, True
+        self.dtype, self.device, self.is_initialized = rows.dtype, rows.device, True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -43,7 +45,7 @@ class RowLayer(DynamicLayer):
 
 
 class Rows:
-    """Keys and values `[2 * layers, slots, heads, columns, head_dim]`; a row is in one slot.
+    """Keys and values: of each layer `[2, slots, heads, columns, head_dim]`; a row is in one slot.
 
     Args:
         layers: how many.
@@ -56,55 +58,59 @@ class Rows:
 
     def __init__(self, layers: int, kv_shape: tuple[int, int], like: Tensor) -> None:
         heads, head_dim = kv_shape
-        self.buffer = like.new_zeros((2 * layers, 0, heads, 0, head_dim))
+        self.dtype, self.device = like.dtype, like.device
+        self.buffers = [like.new_zeros((2, 0, heads, 0, head_dim)) for _ in range(layers)]
         self.first = self.width = 0
         self.limit = sys.maxsize
 
     def cache(self) -> Cache:
         """What a model takes for `past_key_values`."""
-        return Cache(layers=[RowLayer(self, number) for number in range(len(self.buffer) // 2)])
+        return Cache(layers=[RowLayer(self, number) for number in range(len(self.buffers))])
 
     def reserve(self, slots: int, columns: int, lengths: Sequence[int]) -> None:
         """Make room for so many rows, and for so many tokens in each; what the first rows hold stays.
 
-        Columns grow by half at least: contexts grow with every turn, and whatever grows moves all rows.
+        Columns grow by half or by `_AT_ONCE`: contexts grow with every turn, and whatever grows moves all rows. One
+        layer moves after the other, so that old and new buffers are never there at once.
 
         Args:
             slots: how many.
             columns: how many.
             lengths: tokens that the rows of the first slots hold; those of other slots are lost.
         """
-        layers, held_slots, heads, held_columns, head_dim = self.buffer.shape
+        _, held_slots, heads, held_columns, head_dim = self.buffers[0].shape
         if slots <= held_slots and columns <= held_columns:
             return
         if columns > held_columns:
-            columns = max(columns, min(held_columns * 3 // 2, self.limit))
-        shape = (layers, max(slots, held_slots), heads, max(columns, held_columns), head_dim)
+            columns = max(columns, min(held_columns + min(held_columns // 2, _AT_ONCE), self.limit))
+        shape = (2, max(slots, held_slots), heads, max(columns, held_columns), head_dim)
         rows, width = len(lengths), max(lengths, default=0)
-        kept = self.buffer[:, :rows, :, :width].clone()
-        self.buffer = kept.new_empty(0)  # so that the old buffer and the new one are never there at once
-        self.buffer = kept.new_zeros(shape)
-        self.buffer[:, :rows, :, :width] = kept
+        for number, buffer in enumerate(self.buffers):
+            self.buffers[number] = moved = buffer.new_zeros(shape)
+            moved[:, :rows, :, :width] = buffer[:, :rows, :, :width]
 
     def put(self, slot: int, parts: Sequence[Tensor], length: int) -> None:
         """Let a row begin with the first `length` tokens of these parts, each `[2 * layers, heads, T, head_dim]`."""
         start = 0
         for part in parts:
             end = min(start + part.shape[2], length)
-            self.buffer[:, slot, :, start:end] = part[:, :, : end - start]
+            for number, buffer in enumerate(self.buffers):
+                buffer[:, slot, :, start:end] = part[2 * number : 2 * number + 2, :, : end - start]
             start = end
 
     def get(self, slot: int, start: int, end: int) -> Tensor:
         """A copy of a row's tokens from `start` up to `end`: `[2 * layers, heads, T, head_dim]`."""
-        return self.buffer[:, slot, :, start:end].clone()
+        return torch.cat([buffer[:, slot, :, start:end] for buffer in self.buffers])
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Put the first `length` tokens of one slot's row into another slot."""
-        self.buffer[:, target, :, :length] = self.buffer[:, source, :, :length]
+        for buffer in self.buffers:
+            buffer[:, target, :, :length] = buffer[:, source, :, :length]
 
     def layer(self, number: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, `[slots, heads, columns, head_dim]` each; not copies."""
-        return self.buffer[2 * number], self.buffer[2 * number + 1]
+        keys, values = self.buffers[number]
+        return keys, values
 
     def write(self, number: int, slots_T: Tensor, columns_T: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values `[T, heads, head_dim]` of one layer at these columns of these slots, `[T]` int64 each."""

@@ -58,7 +58,7 @@ class LibraryDecoder:
         config = self.model.config.get_text_config()
         masks = row_masks(config, columns_BN, self.rows.width)
         if config._attn_implementation == "eager":  # adds its mask to the scores
-            masks = {kind: _added(mask, self.rows.buffer.dtype) for kind, mask in masks.items()}
+            masks = {kind: _added(mask, self.rows.dtype) for kind, mask in masks.items()}
         return self.model(
             input_ids=ids_BN,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),

@@ -17,7 +17,7 @@ Piece = tuple[int, int, int]  # slot, first column, the column after the last
 
 def reading(rows: Rows, pieces: Sequence[Piece], work: torch.dtype) -> Read:
     """Attention of tokens that follow each other in their rows, one piece after the other; computed in `work`."""
-    device = rows.buffer.device
+    device = rows.device
     slots = [slot for slot, start, end in pieces for _ in range(start, end)]
     columns = [column for _, start, end in pieces for column in range(start, end)]
     slots_T, columns_T = torch.tensor(slots, device=device), torch.tensor(columns, device=device)
@@ -63,7 +63,7 @@ def stepping(rows: Rows, lengths_B: Tensor, width: int) -> Read:
         width: how many columns are read of each row.
     """
     slots_B = torch.arange(len(lengths_B), device=lengths_B.device)
-    mask = up_to(lengths_B, width, rows.buffer.dtype)[:, None, None]
+    mask = up_to(lengths_B, width, rows.dtype)[:, None, None]
 
     def read(layer: int, queries_BHD: Tensor, keys_BHD: Tensor, values_BHD: Tensor) -> Tensor:
         rows.write(layer, slots_B, lengths_B, keys_BHD, values_BHD)

@@ -18,6 +18,7 @@ from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
 
 Decoder = FusedDecoder | LibraryDecoder
+_AHEAD = 512  # tokens of a turn for which room is made at its beginning
 Groups = dict[tuple[str, tuple[int, ...]], list[OpenTurn]]  # by question and prefix
 
 
@@ -64,7 +65,8 @@ class Decoding:
             self._decoder = FusedDecoder(self.model) if can_fuse(self.model) else LibraryDecoder(self.model)
         rows, first = self._decoder.rows, len(self.live)
         rows.limit = most - 1
-        longest = max(len(turn.prefix) + turn.limit - 1 for turn in turns)  # the last token is never fed
+        # The last token is never fed. Most turns are far shorter than their limit: `step` makes more room where not.
+        longest = max(len(turn.prefix) + min(turn.limit, _AHEAD) - 1 for turn in turns)
         rows.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
         groups: Groups = {}
         for turn in turns:
@@ -105,6 +107,7 @@ class Decoding:
         if self.live:
             assert self._decoder is not None
             lengths = [turn.tokens - 1 for turn in self.live]
+            self._decoder.rows.reserve(len(lengths), max(lengths) + 1, lengths)
             self._logits = self._decoder.step(tokens_B, self._lengths, lengths)
             self._lengths = self._lengths + 1
         else:

@@ -21,8 +21,8 @@ def test_sampling_follows_from_the_bandwidth() -> None:
 
 def test_hours_by_hand() -> None:
     by_stage = hours(STAGES, Inputs())
-    per_s = 4 * tokens_per_s(Inputs(), 16)
-    assert by_stage["search"] == pytest.approx(728 * 200 * (5 * 150 + 750) / per_s / 3600)
+    per_s, searched_per_s = (4 * tokens_per_s(Inputs(), rows) for rows in (16, 32))
+    assert by_stage["search"] == pytest.approx(728 * 200 * (5 * 150 + 750) / searched_per_s / 3600)
     scored_and_trained = 1250 * 64 * 3000 * 10 * 8_190_735_360 / 600e12
     assert by_stage["rl"] == pytest.approx((1250 * 64 * 750 / per_s + scored_and_trained) / 3600)
     assert by_stage["prm"] == pytest.approx(2 * 20_000 / 5 * 3000 * 8 * 8_190_735_360 / 600e12 / 3600)

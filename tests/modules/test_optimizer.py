@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 
 from common.errors import ConfigError
 from modules.optimizer import AdamW
@@ -47,3 +48,17 @@ def test_with_a_budget_it_falls_with_what_is_spent_whatever_the_number_of_steps(
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="lr, weight_decay and warmup_steps must be >= 0"):
         AdamW(**({"lr": 1e-3} | settings))
+
+
+def test_sharded_weights_take_a_step_together_on_a_gpu_and_are_clipped_all_the_same() -> None:
+    """On a CPU nothing changes; what a GPU is asked for, Lightning must still clip."""
+    weights = [torch.nn.Parameter(torch.zeros(2))]
+    plain = AdamW(1.0).configure([{"params": weights}], 4)["optimizer"]
+    assert not plain.param_groups[0]["fused"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modules.optimizer._on_gpu", lambda weights: True)
+        fused = AdamW(1.0).configure([{"params": weights}], 4)["optimizer"]
+    assert fused.param_groups[0]["fused"] is True
+    weights[0].grad = torch.tensor([3.0, 4.0])
+    MixedPrecision("bf16-mixed", "cpu").clip_gradients(fused, 1.0)
+    assert weights[0].grad.tolist() == pytest.approx([0.6, 0.8])

@@ -237,6 +237,15 @@ def test_update_k_trains_on_values_of_critic_k(tmp_path: Path, updates: int) -> 
         assert spread > 0.01, "advantages are whitened, returns are not"
 
 
+def test_a_budget_of_tokens_changes_neither_policy_nor_critic(tmp_path: Path) -> None:
+    """Some of its passes have nothing to train."""
+    whole, cut = WatchBoth(), WatchBoth()
+    learn(tmp_path, iterations=1, callbacks=[whole], **CRITIC)
+    learn(tmp_path, iterations=1, data={"micro_tokens": 200}, callbacks=[cut], **CRITIC)
+    for name, weight in whole.after[0].items():
+        assert torch.allclose(cut.after[0][name], weight, atol=1e-4), name
+
+
 def test_a_question_needs_one_episode_and_the_critic_learns(tmp_path: Path) -> None:
     alone: dict[str, Any] = {"data": {"group_size": 1, "questions_per_iteration": 8}, "lr": 1e-3}
     _, _, first = learn(tmp_path, iterations=1, **alone, **CRITIC)

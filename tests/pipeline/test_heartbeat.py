@@ -86,7 +86,7 @@ import os, signal, sys
 from pipeline.heartbeat import Heartbeat
 from pipeline.launcher import exit_with, process_group
 from pipeline.schema import Experiment
-Heartbeat.__init__.__kwdefaults__.update(every=0.2, silent=3.0)
+Heartbeat.__init__.__kwdefaults__.update(every=0.2, silent=5.0)
 def main():
     with process_group(Experiment("toy", {}, devices=2, accelerator="cpu")) as ranks:
         ranks.gather(None)
@@ -102,10 +102,17 @@ exit_with(main)
 def test_a_rank_that_stands_still_ends_the_run_in_one_line(tmp_path: Path) -> None:
     """The other one waits for it in a collective call without a limit."""
     (tmp_path / "main.py").write_text(STOPPED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--shutdown-timeout=1",
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
-        [*command, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [*command, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 1
     said = [line for line in run.stderr.splitlines() if line.startswith("error: ")]

@@ -7,7 +7,10 @@ import socket
 from pathlib import Path
 
 import torch
+from transformers import PretrainedConfig
 
+from common.errors import ConfigError
+from modules.decoder.kv_cache import kv_shape
 from modules.policy import Dtype
 
 _ROOT = Path(__file__).parents[3]
@@ -58,6 +61,22 @@ def environment(python: Path, cache_gib: int) -> dict[str, str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count() or ranks)]
     return own | {"CUDA_VISIBLE_DEVICES": devices[rank % len(devices)]}
+
+
+def require_room(config: PretrainedConfig, context: int, dtype: Dtype, cache_gib: int) -> None:
+    """Require that the memory for keys and values holds the longest sequence of a model.
+
+    Raises:
+        ConfigError: it does not, and no server would start.
+    """
+    text = config.get_text_config()
+    heads, size = kv_shape(text)
+    need = 2 * text.num_hidden_layers * heads * size * getattr(torch, dtype).itemsize * context / 2**30
+    if need > cache_gib:
+        raise ConfigError(
+            f"vLLM: cache_gib {cache_gib} is less than one sequence: {context} tokens of this model take {need:.1f} "
+            "GiB; give so much for each that is to be decoded at once"
+        )
 
 
 def share(cores: list[int], rank: int, ranks: int) -> list[int]:

@@ -26,7 +26,7 @@ from common.errors import ConfigError, EngineError
 from common.open_call import OpenCall
 from modules.policy import Dtype, Policy
 from modules.samplers.vllm.client import Generated, NoAnswer, VLLMClient
-from modules.samplers.vllm.command import environment, free_port, installed_version, server_command
+from modules.samplers.vllm.command import environment, free_port, installed_version, require_room, server_command
 from modules.samplers.vllm.served_weights import WeightProof, write_weights
 from modules.samplers.vllm.watched_process import WatchedProcess
 
@@ -129,7 +129,9 @@ class VLLMEngine:
         return self if self._policy is None or policy is self._policy else copy.deepcopy(self)
 
     def load(self, policy: Policy) -> None:
-        """Sample from this policy as it is when the next request comes."""
+        """Sample from this policy as it is when the next request comes; `cache_gib` must hold a sequence of it."""
+        if self._url is None:
+            require_room(policy.model.config, self.context, self.dtype, self._cache_gib)
         self._policy, self._stale = policy, True
         self._updates += 1
 
@@ -217,10 +219,8 @@ class VLLMEngine:
         port = free_port()
         flags = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
         command = server_command(self._python, folder, port, **flags) + self._options
-        log_file = folder.parent / "server.log"
-        process = self._process = WatchedProcess(
-            command, folder.parent, log_file, environment(self._python, self._cache_gib)
-        )
+        own, log_file = environment(self._python, self._cache_gib), folder.parent / "server.log"
+        process = self._process = WatchedProcess(command, folder.parent, log_file, own)
         client = VLLMClient(f"http://127.0.0.1:{port}", timeout=self.timeout)
         self._wait(client, process)
         return client

@@ -26,35 +26,41 @@ def test_columns_grow_by_half_up_to_the_limit() -> None:
     held, columns = rows(200), []
     for needed in (100, 101, 140, 151, 190, 200, 210):
         held.reserve(2, needed, ())
-        columns.append(held.buffer.shape[3])
+        columns.append(held.buffers[-1].shape[3])
     assert columns == [100, 150, 150, 200, 200, 200, 210]
     held.reserve(3, 1, ())
-    assert held.buffer.shape[1::2] == (3, 210)
+    assert held.buffers[0].shape[1::2] == (3, 210)
+    long = rows(9000)
+    long.reserve(1, 4000, ())
+    long.reserve(1, 4001, (7,))
+    assert long.buffers[0].shape[3] == 4512
 
 
 def test_live_rows_are_kept_and_the_rest_is_empty() -> None:
     held = rows(200)
     held.reserve(3, 10, ())
-    held.buffer += torch.arange(held.buffer.numel()).reshape(held.buffer.shape)
-    before = held.buffer.clone()
+    for number, buffer in enumerate(held.buffers):
+        buffer += torch.arange(buffer.numel()).reshape(buffer.shape) + number
+    before = [buffer.clone() for buffer in held.buffers]
     held.reserve(4, 12, (5, 8))
-    assert torch.equal(held.buffer[:, :2, :, :8], before[:, :2, :, :8])
-    assert not held.buffer[:, 2:].any()
-    assert not held.buffer[:, :, :, 8:].any()
+    for buffer, old in zip(held.buffers, before, strict=True):
+        assert torch.equal(buffer[:, :2, :, :8], old[:, :2, :, :8])
+        assert not buffer[:, 2:].any()
+        assert not buffer[:, :, :, 8:].any()
 
 
-def test_the_old_buffer_is_gone_before_the_new_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_buffer_of_a_layer_is_gone_before_the_next_layer_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     held, there, new_zeros = rows(200), [], Tensor.new_zeros
     held.reserve(2, 10, ())
-    old = weakref.ref(held.buffer)
+    old = [weakref.ref(buffer) for buffer in held.buffers]
 
     def watched(self: Tensor, shape: tuple[int, ...]) -> Tensor:
-        there.append(old() is not None)
+        there.append(sum(buffer() is not None for buffer in old))
         return new_zeros(self, shape)
 
     monkeypatch.setattr(Tensor, "new_zeros", watched)
     held.reserve(2, 11, (4,))
-    assert there == [False]
+    assert there == [2, 1]
 
 
 def test_a_growing_context_moves_the_rows_a_few_times_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +68,7 @@ def test_a_growing_context_moves_the_rows_a_few_times_within_the_limit(monkeypat
 
     def reserved(self: Rows, slots: int, count: int, lengths: list[int]) -> None:
         reserve(self, slots, count, lengths)
-        columns.add(self.buffer.shape[3])
+        columns.add(self.buffers[0].shape[3])
 
     monkeypatch.setattr(Rows, "reserve", reserved)
     sampler, one = InProcessSampler(policy, temperature=1.0), Episode(Question("q", "?", ("a",)), (0, 1, 2, 3) * 5)

@@ -16,7 +16,9 @@ def filled() -> Rows:
     """Five slots of twelve columns, full of random numbers, in a cache of two layers."""
     rows = Rows(2, (KV_HEADS, HEAD_DIM), torch.empty(0))
     rows.reserve(5, 12, ())
-    rows.buffer.normal_(generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    for buffer in rows.buffers:
+        buffer.normal_(generator=generator)
     return rows
 
 
@@ -81,7 +83,7 @@ def test_pieces_of_a_bfloat16_row_are_read_as_in_float64(device: str, head_dim: 
     """Lengths and layouts at which kernels of a GPU have been wrong: keys that a group shares, and a mask."""
     rows = Rows(1, (2, head_dim), torch.empty(0, dtype=torch.bfloat16, device=device))
     rows.reserve(1, columns, ())
-    rows.buffer.normal_()
+    rows.buffers[0].normal_()
     first, count = columns - 9, 9
     queries = torch.randn(count, 4, head_dim, device=device).bfloat16()
     keys, values = torch.randn(2, count, 2, head_dim, device=device).bfloat16()
@@ -94,3 +96,24 @@ def test_pieces_of_a_bfloat16_row_are_read_as_in_float64(device: str, head_dim: 
             weights = (kept_keys[head // 2, :seen] @ query / head_dim**0.5).softmax(0)
             exact.append(weights @ kept_values[head // 2, :seen])
         assert torch.allclose(read[token].double(), torch.cat(exact), atol=0.03)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("width", [40, 257])
+def test_a_step_of_bfloat16_rows_of_unequal_length_reads_as_in_float64(device: str, width: int) -> None:
+    """At the heads of Qwen3-8B: four queries share a key of 128 numbers, and a mask hides what lies behind a row."""
+    rows = Rows(1, (8, 128), torch.empty(0, dtype=torch.bfloat16, device=device))
+    rows.reserve(6, width + 7, ())
+    rows.buffers[0].normal_(generator=torch.Generator(device).manual_seed(0))
+    lengths = [width - 1, 0, 5, width // 2, 31]
+    queries = torch.randn(5, 32, 128, device=device).bfloat16()
+    keys, values = torch.randn(2, 5, 8, 128, device=device).bfloat16()
+    read = stepping(rows, torch.tensor(lengths, device=device), width)(0, queries, keys, values)
+    kept_keys, kept_values = (states.double() for states in rows.layer(0))
+    for row, length in enumerate(lengths):
+        assert kept_keys[row, :, length].equal(keys[row].double()), "the new one is written"
+        scores = torch.einsum(
+            "hqd,htd->hqt", queries[row].double().unflatten(0, (8, 4)), kept_keys[row, :, : length + 1]
+        )
+        exact = torch.einsum("hqt,htd->hqd", (scores / 128**0.5).softmax(-1), kept_values[row, :, : length + 1])
+        assert torch.allclose(read[row].double(), exact.flatten(), atol=0.03)

