@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,21 +10,18 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError
 from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
 from envs.packing import SequenceBatch
-from envs.protocols.prorag import TAGS, ProRAG
+from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
 from envs.types import Document, Episode, Limits, Question
-from modules.optimizer import AdamW
-from modules.policy import load_policy
-from modules.sft import SFT
 from systems.sirag.parse import TAGS as SIRAG_TAGS
 from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
+from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)
 CODEC = PROTOCOL.codec
@@ -161,47 +157,12 @@ def test_padding_is_neither_read_nor_trained(tmp_path: Path) -> None:
     assert bool((batch.step_index_BT[padding] == -1).all())
 
 
-def test_two_ranks_train_on_what_one_would(tmp_path: Path) -> None:
-    def seen(rank: int, world_size: int) -> list[list[str]]:
-        loader = data(tmp_path, episodes(10), rank, world_size).train_dataloader()
-        return [sorted(trained_text(batch, row) for row in range(len(batch))) for batch in loader]
-
-    one, (first, second) = seen(0, 1), (seen(0, 2), seen(1, 2))
-    assert [sorted(a + b) for a, b in zip(first, second, strict=True)] == one
-    assert all(len(share) == 2 for share in first + second)
-
-
-def test_validation_keeps_whole_questions_out_of_training(tmp_path: Path) -> None:
-    rows = [one for episode in episodes(40) for one in (episode, episode)]  # two attempts a question
-    module = data(tmp_path, rows, validation=0.25)
-    train = {CODEC.decode(row.ids_T.tolist()) for row in module.train}
-    held_out = {CODEC.decode(row.ids_T.tolist()) for row in module.held_out}
-    assert not train & held_out
-    assert len(train | held_out) == 40
-    assert 4 <= len(held_out) <= 16
-    assert {len(batch) for batch in module.val_dataloader()} == {4}
-    assert data(tmp_path, rows).val_dataloader() == []
-
-
 def test_sequences_that_are_too_long_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = episodes(4)
     longest = max(len(episode.context()) for episode in rows)
     module = data(tmp_path, rows, max_tokens=longest - 1)
     assert len(module.train) == 4 - sum(len(episode.context()) == longest for episode in rows) > 0
     assert f"2 sequences of more than {longest - 1} tokens left out" in caplog.text
-
-
-def test_nothing_left_to_train_on_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"episodes.jsonl: no sequence of episode/1 is left to train on"):
-        data(tmp_path, episodes(2), max_tokens=5)
-    with pytest.raises(DataError, match=r"episodes.jsonl"):
-        data(tmp_path / "missing", []).setup("fit")
-
-
-def test_micro_batches_that_do_not_divide_are_refused(tmp_path: Path) -> None:
-    for settings, ranks in (({}, 3), ({"micro_batch": 2}, 4), ({"micro_batch": 3}, 1), ({"micro_batch": -2}, 1)):
-        with pytest.raises(ConfigError, match=r"batch_size 4, micro_batch .*: the micro-batches must divide the batch"):
-            data(tmp_path, episodes(2), world_size=ranks, **settings)
 
 
 def test_micro_batches_set_the_accumulation_and_with_it_the_number_of_steps(tmp_path: Path) -> None:
@@ -257,34 +218,3 @@ def test_episodes_of_several_stages_are_mixed_in_every_step(tmp_path: Path) -> N
     assert sum(map(len, found)) == 16
     assert [max(batch) for batch in found[::2]] == [1, 1], "the short ones of a step come first"
     assert [max(batch) > 1 for batch in found[1::2]] == [True, True], "and every step has long ones"
-
-
-@pytest.mark.parametrize("told", [True, False], ids=["says whose ids they are", "from before"])
-@pytest.mark.parametrize(
-    ("tags", "why"),
-    [
-        (TAGS[::-1], r"episodes.jsonl:1: its token ids are those of another tokenizer than \(no name\): make the data"),
-        (TAGS[:4], r"episodes.jsonl:1: (token id \d+ is none of the model's, which are 0 to 261|its token ids are)"),
-    ],
-    ids=["as many tokens", "fewer"],
-)
-def test_a_model_with_another_tokenizer_is_not_trained(
-    tmp_path: Path, told: bool, tags: tuple[str, ...], why: str
-) -> None:
-    rows = [replace(episode, tokenizer=episode.tokenizer if told else "") for episode in episodes(4)]
-    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, rows))
-    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
-    module = SFT(tiny_policy(byte_tokenizer(tags)), AdamW(1e-3))
-    with pytest.raises(DataError, match=why):
-        trainer.fit(module, datamodule=EpisodeData(tmp_path, max_tokens=20_000))
-    assert not trainer.global_step
-
-
-def test_the_model_that_they_were_made_for_is_trained_on_episodes(tmp_path: Path) -> None:
-    write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, episodes(4)))
-    policy = tiny_policy(byte_tokenizer())
-    policy.save(tmp_path / "model")  # and its tokenizer once more, by another name
-    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
-    module = SFT(load_policy(str(tmp_path / "model"), device="cpu"), AdamW(1e-3))
-    trainer.fit(module, datamodule=EpisodeData(tmp_path, max_tokens=20_000))
-    assert trainer.global_step == 1

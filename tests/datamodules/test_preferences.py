@@ -148,11 +148,6 @@ def test_a_judge_that_is_out_leaves_no_unit_behind(protocol: ProRAG, trees: Path
     assert not list(tmp_path.glob("data/units/*"))
 
 
-def test_a_judge_without_an_opinion_on_anything_is_reported(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no pairs: of 5 groups of steps the judge found 0 alike and failed on 5"):
-        run(Preferences(trees, protocol, Told({})), tmp_path)
-
-
 def test_steps_with_different_histories_are_compared_on_request(protocol: ProRAG, tmp_path: Path) -> None:
     """Only the answer to the first of two sub-answers is right: among siblings alone there is nothing to compare."""
     below = {text: [answer(text, 2, value) for _ in range(2)] for text, value in (("Ada", 0.9), ("Bob", 0.1))}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.chat_client import ChatClient, ChatError
+from common.chat_client import ChatClient
 from datamodules.corpus_data import CorpusData
 from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
@@ -131,20 +131,6 @@ def test_one_bad_item_does_not_spoil_the_others(cache: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("fault", [429, 500, "late", "nonsense", "cut"])
-def test_faults_of_the_server_pass(cache: str, fault: int | str) -> None:
-    with chat_server(good, fault) as server:
-        assert isinstance(plans(server, cache, timeout=1.0 if fault == "late" else 5.0)[0], Plan)
-
-
-def test_a_refusing_server_ends_in_one_line_and_the_next_run_goes_on(cache: str) -> None:
-    with chat_server(good) as server:
-        with pytest.raises(ChatError, match="max_calls 1 reached: 1 replies of 10 tokens"):
-            plans(server, cache, max_calls=1)
-        assert isinstance(plans(server, cache)[0], Plan)
-        assert len(server.calls) == 2
-
-
 def stage(server: ChatServer, folder: Path, **settings: Any) -> tuple[EpisodeSampling, Path]:
     source = TwoWiki(FIXTURES / "2wikimultihopqa.json")
     CorpusData(source).make(folder / "corpus", seed=0, rank=0, world_size=1)
@@ -176,16 +162,3 @@ def test_a_stage_of_model_taught_episodes_is_valid_and_right(sound: ChatServer, 
     assert (headline["em"], headline["valid_episodes"], headline["skipped"]) == (1.0, 1.0, 0.0)
     assert all(PROTOCOL.valid(episode) for episode in episodes)
     assert len(sound.calls) == 2 * len(episodes)
-
-
-def test_a_stage_that_was_capped_goes_on_to_the_same_bytes(sound: ChatServer, tmp_path: Path) -> None:
-    made(*stage(sound, tmp_path / "whole"))
-    paid = len(sound.calls)
-    capped, folder = stage(sound, tmp_path / "cut", max_calls=3)
-    with pytest.raises(ChatError, match=r"max_calls 3 reached"):
-        made(capped, folder)
-    assert not (folder / "data" / "episodes.jsonl").exists()
-    made(*stage(sound, tmp_path / "cut"))
-    assert len(sound.calls) == 2 * paid  # nothing was paid for twice
-    one, other = (tmp_path / name / "sft" / "data" / "episodes.jsonl" for name in ("whole", "cut"))
-    assert one.read_bytes() == other.read_bytes()
