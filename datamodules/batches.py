@@ -106,13 +106,9 @@ class Batches(Generic[Item, Batch]):
         collate: Callable[[Sequence[Item]], Batch],
         *,
         batch_size: int,
-        seed: int,
-        lengths: Sequence[int] | None = None,
-        shuffle: bool = True,
-        step: int | None = None,
-        tokens: int | None = None,
+        **settings: Any,
     ) -> Batches[Item, Batch]:
-        """The batches of this rank of a trainer.
+        """The batches of this rank of a trainer; `settings` are further ones of the loader.
 
         Raises:
             ConfigError: a batch does not divide among the ranks.
@@ -124,14 +120,10 @@ class Batches(Generic[Item, Batch]):
             items,
             collate,
             batch_size=batch_size,
-            seed=seed,
             epoch=lambda: trainer.current_epoch,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            lengths=lengths,
-            shuffle=shuffle,
-            step=step,
-            tokens=tokens,
+            **settings,
         )
 
     def __len__(self) -> int:

@@ -12,7 +12,8 @@ Group = Mapping[str, Any]
 
 _CALIBRATION_LEGEND = (
     "Expected calibration error of the score read as log-odds that a step is true: the mean distance between the "
-    "predicted and the observed share of true steps, over ten bins, with a 95 % bootstrap interval over questions."
+    "predicted and the observed share of true steps, over ten bins, with a 95 % bootstrap interval over questions. "
+    "Last column: how often a score above 0 agrees with the truth."
 )
 
 
@@ -32,7 +33,6 @@ def page(groups: Sequence[Group], calibrations: Mapping[str, Sequence[Group]]) -
     ]
     if any(calibrations.values()):
         parts += ["## Calibration", _CALIBRATION_LEGEND, _calibration_table(calibrations)]
-        parts += list(_agreements(calibrations))
     return "\n\n".join(parts) + "\n"
 
 
@@ -73,16 +73,9 @@ def _calibration_table(calibrations: Mapping[str, Sequence[Group]]) -> str:
     rows = []
     for scorer, groups in calibrations.items():
         found = {group["group"]: group for group in groups}
-        rows.append([scorer, *(figures(found.get(name), "ece") for name in names)])
-    return table(["scorer", *map(title, names)], rows)
-
-
-def _agreements(calibrations: Mapping[str, Sequence[Group]]) -> Iterator[str]:
-    for name, groups in calibrations.items():
-        for group in groups:
-            if group["group"] == POOLED:
-                agrees, always = (f"{100 * group[key]:.1f} %" for key in ("accuracy_at_0", "true"))
-                yield f"`{name}`: a score above 0 agrees with the truth for {agrees} of steps (always true: {always})."
+        agrees = f"{100 * found[POOLED]['accuracy_at_0']:.1f} %" if found else MISSING
+        rows.append([scorer, *(figures(found.get(name), "ece") for name in names), agrees])
+    return table(["scorer", *map(title, names), "agrees at 0"], rows)
 
 
 def cell(group: Group, scorer: str, key: str = "auc", shown: str = ".3f") -> str:

@@ -127,18 +127,6 @@ def test_every_trained_token_belongs_to_the_step_that_it_was_written_in(tmp_path
             assert "<answer>" in texts[-1]
 
 
-def test_a_turn_that_is_not_to_be_trained_is_context_only(tmp_path: Path) -> None:
-    rows = episodes(4)
-    for episode in rows:
-        episode.turns[1].trainable = False
-    for batch in data(tmp_path, rows).train_dataloader():
-        for row in range(len(batch)):
-            text = trained_text(batch, row)
-            assert text.count("<answer>") == 1
-            assert text.count("<subanswer>") == text.count("<subquery>") - 1
-            assert "<subanswer>\nthis" in CODEC.decode(batch.ids_BT[row].tolist())
-
-
 def test_an_episode_of_which_nothing_trains_is_no_row(tmp_path: Path) -> None:
     rows = episodes(4)
     for turn in rows[0].turns:
