@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.chat_client import ChatClient
+from common.chat_client import ChatClient, ChatError
 from datamodules.corpus_data import CorpusData
 from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
@@ -162,3 +162,16 @@ def test_a_stage_of_model_taught_episodes_is_valid_and_right(sound: ChatServer, 
     assert (headline["em"], headline["valid_episodes"], headline["skipped"]) == (1.0, 1.0, 0.0)
     assert all(PROTOCOL.valid(episode) for episode in episodes)
     assert len(sound.calls) == 2 * len(episodes)
+
+
+def test_a_stage_that_was_capped_goes_on_to_the_same_bytes(sound: ChatServer, tmp_path: Path) -> None:
+    made(*stage(sound, tmp_path / "whole"))
+    paid = len(sound.calls)
+    capped, folder = stage(sound, tmp_path / "cut", max_calls=3)
+    with pytest.raises(ChatError, match=r"max_calls 3 reached"):
+        made(capped, folder)
+    assert not (folder / "data" / "episodes.jsonl").exists()
+    made(*stage(sound, tmp_path / "cut"))
+    assert len(sound.calls) == 2 * paid  # nothing was paid for twice
+    one, other = (tmp_path / name / "sft" / "data" / "episodes.jsonl" for name in ("whole", "cut"))
+    assert one.read_bytes() == other.read_bytes()
