@@ -106,9 +106,13 @@ class Batches(Generic[Item, Batch]):
         collate: Callable[[Sequence[Item]], Batch],
         *,
         batch_size: int,
-        **settings: Any,
+        seed: int,
+        lengths: Sequence[int] | None = None,
+        shuffle: bool = True,
+        step: int | None = None,
+        tokens: int | None = None,
     ) -> Batches[Item, Batch]:
-        """The batches of this rank of a trainer; `settings` are further ones of the loader.
+        """The batches of this rank of a trainer.
 
         Raises:
             ConfigError: a batch does not divide among the ranks.
@@ -120,10 +124,14 @@ class Batches(Generic[Item, Batch]):
             items,
             collate,
             batch_size=batch_size,
+            seed=seed,
             epoch=lambda: trainer.current_epoch,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            **settings,
+            lengths=lengths,
+            shuffle=shuffle,
+            step=step,
+            tokens=tokens,
         )
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from common.errors import DataError
+from common.errors import ConfigError, DataError
 from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
 from envs.packing import SequenceBatch
@@ -151,6 +151,12 @@ def test_sequences_that_are_too_long_are_left_out_and_counted(tmp_path: Path, ca
     module = data(tmp_path, rows, max_tokens=longest - 1)
     assert len(module.train) == 4 - sum(len(episode.context()) == longest for episode in rows) > 0
     assert f"2 sequences of more than {longest - 1} tokens left out" in caplog.text
+
+
+def test_micro_batches_that_do_not_divide_are_refused(tmp_path: Path) -> None:
+    for settings, ranks in (({}, 3), ({"micro_batch": 2}, 4), ({"micro_batch": 3}, 1), ({"micro_batch": -2}, 1)):
+        with pytest.raises(ConfigError, match=r"batch_size 4, micro_batch .*: the micro-batches must divide the batch"):
+            data(tmp_path, episodes(2), world_size=ranks, **settings)
 
 
 def test_micro_batches_set_the_accumulation_and_with_it_the_number_of_steps(tmp_path: Path) -> None:
