@@ -54,11 +54,6 @@ class Items:
         return item
 
 
-def collate_items(items: Sequence[Item]) -> LabelBatch:
-    """Items as one batch."""
-    return collate_labelled([sequence for item in items for sequence in item])
-
-
 def _kinds_and_labels(labelled: LabelledEpisode) -> list[_Labels]:
     """The sequences of an episode with the kind and the label of each position."""
     steps = labelled.episode.steps
@@ -106,7 +101,7 @@ class LabelData(StageData[Item, LabelBatch]):
         return sum(map(len, item))
 
     def collate(self, items: Sequence[Item]) -> LabelBatch:
-        return collate_items(items)
+        return collate_labelled([sequence for item in items for sequence in item])
 
     def kinds(self) -> list[str]:
         """The kinds of the steps to train on."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from common.accounts import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import join_units, missing, summed, units, write_counts
+from datamodules.maker import join_units, missing, summed, write_counts
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.node import Tree
 from datamodules.tree.pairs import candidate_groups, mixed_group
 from datamodules.tree.tree_text import pair_text, tree_text
-from datamodules.tree_search import read_trees
+from datamodules.tree_search import read_trees, tree_units
 from envs.interfaces import AgentFormat, Judge
 from envs.siblings import Candidate, Pair, Verdict
 
@@ -69,7 +69,8 @@ class Preferences:
         Raises:
             DataError: there are no trees.
         """
-        for path, trees in missing(self._units(folder), rank=rank, world_size=world_size):
+        units = tree_units(folder, self.trees, self.protocol, self.unit)
+        for path, trees in missing(units, rank=rank, world_size=world_size):
             limited = [group for tree in trees for group in self._groups(tree, seed)]
             groups = [group for group, _ in limited]
             before = counted(self.judge)
@@ -117,14 +118,6 @@ class Preferences:
             yield from ((group, self.pairs_per_node) for group in siblings)
         if self.pairs_per_tree and siblings:
             yield mixed_group(siblings, seed=seed), self.pairs_per_tree
-
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Tree]]]:
-        """The file of each unit, and its trees."""
-        path = None
-        for path, unit in units(folder / "data" / "units", read_trees(self.trees, self.protocol), self.unit):
-            yield path, unit
-        if path is None:
-            raise DataError(f"{self.trees}: no trees to judge")
 
 
 def _pairs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,8 @@ from typing import Any
 from common.accounts import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import missing, units, write_counts
-from datamodules.records import LABELLED, labelled_to_row, read_rows, write_rows
+from datamodules.maker import join_units, missing, summed, units, write_counts
+from datamodules.records import LABELLED, labelled_to_row, write_rows
 from datamodules.step_paths import Use, by_hash, chosen_steps, judgeable_steps, question_paths, step_id
 from envs.interfaces import AgentFormat, StepJudge
 from envs.labelled_steps import LabelledEpisode
@@ -92,13 +91,7 @@ class StepLabels:
         Raises:
             DataError: no step has a label.
         """
-        paths = sorted((folder / "data" / "units").glob("*.jsonl"))
-        total: Counter[str] = Counter()
-        counts: Counter[str] = Counter()
-        for path in paths:
-            summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            counts.update(summary.pop("counts"))
-            total.update(summary)
+        counts, total = summed(join_units(folder, "labels.jsonl", LABELLED))
         if self.most is not None and counts[JUDGED_STEPS] < self.most:
             log.warning("%s holds %d steps to judge, not the %d of `most`", self.path, counts[JUDGED_STEPS], self.most)
         kinds = sorted(name.removeprefix("steps/") for name in total if name.startswith("steps/"))
@@ -106,7 +99,6 @@ class StepLabels:
             raise DataError(
                 f"{self.path}: the judge labelled none of {counts[JUDGED_STEPS]} steps; search more, or look at it"
             )
-        write_rows(folder / "data" / "labels.jsonl", (row for path in paths for row in read_rows(path, LABELLED)))
         figures: dict[str, float] = {"steps": float(sum(total[f"steps/{kind}"] for kind in kinds))}
         figures |= {name: float(total[name]) for name in ("unlabelled", "questions")}
         for kind in kinds:

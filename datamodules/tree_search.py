@@ -182,6 +182,19 @@ def read_trees(folder: Path, protocol: AgentFormat | None = None) -> Iterator[Tr
         yield tree
 
 
+def tree_units(folder: Path, search: Path, protocol: AgentFormat, size: int) -> Iterator[tuple[Path, list[Tree]]]:
+    """The trees of a search's stage folder as units of work, each with its file in the stage folder `folder`.
+
+    Raises:
+        DataError: there is no tree; and as `read_trees`.
+    """
+    path = None
+    for path, unit in units(folder / "data" / "units", read_trees(search, protocol), size):
+        yield path, unit
+    if path is None:
+        raise DataError(f"{search}: no trees to compare steps of")
+
+
 def _summary(tree: Tree) -> dict[str, float]:
     depths = [len(path) - 1 for path in tree.paths()]
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
@@ -10,13 +9,13 @@ from pathlib import Path
 
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import join_units, missing, units, write_counts
+from datamodules.maker import join_units, missing, summed, write_counts
 from datamodules.pair_statistics import PairStatistics
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.labels import Labels, rollouts
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.tree_text import pair_text, tree_text
-from datamodules.tree_search import read_trees
+from datamodules.tree_search import read_trees, tree_units
 from envs.interfaces import AgentFormat
 from envs.siblings import Candidate, Pair
 
@@ -55,10 +54,11 @@ class ValuePairs:
         Raises:
             DataError: there are no trees, or the labels cannot be read from them.
         """
-        for path, trees in missing(self._units(folder), rank=rank, world_size=world_size):
+        units = tree_units(folder, self.trees, self.protocol, self.unit)
+        for path, trees in missing(units, rank=rank, world_size=world_size):
             found: Counter[str] = Counter({"trees": len(trees)})
             pairs = [pair for tree in trees for pair in self._pairs(tree, found)]
-            write_counts(path, {}, compared=dict(sorted(found.items())))
+            write_counts(path, {}, **dict(sorted(found.items())))
             write_rows(path, map(pair_to_row, pairs))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
@@ -67,9 +67,7 @@ class ValuePairs:
         Raises:
             DataError: there is no pair.
         """
-        found: Counter[str] = Counter()
-        for path in join_units(folder, "pairs.jsonl", PAIR):
-            found.update(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["compared"])
+        _, found = summed(join_units(folder, "pairs.jsonl", PAIR))
         trees = found.pop("trees")
         target = folder / "data" / "pairs.jsonl"
         statistics = PairStatistics.of(map(pair_from_row, read_rows(target, PAIR)))
@@ -116,14 +114,6 @@ class ValuePairs:
             return "same"
         written = better.written()
         return None if written and all(step.valid for step in written) else "malformed"
-
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Tree]]]:
-        """The file of each unit, and its trees."""
-        path = None
-        for path, unit in units(folder / "data" / "units", read_trees(self.trees, self.protocol), self.unit):
-            yield path, unit
-        if path is None:
-            raise DataError(f"{self.trees}: no trees to compare steps of")
 
     def _report(self, path: Path, statistics: PairStatistics) -> str:
         """The statistics, a pair of each kind, and a tree."""

@@ -57,7 +57,7 @@ def _step(columns: int, size: Size) -> tuple[Rows, Read, Tensor]:
     """Rows, what reads them, and the column of each row's new token, the last of so many at most."""
     rows = Rows(1, (KV_HEADS, HEAD_DIM), torch.empty(0, dtype=torch.bfloat16, device=size.device))
     rows.reserve(ROWS + 1, columns + 33, ())
-    rows.buffer.normal_()
+    rows.buffers[0].normal_()
     lengths_B = torch.randint(0, columns, (ROWS,), device=size.device)
     lengths_B[0] = columns - 1
     return rows, stepping(rows, lengths_B, columns), lengths_B

@@ -10,7 +10,7 @@ from itertools import accumulate
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from datamodules.sources import Part, Source, check_choice, choose
-from envs.types import Document, GoldStep, Question
+from envs.types import Document, Question
 
 
 class Mixture:
@@ -78,14 +78,9 @@ def _pick(weights: Mapping[str, float], number: int) -> str:
 def _renamed(question: Question, name: str) -> Question:
     gold = question.gold
     if gold is not None:
-        gold = replace(
-            gold, documents=_named(name, gold.documents), steps=tuple(_renamed_step(step, name) for step in gold.steps)
-        )
+        steps = tuple(replace(step, documents=_named(name, step.documents)) for step in gold.steps)
+        gold = replace(gold, documents=_named(name, gold.documents), steps=steps)
     return replace(question, id=f"{name}/{question.id}", gold=gold)
-
-
-def _renamed_step(step: GoldStep, name: str) -> GoldStep:
-    return replace(step, documents=_named(name, step.documents))
 
 
 def _named(name: str, ids: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.protocols.rendering import render_hits
-from envs.protocols.step_a_turn import last_answer, plain_text, turn_step
+from envs.protocols.step_a_turn import Format, plain_text, turn_step
 from envs.requests import Act, Data, Done, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
@@ -20,7 +20,7 @@ FROM_MEMORY = "Answer the question with a few words only, without explanation."
 FROM_PASSAGES = "Answer the question from the passages with a few words only, without explanation."
 
 
-class Direct:
+class Direct(Format):
     """One sampled turn: the answer.
 
     Args:
@@ -67,12 +67,6 @@ class Direct:
             turn_step(index, turn, valid=bool(turn.action.text), claim=None)
             for index, turn in enumerate(episode.turns)
         )
-
-    def valid(self, episode: Episode) -> bool:
-        return episode.status == "answered" and bool(self.answer(episode))
-
-    def answer(self, episode: Episode) -> str:
-        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         return f"{self.codec.neutralise(moves[0].text)}{self.codec.tokenizer.eos_token}"

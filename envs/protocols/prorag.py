@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.protocols.rendering import render_hits
-from envs.protocols.step_a_turn import last_answer, turn_step
+from envs.protocols.step_a_turn import OneMessage, turn_step
 from envs.requests import Act, Done, Request
 from envs.text import Codec, tag_pattern
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
+from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Step, Turn
 
 PAYLOAD = {"query": "subquery", "subanswer": "subanswer", "answer": "answer"}
 TAGS = tuple(
@@ -41,7 +41,7 @@ Passages come back between <retrieval> and </retrieval>. After each search give 
 known, give the <answer>."""
 
 
-class ProRAG:
+class ProRAG(OneMessage):
     """The ProRAG protocol over one tokenizer.
 
     Args:
@@ -56,10 +56,6 @@ class ProRAG:
         self.codec = Codec(tokenizer, TAGS)
         self.instruction = instruction
         self.min_hops = min_hops
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
-        return self.codec.encode(self.codec.chat(user, question=question.text))
 
     def next(self, episode: Episode) -> Request | Act | Done:
         scaffold = "\n<step>\n" if episode.turns else "<step>\n"
@@ -102,9 +98,6 @@ class ProRAG:
         hops = len(steps) // 2
         order = ["query", "subanswer"] * hops + ["answer"]
         return hops >= self.min_hops and all(s.valid for s in steps) and [s.kind for s in steps] == order
-
-    def answer(self, episode: Episode) -> str:
-        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         tag, neutral = _TAG_OF_MOVE[moves[0].kind], self.codec.neutralise

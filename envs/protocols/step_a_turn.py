@@ -1,4 +1,4 @@
-"""What formats share in which a turn is a step, or whose context is rendered anew in every turn."""
+"""What formats share: how an episode opens, when it is valid, what it answers, and a turn that is a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,37 @@ from envs.text import Codec
 from envs.types import Action, Episode, Hit, Observation, Question, Step, Turn
 
 
-class RendersAnew:
+class Format:
+    """Base of a format: an episode is valid if it was answered in steps that all are."""
+
+    codec: Codec
+
+    def steps(self, episode: Episode) -> tuple[Step, ...]:
+        raise NotImplementedError
+
+    def valid(self, episode: Episode) -> bool:
+        return episode.status == "answered" and all(step.valid for step in self.steps(episode))
+
+    def answer(self, episode: Episode) -> str:
+        """The text of the last turn that answers; empty without one."""
+        return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
+
+
+class OneMessage(Format):
+    """Base of a format whose context only grows, after a message with an instruction, if there is one, and question."""
+
+    instruction: str
+
+    def prompt(self, question: Question) -> tuple[int, ...]:
+        user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
+        return self.codec.encode(self.codec.chat(user, question=self.asked(question)))
+
+    def asked(self, question: Question) -> str:
+        """The question as it stands in the message."""
+        return question.text
+
+
+class RendersAnew(Format):
     """Base of a format that writes the whole context of every turn: nothing opens an episode, nothing is observed."""
 
     def prompt(self, question: Question) -> tuple[int, ...]:
@@ -28,11 +58,6 @@ def turn_step(index: int, turn: Turn, *, valid: bool, claim: str | None, **more:
         "hits": turn.hits,
     }
     return Step(turn.action.kind, valid, claim=claim, **(own | more))
-
-
-def last_answer(episode: Episode) -> str:
-    """The text of the last turn that answers; empty without one."""
-    return next((turn.action.text for turn in reversed(episode.turns) if turn.action.kind == "answer"), "")
 
 
 def plain_text(codec: Codec, turn: Turn) -> str:

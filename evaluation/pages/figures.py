@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.errors import DataError
+from evaluation.pages.plots import Dots, Lines
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
 from evaluation.pages.result_figures import arms, by_hops, sweep
 
 Results = Mapping[str, Any]
 
-# Each draws results (`rows`, `stopping`, `rankings` of evaluation.pages.frozen), or None where they lack what it shows.
-FIGURES: dict[str, Callable[[Results], str | None]] = {
+# Each is made of `rows`, `stopping` and `rankings` of evaluation.pages.frozen, and has no panel where they lack it.
+FIGURES: dict[str, Callable[[Results], Dots | Lines]] = {
     "arms": arms,
     "auc": auc_by_kind,
     "hops": by_hops,
@@ -30,22 +31,23 @@ _CAPTIONS = {
 }
 
 
-def draw(asked: str, results: Results) -> str:
-    """A figure as SVG; `asked` is its name, or `<name>=<arm>,<arm>` for some arms or experiments.
+def chosen(asked: str, results: Results) -> Dots | Lines:
+    """A figure; `asked` is its name, or `<name>=<arm>,<arm>` for some arms or experiments.
 
     Raises:
         DataError: there is no such figure, or the results of these arms hold nothing for it.
     """
-    name, _, chosen = asked.partition("=")
+    name, _, names = asked.partition("=")
     if name not in FIGURES:
         raise DataError(f"no figure is called {name!r}; there are: {', '.join(FIGURES)}")
-    wanted = chosen.split(",") if chosen else []
+    wanted = names.split(",") if names else []
     parts = ("rows", "stopping", "rankings")
     results = {part: [row for row in results.get(part, []) if _is_one_of(row, wanted)] for part in parts}
-    if (text := FIGURES[name](results)) is None:
-        of = f" of {chosen}" if chosen else ""
+    figure = FIGURES[name](results)
+    if not figure.panels:
+        of = f" of {names}" if names else ""
         raise DataError(f"the results{of} hold nothing for the figure {name!r}: freeze them again, or leave it out")
-    return text
+    return figure
 
 
 def image(asked: str, path: str) -> str:

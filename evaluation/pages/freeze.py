@@ -21,7 +21,7 @@ from common.manifests import load_manifest
 from common.terminal import error_line
 from evaluation.lineage import Lineage
 from evaluation.pages.evaluations import Evaluated, baseline_of, evaluations, results_of
-from evaluation.pages.figures import FIGURES, draw
+from evaluation.pages.figures import FIGURES, chosen
 from evaluation.pages.frozen import write
 from evaluation.pages.page import page_parts
 from evaluation.results import Arm, find_arms, find_stages
@@ -52,7 +52,7 @@ def freeze(
         question: what the runs answer.
         machine: where; by default a description of this one.
         baseline: the arm that others are compared with, by its name, experiment or stage; by default the first.
-        figures: of the page, as in `evaluation.pages.figures:draw`; the first stands below the answer.
+        figures: of the page, as in `evaluation.pages.figures:chosen`; the first stands below the answer.
 
     Raises:
         DataError: there is no such run, it is unfinished or damaged, or it holds nothing for a figure; a stage of a
@@ -83,7 +83,7 @@ def freeze(
     }
     list(page_parts(frozen))  # now, while the runs are at hand, not when the page is made
     for asked in figures:
-        draw(asked, frozen)
+        chosen(asked, frozen)
     return frozen
 
 

@@ -21,7 +21,7 @@ from common.plain_text import visible
 from common.terminal import error_line
 from evaluation.pages import frozen
 from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
-from evaluation.pages.figures import draw, file_name, image
+from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.frozen import Frozen
 from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.tables import MISSING, table
@@ -60,7 +60,7 @@ def render(folder: Path) -> dict[Path, str]:
         head = [f"# {results['title']}", question, answer, *images[:1], comments, *images[1:]]
         source = f"{generated} from [{path.name}](../{path.name}), which holds more than is shown."
         pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), source])
-        pages |= {folder / "figures" / file: draw(asked, results) for asked, file in files.items()}
+        pages |= {folder / "figures" / file: chosen(asked, results).svg() for asked, file in files.items()}
     return {folder.with_suffix(".md"): _joined(index), **pages}
 
 

@@ -86,7 +86,7 @@ def look(place: int) -> dict[str, Any]:
     }
 
 
-def svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
+def _svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
     """What `draw` draws, as SVG; sizes in inches. The same figure is the same text, whenever it is drawn."""
     text = io.StringIO()
     with rc_context(_STYLE):
@@ -111,15 +111,9 @@ def _ems(label: str) -> float:
     return text_to_path.get_text_width_height_descent(label, FontProperties(size=_FONT), ismath=False)[0] / _FONT
 
 
-def dots(
-    panels: Mapping[str, Mapping[str, Dot]],
-    title: str,
-    *,
-    axis: str,
-    chance: float | None = None,
-    limits: tuple[float, float] | None = None,
-) -> str:
-    """A panel for each entry, a row for each label: a dot with its interval, its seeds, and what it is compared with.
+@dataclass(frozen=True)
+class Dots:
+    """A figure with a panel for each entry, a row for each label: a dot, its interval and seeds, what it is beside.
 
     Args:
         panels: dots by title of the panel and label; the panels share their rows.
@@ -128,53 +122,56 @@ def dots(
         chance: where a line marks what knowing nothing gives.
         limits: of the axis, in every panel; where absent, panels choose their own.
     """
-    labels = list(dict.fromkeys(label for rows in panels.values() for label in rows))
-    places = {label: len(labels) - number for number, label in enumerate(labels)}
-    names = list(dict.fromkeys(name for rows in panels.values() for dot in rows.values() for name in dot.beside))
 
-    def draw(figure: Figure) -> None:
-        axes = _axes(figure, len(panels), sharey=True)
-        for panel, (name, rows) in zip(axes, panels.items(), strict=True):
-            panel.set(title=name, xlabel=axis)
-            panel.set_yticks([*places.values()], [*places])
-            if limits is not None:
-                panel.set_xlim(limits)
-            if chance is not None:
-                panel.axvline(chance, color=GREY, lw=0.8, ls=":")
-            for label, dot in rows.items():
-                y = places[label]
-                if dot.seeds:  # above the interval, which would hide them
-                    panel.scatter(dot.seeds, [y + 0.22] * len(dot.seeds), s=7, color=COLORS[0], alpha=0.5, lw=0)
-                if dot.low is not None and dot.high is not None:
-                    panel.plot([dot.low, dot.high], [y, y], color=COLORS[0], lw=1.4)
-                panel.scatter([dot.value], [y], s=26, color=COLORS[0], label="_", zorder=3)
-                for number, other in enumerate(names):
-                    if other in dot.beside:
-                        at = [dot.beside[other]], [y]
-                        panel.scatter(
-                            *at, s=22, marker="D^sv"[number % 4], fc="none", ec=COLORS[1 + number], label=other
-                        )
-            panel.set_ylim(0.4, len(labels) + 0.6)
-        _legend(figure, axes, columns)
+    panels: Mapping[str, Mapping[str, Dot]]
+    title: str
+    axis: str
+    chance: float | None = None
+    limits: tuple[float, float] | None = None
 
-    width, most = 1.6 + _width(panels), len(panels) + 1
-    columns = legend_columns(names, width, most)
-    more = math.ceil(len(names) / columns) - math.ceil(len(names) / most)
-    height = 0.9 + _ROW * len(labels) + (0.3 if names else 0) + _ENTRY * more
-    return svg(draw, title, width=width, height=height)
+    def svg(self) -> str:
+        """The figure, drawn."""
+        labels = list(dict.fromkeys(label for rows in self.panels.values() for label in rows))
+        places = {label: len(labels) - number for number, label in enumerate(labels)}
+        names = list(
+            dict.fromkeys(name for rows in self.panels.values() for dot in rows.values() for name in dot.beside)
+        )
+
+        def draw(figure: Figure) -> None:
+            axes = _axes(figure, len(self.panels), sharey=True)
+            for panel, (name, rows) in zip(axes, self.panels.items(), strict=True):
+                panel.set(title=name, xlabel=self.axis)
+                panel.set_yticks([*places.values()], [*places])
+                if self.limits is not None:
+                    panel.set_xlim(self.limits)
+                if self.chance is not None:
+                    panel.axvline(self.chance, color=GREY, lw=0.8, ls=":")
+                for label, dot in rows.items():
+                    y = places[label]
+                    if dot.seeds:  # above the interval, which would hide them
+                        panel.scatter(dot.seeds, [y + 0.22] * len(dot.seeds), s=7, color=COLORS[0], alpha=0.5, lw=0)
+                    if dot.low is not None and dot.high is not None:
+                        panel.plot([dot.low, dot.high], [y, y], color=COLORS[0], lw=1.4)
+                    panel.scatter([dot.value], [y], s=26, color=COLORS[0], label="_", zorder=3)
+                    for number, other in enumerate(names):
+                        if other in dot.beside:
+                            at = [dot.beside[other]], [y]
+                            panel.scatter(
+                                *at, s=22, marker="D^sv"[number % 4], fc="none", ec=COLORS[1 + number], label=other
+                            )
+                panel.set_ylim(0.4, len(labels) + 0.6)
+            _legend(figure, axes, columns)
+
+        width, most = 1.6 + _width(self.panels), len(self.panels) + 1
+        columns = legend_columns(names, width, most)
+        more = math.ceil(len(names) / columns) - math.ceil(len(names) / most)
+        height = 0.9 + _ROW * len(labels) + (0.3 if names else 0) + _ENTRY * more
+        return _svg(draw, self.title, width=width, height=height)
 
 
-def lines(
-    panels: Mapping[str, Mapping[str, Line]],
-    title: str,
-    *,
-    x: str,
-    y: str | Mapping[str, str],
-    same_scale: bool = True,
-    logarithmic: bool = False,
-    shares: bool = False,
-) -> str:
-    """A panel for each entry, a line for each label: its mean, and faintly its seeds.
+@dataclass(frozen=True)
+class Lines:
+    """A figure with a panel for each entry, a line for each label: its mean, and faintly its seeds.
 
     Args:
         panels: lines by title of the panel and label.
@@ -185,36 +182,49 @@ def lines(
         logarithmic: whether the places are on a logarithmic scale.
         shares: whether places and values are shares, which a line compares.
     """
-    labels = list(dict.fromkeys(label for rows in panels.values() for label in rows))
-    references = dict.fromkeys(label for rows in panels.values() for label, line in rows.items() if line.reference)
-    dashes = dict(zip(references, itertools.cycle(DASHES[1:]), strict=False))
 
-    def draw(figure: Figure) -> None:
-        axes = _axes(figure, len(panels), sharey=same_scale)
-        for panel, (name, rows) in zip(axes, panels.items(), strict=True):
-            panel.set(title=name, xlabel=x)
-            if panel is axes[0] or not same_scale:
-                panel.set_ylabel(y if isinstance(y, str) else y[name])
-            if shares:
-                panel.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
-                panel.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
-            for label, line in rows.items():
-                if line.reference:
-                    panel.plot(line.x, line.mean, color=GREY, lw=1, ls=dashes[label], label=label)
-                else:
-                    _line(panel, label, line, **look(labels.index(label)))
-            places = sorted({place for line in rows.values() for place in line.x})
-            if logarithmic:
-                panel.set_xscale("log")
-            if len(places) <= _TICKS:
-                panel.set_xticks(places, [f"{place:g}" for place in places])
-                panel.set_xticks([], minor=True)
-        _legend(figure, axes, columns)
+    panels: Mapping[str, Mapping[str, Line]]
+    title: str
+    x: str
+    y: str | Mapping[str, str]
+    same_scale: bool = True
+    logarithmic: bool = False
+    shares: bool = False
 
-    width = 0.6 + _width(panels)
-    columns = legend_columns(labels, width, len(panels) + 1)
-    height = _LINES + _ENTRY * math.ceil(len(labels) / min(columns, len(panels)))
-    return svg(draw, title, width=width, height=height)
+    def svg(self) -> str:
+        """The figure, drawn."""
+        labels = list(dict.fromkeys(label for rows in self.panels.values() for label in rows))
+        references = dict.fromkeys(
+            label for rows in self.panels.values() for label, line in rows.items() if line.reference
+        )
+        dashes = dict(zip(references, itertools.cycle(DASHES[1:]), strict=False))
+
+        def draw(figure: Figure) -> None:
+            axes = _axes(figure, len(self.panels), sharey=self.same_scale)
+            for panel, (name, rows) in zip(axes, self.panels.items(), strict=True):
+                panel.set(title=name, xlabel=self.x)
+                if panel is axes[0] or not self.same_scale:
+                    panel.set_ylabel(self.y if isinstance(self.y, str) else self.y[name])
+                if self.shares:
+                    panel.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
+                    panel.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+                for label, line in rows.items():
+                    if line.reference:
+                        panel.plot(line.x, line.mean, color=GREY, lw=1, ls=dashes[label], label=label)
+                    else:
+                        _line(panel, label, line, **look(labels.index(label)))
+                places = sorted({place for line in rows.values() for place in line.x})
+                if self.logarithmic:
+                    panel.set_xscale("log")
+                if len(places) <= _TICKS:
+                    panel.set_xticks(places, [f"{place:g}" for place in places])
+                    panel.set_xticks([], minor=True)
+            _legend(figure, axes, columns)
+
+        width = 0.6 + _width(self.panels)
+        columns = legend_columns(labels, width, len(self.panels) + 1)
+        height = _LINES + _ENTRY * math.ceil(len(labels) / min(columns, len(self.panels)))
+        return _svg(draw, self.title, width=width, height=height)
 
 
 def _line(panel: Axes, label: str, line: Line, *, color: str, marker: str, ls: Any) -> None:

@@ -1,4 +1,4 @@
-"""Figures of step rankings: AUC by kind of step, reliability, and learning curves. Pure: from frozen results to SVG."""
+"""Figures of step rankings: AUC by kind of step, reliability, and learning curves. Pure: from frozen results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.pages.plots import Dot, Line, dots, lines
+from evaluation.pages.plots import Dot, Dots, Line, Lines
 from evaluation.pages.result_figures import split_number
 from evaluation.steps.rankings import arm_label, by_seed
 from evaluation.steps.step_auc import LOGP, POOLED, POSITION, title
@@ -16,20 +16,11 @@ from evaluation.steps.step_auc import LOGP, POOLED, POSITION, title
 Row = Mapping[str, Any]
 
 
-def auc_by_kind(results: Row) -> str | None:
+def auc_by_kind(results: Row) -> Dots:
     """AUC within each kind of step: of every score where there is one ranking, else of every arm's reward models.
 
     Intervals are over seeds where there are several, else over questions.
     """
-    panels = auc_panels(results)
-    if not panels:
-        return None
-    least = min(dot.value for rows in panels.values() for dot in rows.values())
-    return dots(panels, "AUC by kind of step", axis="AUC", chance=0.5, limits=(min(0.4, least - 0.05), 1.01))
-
-
-def auc_panels(results: Row) -> dict[str, dict[str, Dot]]:
-    """The dots of `auc_by_kind`, by kind and score."""
     rankings: Sequence[Row] = results["rankings"]
     several = len(rankings) > 1
     panels: dict[str, dict[str, Dot]] = {}
@@ -40,24 +31,16 @@ def auc_panels(results: Row) -> dict[str, dict[str, Dot]]:
                     beside = {other: group["scorers"][other]["auc"] for other in (LOGP, POSITION)} if several else {}
                     label = arm_label(ranking, name) if several else name
                     panels.setdefault(title(group["group"]), {})[label] = _dot(figures, beside)
-    return panels
+    least = min((dot.value for rows in panels.values() for dot in rows.values()), default=1.0)
+    return Dots(panels, "AUC by kind of step", "AUC", chance=0.5, limits=(min(0.4, least - 0.05), 1.01))
 
 
-def reliability(results: Row) -> str | None:
+def reliability(results: Row) -> Lines:
     """The share of true steps against the score read as a probability, by kind of step, a line for each reward model.
 
     Kinds without true or without untrue steps are left out. Steps of all seeds are put together; the legend has the
     expected calibration error over all kinds, its mean over seeds; tables have it by kind.
     """
-    panels = reliability_panels(results)
-    if not panels:
-        return None
-    x = "predicted share of true steps"
-    return lines(panels, "Reliability of scores by kind of step", x=x, y="observed share", shares=True)
-
-
-def reliability_panels(results: Row) -> dict[str, dict[str, Line]]:
-    """The lines of `reliability`, by kind and reward model."""
     panels: dict[str, dict[str, Line]] = {}
     for ranking in results["rankings"]:
         for scorer, runs in ranking["calibration"].items():
@@ -66,10 +49,11 @@ def reliability_panels(results: Row) -> dict[str, dict[str, Line]]:
                 bins = [group["bins"] for groups in runs for group in groups if group["group"] == kind]
                 label = f"{arm_label(ranking, scorer)} (error of all kinds {np.mean(pooled):.3f})"
                 panels.setdefault(title(kind), {})[label] = _curve(bins)
-    return panels
+    x = "predicted share of true steps"
+    return Lines(panels, "Reliability of scores by kind of step", x, "observed share", shares=True)
 
 
-def learning_curves(results: Row) -> str | None:
+def learning_curves(results: Row) -> Lines:
     """AUC within each kind of step against the number of judged steps, a line for each family of arms."""
     families: dict[str, list[Row]] = {}
     for ranking in results["rankings"]:
@@ -85,9 +69,7 @@ def learning_curves(results: Row) -> str | None:
                 values = [[found.get(seed, math.nan) for _, found in points] for seed in seeds]
                 line = Line([place for place, _ in points], values, reference=reference)
                 panels.setdefault(title(kind), {})[label] = line
-    if not panels:
-        return None
-    return lines(panels, "AUC by number of judged steps", x="judged steps", y="AUC", logarithmic=True)
+    return Lines(panels, "AUC by number of judged steps", "judged steps", "AUC", logarithmic=True)
 
 
 def _curves(family: str, members: Sequence[Row]) -> Iterator[tuple[str, str, str, bool]]:

@@ -1,4 +1,4 @@
-"""Figures of answers: arms side by side, a sweep of one number, results by hops. Pure: from frozen results to SVG."""
+"""Figures of answers: arms side by side, a sweep of one number, results by hops. Pure: from frozen results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from evaluation.pages.plots import Dot, Line, dots, lines
+from evaluation.pages.plots import Dot, Dots, Line, Lines
 from evaluation.statistics import seeds_interval
 
 Row = Mapping[str, Any]
@@ -25,17 +25,11 @@ BY_HOPS = {
 }
 
 
-def arms(results: Row) -> str | None:
+def arms(results: Row) -> Dots:
     """Exact match of every arm with its seeds, a panel for each dataset.
 
     Intervals are over seeds where there are several, else over questions.
     """
-    panels = arms_panels(results)
-    return dots(panels, "Exact match by arm", axis=EM) if panels else None
-
-
-def arms_panels(results: Row) -> dict[str, dict[str, Dot]]:
-    """The dots of `arms` by dataset and arm."""
     panels: dict[str, dict[str, Dot]] = {}
     for (place, arm), by_seed in _by_arm(results["rows"]).items():
         values = [_shown("em", row) for row in by_seed.values() if row.get("em") is not None]
@@ -43,10 +37,10 @@ def arms_panels(results: Row) -> dict[str, dict[str, Dot]]:
             low, high = seeds_interval(values) if len(values) > 1 else _question_interval(next(iter(by_seed.values())))
             dot = Dot(math.fsum(values) / len(values), low, high, values if len(values) > 1 else ())
             panels.setdefault(place, {})[arm] = dot
-    return panels
+    return Dots(panels, "Exact match by arm", EM)
 
 
-def sweep(results: Row) -> str | None:
+def sweep(results: Row) -> Lines:
     """Exact match against the number that ends the arms' names, a line for each family of arms, with its seeds.
 
     The number ends the first part of a name, or else what follows its colon. Arms without a number are what the
@@ -74,7 +68,7 @@ def sweep(results: Row) -> str | None:
         for (family, stage), numbers in named.items():
             label = f"{shown_name(family)}: {stage}" if several else shown_name(family)
             panels.setdefault(place, {})[label] = _line("em", numbers)
-    return lines(panels, "Exact match in a sweep", x=", ".join(axes), y=EM) if panels else None
+    return Lines(panels, "Exact match in a sweep", ", ".join(axes), EM)
 
 
 def split_number(name: str) -> tuple[str, float | None]:
@@ -88,14 +82,8 @@ def shown_name(family: str) -> str:
     return " ".join(_LETTERS.get(word, word) for word in family.split("_"))
 
 
-def by_hops(results: Row) -> str | None:
+def by_hops(results: Row) -> Lines:
     """Exact match, searches, premature and late answers by the number of hops, a line for each arm, with its seeds."""
-    panels, titles = hops_panels(results)
-    return lines(panels, "Results by hops", x="hops", y=titles, same_scale=False) if panels else None
-
-
-def hops_panels(results: Row) -> tuple[dict[str, dict[str, Line]], dict[str, str]]:
-    """The lines of `by_hops` by panel and arm, and the axis of each panel."""
     rows = [{**row, "hops": int(row["hops"])} for row in results["stopping"]]
     panels: dict[str, dict[str, Line]] = {}
     titles: dict[str, str] = {}
@@ -108,7 +96,7 @@ def hops_panels(results: Row) -> tuple[dict[str, dict[str, Line]], dict[str, str
                 panels.setdefault(title, {})[arm] = _line(measure, numbers)
                 if measure == "searches":
                     panels[title][NEEDED] = Line([*numbers], [[*numbers]], reference=True)
-    return panels, titles
+    return Lines(panels, "Results by hops", "hops", titles, same_scale=False)
 
 
 def _by_arm(rows: Iterable[Row], *keys: str) -> dict[tuple[str, str], dict[Any, Any]]:

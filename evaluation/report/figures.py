@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from evaluation.pages.plots import Dot, Line
-from evaluation.pages.ranking_figures import auc_panels, reliability_panels
-from evaluation.pages.result_figures import EM, arms_panels, hops_panels
+from evaluation.pages.plots import Lines
+from evaluation.pages.ranking_figures import auc_by_kind, reliability
+from evaluation.pages.result_figures import arms, by_hops
 from evaluation.report.run import Run
 
 _Item = TypeVar("_Item")
@@ -27,13 +27,11 @@ _POINTS = 300  # of a curve, spread evenly over it
 
 def result_figures(results: Mapping[str, Any]) -> dict[str, Row]:
     """Those figures of the results pages that these results have, by name, and what their places and values are."""
-    hops, titles = hops_panels(results)
-    reliable = reliability_panels(results)
     found = {
-        "arms": _dots(arms_panels(results), "dataset", EM),
-        "hops": _lines(hops, "figure", "hops", titles),
-        "auc": _dots(auc_panels(results), "kind of step", "AUC", chance=0.5),
-        "reliability": _lines(reliable, "kind of step", "predicted share of true steps", shares=True),
+        "arms": asdict(arms(results)) | {"of": "dataset"},
+        "hops": _lines(by_hops(results), "figure"),
+        "auc": asdict(auc_by_kind(results)) | {"of": "kind of step"},
+        "reliability": _lines(reliability(results), "kind of step"),
     }
     return {name: figure for name, figure in found.items() if figure["panels"]}
 
@@ -44,23 +42,11 @@ def curves_figure(found: Curves) -> Row:
     return {"of": "tag", "x": "updates", "panels": panels}
 
 
-def _dots(panels: Mapping[str, Mapping[str, Dot]], of: str, axis: str, *, chance: float | None = None) -> Row:
-    drawn = {name: {label: asdict(dot) for label, dot in rows.items()} for name, rows in panels.items()}
-    return {"of": of, "axis": axis, "chance": chance, "panels": drawn}
-
-
-def _lines(
-    panels: Mapping[str, Mapping[str, Line]],
-    of: str,
-    x: str,
-    titles: Mapping[str, str] | None = None,
-    *,
-    shares: bool = False,
-) -> Row:
-    """Lines: the points of their means and of single seeds, and the weight of each; `titles` are of the panels."""
+def _lines(figure: Lines, of: str) -> Row:
+    """Lines: the points of their means and of single seeds, and the weight of each."""
     drawn: dict[str, Any] = {}
-    for name, rows in panels.items():
-        title = f"{name.rpartition(': ')[0]}: {titles[name]}" if titles else name
+    for name, rows in figure.panels.items():
+        title = name if isinstance(figure.y, str) else f"{name.rpartition(': ')[0]}: {figure.y[name]}"
         drawn[title] = {
             label: {
                 "points": _points(line.x, line.mean),
@@ -70,7 +56,7 @@ def _lines(
             }
             for label, line in rows.items()
         }
-    return {"of": of, "x": x, "panels": drawn, "shares": shares}
+    return {"of": of, "x": figure.x, "panels": drawn, "shares": figure.shares}
 
 
 def _points(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from common.files import atomic_write, write_json
 from common.plain_text import one_line, visible
+from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.report.page import write_page
 from evaluation.report.run import Run, read_run
 from evaluation.report.stage_changes import changes_table
@@ -23,8 +24,7 @@ from evaluation.results import (
     shown_row,
 )
 from evaluation.steps.rankings import rankings
-from evaluation.steps.step_auc import ALL, LOGP, POOLED, POSITION
-from evaluation.steps.step_page import CALIBRATION_LEGEND, answers, auc_table, calibration_table
+from evaluation.steps.step_page import answers
 from evaluation.tables import LEGEND, metrics_table
 
 Row = dict[str, Any]
@@ -92,18 +92,6 @@ def _page(
         parts += ["## What each stage changed", changes]
         parts += ["Difference in points; brackets: 95 % bootstrap interval over paired questions, not over seeds."]
     if ranked:
-        parts += ["## Reward model", *_ranking_parts(ranked)]
+        told = (sentence for ranking in ranked for sentence in answers(ranking["groups"], ranking["scorers"]))
+        parts += ["## Reward model", *told, *ranking_parts(ranked)]
     return "\n\n".join(parts) + "\n"
-
-
-def _ranking_parts(ranked: Sequence[Row]) -> Iterator[str]:
-    """What each reward model is worth within kinds of step, beside what costs nothing; its stage's page has more."""
-    for ranking in ranked:
-        within = [group for group in ranking["groups"] if 0 < group["true"] < 1 and group["group"] != POOLED]
-        yield from answers(ranking["groups"], ranking["scorers"])
-        if within:
-            yield auc_table(within, [*ranking["scorers"], LOGP, POSITION, ALL])
-        if calibrated := {name: runs[0] for name, runs in ranking["calibration"].items() if runs[0]}:
-            yield CALIBRATION_LEGEND
-            yield calibration_table(calibrated)
-    yield "AUC of true against untrue steps of unseen questions, with 95 % bootstrap intervals over questions."

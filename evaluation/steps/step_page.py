@@ -10,6 +10,12 @@ from evaluation.tables import MISSING, table
 
 Group = Mapping[str, Any]
 
+_CALIBRATION_LEGEND = (
+    "Expected calibration error of the score read as log-odds that a step is true: the mean distance between the "
+    "predicted and the observed share of true steps, over ten bins, with a 95 % bootstrap interval over questions. "
+    "Last column: how often a score above 0 agrees with the truth."
+)
+
 
 def page(groups: Sequence[Group], calibrations: Mapping[str, Sequence[Group]]) -> str:
     """What `measure_groups` found in one run, and `calibration` for each scorer by name."""
@@ -19,22 +25,15 @@ def page(groups: Sequence[Group], calibrations: Mapping[str, Sequence[Group]]) -
         "AUC with a 95 % bootstrap interval over questions; .500 is chance. A dash: all steps are true, or none is."
         f" `{ALL}` and names with `+` are combined by logistic regression within a kind, cross-fitted over questions."
     ]
-    parts += ["## Within kinds of step", auc_table(within)]
+    parts += ["## Within kinds of step", _auc_table(within)]
     parts += [
         "## Pooled over kinds",
         f"To compare with `{POSITION}` and `{KIND}`, which know nothing of a step's content.",
-        auc_table([pooled]),
+        _auc_table([pooled]),
     ]
     if any(calibrations.values()):
-        parts += ["## Calibration", CALIBRATION_LEGEND, calibration_table(calibrations)]
-        parts += list(_agreements(calibrations))
+        parts += ["## Calibration", _CALIBRATION_LEGEND, _calibration_table(calibrations)]
     return "\n\n".join(parts) + "\n"
-
-
-CALIBRATION_LEGEND = (
-    "Expected calibration error of the score read as log-odds that a step is true: the mean distance between the "
-    "predicted and the observed share of true steps, over ten bins, with a 95 % bootstrap interval over questions."
-)
 
 
 def answers(groups: Sequence[Group], scorers: Sequence[str]) -> Iterator[str]:
@@ -61,30 +60,22 @@ def _least_gain(groups: Sequence[Group], name: str) -> Group:
     return min(known, key=lambda group: group["scorers"][name]["auc_gain"])
 
 
-def auc_table(groups: Sequence[Group], scorers: Sequence[str] | None = None) -> str:
-    """A row for each of some scorers, by default all; a column a group."""
+def _auc_table(groups: Sequence[Group]) -> str:
+    """A row for each scorer; a column a group."""
     header = [f"{title(g['group'])} (n {g['n']}, {100 * g['true']:.0f} % true)" for g in groups]
-    names = scorers or (groups[0]["scorers"] if groups else [])
-    rows = [[name, *(cell(group, name) for group in groups)] for name in names]
+    rows = [[name, *(cell(group, name) for group in groups)] for name in (groups[0]["scorers"] if groups else ())]
     return table(["scorer", *header], rows)
 
 
-def calibration_table(calibrations: Mapping[str, Sequence[Group]]) -> str:
+def _calibration_table(calibrations: Mapping[str, Sequence[Group]]) -> str:
     """A row a scorer, a column a kind of step and one for all."""
     names = list(dict.fromkeys(group["group"] for groups in calibrations.values() for group in groups))
     rows = []
     for scorer, groups in calibrations.items():
         found = {group["group"]: group for group in groups}
-        rows.append([scorer, *(figures(found.get(name), "ece") for name in names)])
-    return table(["scorer", *map(title, names)], rows)
-
-
-def _agreements(calibrations: Mapping[str, Sequence[Group]]) -> Iterator[str]:
-    for name, groups in calibrations.items():
-        for group in groups:
-            if group["group"] == POOLED:
-                agrees, always = (f"{100 * group[key]:.1f} %" for key in ("accuracy_at_0", "true"))
-                yield f"`{name}`: a score above 0 agrees with the truth for {agrees} of steps (always true: {always})."
+        agrees = f"{100 * found[POOLED]['accuracy_at_0']:.1f} %" if found else MISSING
+        rows.append([scorer, *(figures(found.get(name), "ece") for name in names), agrees])
+    return table(["scorer", *map(title, names), "agrees at 0"], rows)
 
 
 def cell(group: Group, scorer: str, key: str = "auc", shown: str = ".3f") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from common.errors import ConfigError
 from envs.protocols.direct import FROM_PASSAGES
 from envs.protocols.rendering import render_hits
-from envs.protocols.step_a_turn import RendersAnew, last_answer, plain_text, turn_step
+from envs.protocols.step_a_turn import RendersAnew, plain_text, turn_step
 from envs.requests import Act, Data, Done, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Move, MoveKind, Step, Turn
@@ -59,12 +59,6 @@ class IterRetGen(RendersAnew):
             else turn_step(index, turn, valid=bool(turn.action.text), claim=turn.action.text)
             for index, turn in enumerate(episode.turns)
         )
-
-    def valid(self, episode: Episode) -> bool:
-        return episode.status == "answered" and all(step.valid for step in self.steps(episode))
-
-    def answer(self, episode: Episode) -> str:
-        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         """An output is all that can be said from these passages: the last move's."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
-from envs.protocols.step_a_turn import RendersAnew, last_answer, plain_text, turn_step
+from envs.protocols.step_a_turn import RendersAnew, plain_text, turn_step
 from envs.requests import Act, Control, Data, Done, Piece, Quoted, Request
 from envs.text import Codec
 from envs.types import Action, Document, Episode, Hit, Move, MoveKind, Step, Turn
@@ -149,12 +149,6 @@ class SearchO1(RendersAnew):
         if turn.action.kind == "query":
             return tags == [ASK, ASKED]
         return turn.action.kind in ("read", "answer") and bool(turn.action.text) and not tags
-
-    def valid(self, episode: Episode) -> bool:
-        return episode.status == "answered" and all(step.valid for step in self.steps(episode))
-
-    def answer(self, episode: Episode) -> str:
-        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         move, eos = moves[0], self.codec.tokenizer.eos_token

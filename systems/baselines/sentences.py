@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.protocols.step_a_turn import RendersAnew, last_answer, turn_step
+from envs.protocols.step_a_turn import RendersAnew, turn_step
 from envs.text import Codec
 from envs.types import Action, Episode, Move, MoveKind, Step, Turn
 
@@ -105,7 +105,7 @@ class Sentences(RendersAnew):
     def answer(self, episode: Episode) -> str:
         """What was announced; the whole text where it ended by itself without an announcement."""
         if self.valid(episode):
-            return last_answer(episode)
+            return super().answer(episode)
         return " ".join(turn.action.text for turn in self.kept(episode)) if episode.status == "answered" else ""
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:

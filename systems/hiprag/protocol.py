@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.protocols.rendering import render_hits
+from envs.protocols.step_a_turn import OneMessage
 from envs.requests import Act, Done, Request
 from envs.text import Codec
-from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
+from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Step, Turn
 from systems.hiprag.parse import STOPS, TAGS, Part, read_action, read_parts, well_formed
 
 INSTRUCTION = """Answer the question step by step. First think between <think> and </think>, in steps between <step> \
@@ -31,7 +32,7 @@ Search only for what you do not know, and state only what you are sure of."""
 NOTICE = "\nThat was no valid action: a turn ends with a search or with the final answer. I try again.\n"
 
 
-class HiPRAG:
+class HiPRAG(OneMessage):
     """The HiPRAG protocol over one tokenizer.
 
     `valid` is F(T), 1 or 0. Text after the final answer is tolerated by it, as in the paper, but makes the answer an
@@ -60,10 +61,6 @@ class HiPRAG:
         self.codec = Codec(tokenizer, TAGS)
         self.instruction, self.search_turns, self.notice = instruction, search_turns, notice
         self.sums_up = sums_up
-
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
-        return self.codec.encode(self.codec.chat(user, question=question.text))
 
     def next(self, episode: Episode) -> Request | Act | Done:
         if not episode.turns:
@@ -114,10 +111,6 @@ class HiPRAG:
 
     def valid(self, episode: Episode) -> bool:
         return well_formed(read_parts(episode.turns))
-
-    def answer(self, episode: Episode) -> str:
-        last = episode.turns[-1].action if episode.turns else Action("none", "")
-        return last.text if last.kind == "answer" else ""
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         """All moves up to the search or the answer; a thought before a claim that was read has no place.

@@ -21,7 +21,7 @@ from typing import Literal
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
-from envs.protocols.step_a_turn import RendersAnew, last_answer, turn_step
+from envs.protocols.step_a_turn import RendersAnew, turn_step
 from envs.requests import Act, Control, Data, Done, Piece, Quoted, Request
 from envs.text import Codec
 from envs.types import Action, Episode, Move, MoveKind, Step, Turn
@@ -156,9 +156,6 @@ class ReasonRAG(RendersAnew):
         # The forced answer follows a query where the iterations end with one.
         order = [*islice(cycle(("query", "evidence")), max(0, len(steps) - 1)), "answer"]
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
-
-    def answer(self, episode: Episode) -> str:
-        return last_answer(episode)
 
     def choices(self, episode: Episode) -> dict[str, int]:
         """How often the policy did what, and why a turn was of no use; see `envs.interfaces.CountsChoices`."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
-from envs.protocols.step_a_turn import last_answer, turn_step
+from envs.protocols.step_a_turn import OneMessage, turn_step
 from envs.requests import Act, Done, Request
 from envs.text import Codec, tag_pattern
 from envs.types import Action, Episode, Hit, Move, MoveKind, Observation, Question, Step, Turn
@@ -37,7 +37,7 @@ That was neither a search nor an answer. A search is written <search>a query</se
 """
 
 
-class SearchR1:
+class SearchR1(OneMessage):
     """The Search-R1 protocol over one tokenizer.
 
     Args:
@@ -60,10 +60,9 @@ class SearchR1:
         self.codec = Codec(tokenizer, TAGS)
         self.instruction, self.notice, self.searches = instruction, notice, searches
 
-    def prompt(self, question: Question) -> tuple[int, ...]:
-        user = f"{self.instruction}\n\nQuestion: {{question}}" if self.instruction else "{question}"
+    def asked(self, question: Question) -> str:
         text = question.text.strip()
-        return self.codec.encode(self.codec.chat(user, question=text if text.endswith("?") else f"{text}?"))
+        return text if text.endswith("?") else f"{text}?"
 
     def next(self, episode: Episode) -> Request | Act | Done:
         if episode.turns and episode.turns[-1].action.kind == "answer":
@@ -100,9 +99,6 @@ class SearchR1:
         steps = self.steps(episode)
         order = ["query"] * (len(steps) - 1) + ["answer"]
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
-
-    def answer(self, episode: Episode) -> str:
-        return last_answer(episode)
 
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         tag, neutral = "search" if moves[0].kind == "search" else "answer", self.codec.neutralise

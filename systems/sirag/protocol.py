@@ -138,13 +138,6 @@ class SIRAG(RendersAnew):
             kept=tuple(hit.document.id for hit in kept(action, state.shown)) if selects else None,
         )
 
-    def valid(self, episode: Episode) -> bool:
-        return episode.status == "answered" and all(step.valid for step in self.steps(episode))
-
-    def answer(self, episode: Episode) -> str:
-        last = episode.turns[-1].action if episode.turns else Action("none", "")
-        return last.text if last.kind == "answer" else ""
-
     def say(self, episode: Episode, moves: Sequence[Move]) -> str:
         """The selector keeps what the next move rests on; a generator that is asked before the end says nothing."""
         move, eos = moves[0], self.codec.tokenizer.eos_token

@@ -64,26 +64,6 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others(world: Pat
     assert not any(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(one, other, strict=True))
 
 
-def test_a_resumed_run_goes_on_with_the_batches_it_had_not_seen(world: Path) -> None:
-    whole = list(text(world).train_dataloader())
-    loader = text(world).train_dataloader()
-    batches = iter(loader)
-    seen = [next(batches), next(batches)]
-    resumed = text(world).train_dataloader()
-    resumed.load_state_dict(loader.state_dict())
-    rest = list(resumed)
-    assert len(seen) + len(rest) == len(whole)
-    assert all(torch.equal(a.ids_BT, b.ids_BT) for a, b in zip(whole[2:], rest, strict=True))
-
-
-def test_ranks_share_what_one_would_see(world: Path) -> None:
-    (one, *_), (left, *_), (right, *_) = (
-        list(text(world, rank=rank, world_size=size).train_dataloader()) for rank, size in ((0, 1), (0, 2), (1, 2))
-    )
-    assert torch.equal(one.ids_BT[0::2], left.ids_BT)
-    assert torch.equal(one.ids_BT[1::2], right.ids_BT)
-
-
 def test_wrong_settings_and_a_missing_world_are_named(world: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'riddle', which is not a drill; there are plan, reading, session"):
         WorldText(world, sequences=10, shares={"riddle": 1})

@@ -17,6 +17,7 @@ from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Hit, Limits, Question
 from modules.samplers.in_process import InProcessSampler
+from tests.making import check_shares_and_resumes
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
 
 PROTOCOL = ProRAG(byte_tokenizer())
@@ -139,20 +140,9 @@ def test_episodes_that_say_what_was_cut_away_are_left_out_and_counted_if_asked(t
     assert (headline["episodes"], headline["ungrounded"], headline["cut"]) == (10.0, 0.0, 0.0)
 
 
-def test_episodes_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    run(tmp_path / "one")
-    _, turns = run(tmp_path / "two", world_size=2)
-    assert turns == 60
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-def test_a_killed_run_goes_on_with_the_bytes_of_an_unbroken_one(tmp_path: Path) -> None:
-    run(tmp_path / "whole")
-    run(tmp_path / "cut")
-    (tmp_path / "cut" / "data" / "units" / "00001.jsonl").unlink()  # killed between a unit's summary and its rows
-    _, turns = run(tmp_path / "cut")
-    assert turns == 24  # four questions, two samples, three turns
-    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+def test_ranks_share_the_questions_and_a_killed_run_goes_on(tmp_path: Path) -> None:
+    environment = RetrievalEnvironment(PROTOCOL, FixedRetriever([Document("d", "T", "x")]))
+    check_shares_and_resumes(EpisodeSampling(Listed(10), environment, Searcher(), samples=2, unit=4), tmp_path)
 
 
 def test_failed_episodes_are_left_out_and_counted(tmp_path: Path) -> None:

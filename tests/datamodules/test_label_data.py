@@ -12,12 +12,6 @@ from datamodules.records import labelled_to_row, write_rows
 from envs.labelled_steps import LabelledEpisode
 from envs.protocols.prorag import ProRAG
 from tests.labelled import path, write_labels
-from tests.tiny import byte_tokenizer
-
-
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

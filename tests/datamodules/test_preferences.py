@@ -18,14 +18,7 @@ from envs.protocols.prorag import ProRAG
 from envs.siblings import Candidate, Pair, Verdict
 from envs.types import Action, Question, Turn
 from modules.judges.value_gap import ValueGap
-from tests.making import files, run
-from tests.tiny import byte_tokenizer
-
-
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
-
+from tests.making import check_shares_and_resumes, run
 
 QUESTION = Question("q", "Who wrote it?", ("Ada",))
 
@@ -120,22 +113,8 @@ def test_of_a_step_that_it_never_tried_the_search_has_no_opinion(protocol: ProRA
     assert "Eve" not in page.partition("## One tree")[0]
 
 
-def test_two_ranks_judge_what_one_does(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
-    maker = Preferences(trees, protocol, ValueGap(), unit=2)
-    run(maker, tmp_path / "one")
-    run(maker, tmp_path / "two", world_size=2)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_units_that_are_there_are_not_judged_again(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
-    judge = Told({f"q{i}": WORSE_FIRST for i in range(5)})
-    maker = Preferences(trees, protocol, judge, unit=2)
-    run(maker, tmp_path)
-    before = files(tmp_path)
-    (tmp_path / "data" / "units" / "00001.jsonl").unlink()  # as a kill between the unit's two files leaves it
-    run(maker, tmp_path)
-    assert judge.counts["judge/calls"] == 5 + 2
-    assert files(tmp_path) == before
+def test_ranks_share_the_trees_and_a_killed_run_goes_on(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
+    check_shares_and_resumes(Preferences(trees, protocol, ValueGap(), unit=2), tmp_path)
 
 
 def test_a_judge_that_is_out_leaves_no_unit_behind(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
@@ -146,11 +125,6 @@ def test_a_judge_that_is_out_leaves_no_unit_behind(protocol: ProRAG, trees: Path
     with pytest.raises(ChatError):
         run(Preferences(trees, protocol, Out()), tmp_path)
     assert not list(tmp_path.glob("data/units/*"))
-
-
-def test_a_judge_without_an_opinion_on_anything_is_reported(protocol: ProRAG, trees: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no pairs: of 5 groups of steps the judge found 0 alike and failed on 5"):
-        run(Preferences(trees, protocol, Told({})), tmp_path)
 
 
 def test_steps_with_different_histories_are_compared_on_request(protocol: ProRAG, tmp_path: Path) -> None:

@@ -101,15 +101,6 @@ def test_episodes_come_back_equal_to_the_last_bit(tmp_path_factory: pytest.TempP
     assert written(path.parent / "again", episode_to_row(again)).read_bytes() == path.read_bytes()
 
 
-def test_a_read_episode_goes_on_as_the_written_one() -> None:
-    turns = [Turn("policy", (1,), (2, 3), (-0.1, -0.2), "stop", "u1", observation_ids=(4,))]
-    episode = Episode(QUESTION, (9,), turns, steps=(Step("query", True, ((0, 0, 2),), "who"),))
-    again = episode_from_row(episode_to_row(episode))
-    assert again.sequences() == episode.sequences()
-    again.truncations["turn"] += 1
-    assert again.context() == (9, 1, 2, 3, 4)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

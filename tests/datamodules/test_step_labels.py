@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from envs.labelled_steps import LabelledEpisode
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.token_ids import fingerprint
 from tests.labelled import Branches, Knows, path, tree, write_search
+from tests.making import check_shares_and_resumes, run
 from tests.tiny import byte_tokenizer
 
 # Two searches say the same and two claims differ, one of them followed by two answers.
@@ -23,11 +23,6 @@ BRANCHES: Branches = {
 }
 
 
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def search(protocol: ProRAG, tmp_path: Path) -> Path:
     """Five trees; beside them what was played out on the first and the last."""
@@ -35,12 +30,6 @@ def search(protocol: ProRAG, tmp_path: Path) -> Path:
     episodes = [path(protocol, "query Which?", "subanswer Ada", f"answer {name}", identity=f"q{number}")
                 for number, name in ((0, "Ada"), (4, "Eve"))]  # fmt: skip
     return write_search(tmp_path / "search", trees, episodes)
-
-
-def run(maker: StepLabels, folder: Path, *, world_size: int = 1) -> dict[str, float]:
-    for rank in reversed(range(world_size)):
-        maker.make(folder, seed=0, rank=rank, world_size=world_size)
-    return maker.merge(folder, seed=0, world_size=world_size)
 
 
 def labelled(folder: Path) -> list[LabelledEpisode]:
@@ -57,10 +46,6 @@ def by_step(folder: Path) -> dict[str, float]:
     ]
     assert len(dict(found)) == len(found), "a step is learnt once"
     return dict(found)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {one.relative_to(folder).as_posix(): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
 
 
 def test_every_node_is_judged_once_whatever_its_siblings(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
@@ -127,22 +112,9 @@ def test_a_step_without_a_label_is_counted_and_not_learnt(protocol: ProRAG, tmp_
         run(StepLabels(silent, protocol, Knows()), tmp_path / "none")
 
 
-def test_two_ranks_judge_what_one_does(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"unit": 2, "use": "both", "most": 20}
-    run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "one")
-    run(StepLabels(search, protocol, Knows(), **settings), tmp_path / "two", world_size=2)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_units_that_are_there_are_not_judged_again(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
-    judge = Knows()
-    maker = StepLabels(search, protocol, judge, unit=2)
-    run(maker, tmp_path)
-    before, asked = files(tmp_path), len(judge.asked)
-    (tmp_path / "data" / "units" / "00001.jsonl").unlink()  # as a kill between the unit's two files leaves it
-    run(maker, tmp_path)
-    assert len(judge.asked) == asked + 2 * 6
-    assert files(tmp_path) == before
+def test_ranks_share_the_questions_and_a_killed_run_goes_on(protocol: ProRAG, search: Path, tmp_path: Path) -> None:
+    maker = StepLabels(search, protocol, Knows(), unit=2, use="both", most=20)
+    check_shares_and_resumes(maker, tmp_path)
 
 
 @pytest.mark.parametrize("use", ["tree", "rollouts", "both"])

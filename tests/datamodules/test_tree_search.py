@@ -11,9 +11,7 @@ import pytest
 
 from common.accounts import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
-from datamodules import tree_search
 from datamodules.records import episode_from_row, read_rows
-from datamodules.tree.node import Tree
 from datamodules.tree.selection import AllAtOnce, Puct
 from datamodules.tree.values import AnswerScore, DiscountedMean, Leaf
 from datamodules.tree_search import TreeSearch, read_trees
@@ -23,7 +21,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.types import Document, Episode, Hit, Limits, Question, Turn
 from tests import making
 from tests.making import files
-from tests.tiny import FixedRetriever, Scripted, byte_tokenizer
+from tests.tiny import FixedRetriever, Scripted
 
 run = partial(making.run, seed=3)
 DOCUMENTS = [Document("d1", "Ada", "Ada wrote it."), Document("d2", "Bob", "Bob did not.")]
@@ -73,11 +71,6 @@ class Down(FixedRetriever):
         raise RetrievalError("the retriever is down")
 
 
-@pytest.fixture(scope="module")
-def protocol() -> ProRAG:
-    return ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type]
-
-
 def stage(protocol: ProRAG, questions: int = 7, **settings: Any) -> TreeSearch:
     """A search whose policy draws its line from what it is asked, as a seeded sampler does."""
 
@@ -111,41 +104,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_other_trees(protocol
     assert files(tmp_path / "one")["data/trees.jsonl"] != files(tmp_path / "other")["data/trees.jsonl"]
 
 
-def test_two_ranks_grow_the_trees_of_one(protocol: ProRAG, tmp_path: Path) -> None:
-    run(stage(protocol), tmp_path / "one")
-    stage(protocol).make(tmp_path / "two", seed=3, rank=1, world_size=2)
-    assert sorted(files(tmp_path / "two")) == [f"data/units/0000{n}.{end}" for n in (1, 3) for end in ("json", "jsonl")]
-    run(stage(protocol), tmp_path / "two", world_size=2)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_a_search_killed_between_chunks_ends_in_the_same_bytes(
-    protocol: ProRAG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(stage(protocol), tmp_path / "whole")
-    grow, grown = tree_search.TreeSearcher.grow, []
-
-    def killed(self: Any, questions: Sequence[Question], *rest: Any) -> list[Tree]:
-        if len(grown) == 2:
-            raise KeyboardInterrupt
-        grown.append(grow(self, questions, *rest))
-        return grown[-1]
-
-    monkeypatch.setattr(tree_search.TreeSearcher, "grow", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run(stage(protocol), tmp_path / "killed")
-    assert len(files(tmp_path / "killed")) == 4  # two chunks, each with its counts
-    monkeypatch.setattr(tree_search.TreeSearcher, "grow", grow)
-    run(stage(protocol), tmp_path / "killed")
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
-
-
-def test_chunks_that_are_there_are_not_grown_again(
-    protocol: ProRAG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(stage(protocol), tmp_path)
-    monkeypatch.setattr(tree_search.TreeSearcher, "grow", lambda *_: pytest.fail("grown again"))
-    run(stage(protocol), tmp_path)
+def test_ranks_share_the_chunks_and_a_killed_search_goes_on(protocol: ProRAG, tmp_path: Path) -> None:
+    making.check_shares_and_resumes(stage(protocol), tmp_path, seed=3)
 
 
 @pytest.mark.parametrize(

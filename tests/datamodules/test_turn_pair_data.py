@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,15 +80,3 @@ def test_a_side_without_sampled_tokens_is_one_line_that_names_it(tmp_path: Path)
         loaded(tmp_path, [Pair(pair.chosen, silent)])
     with pytest.raises(DataError, match=r"pairs\.jsonl:1: the chosen episode does not end in a turn"):
         loaded(tmp_path, [Pair(replace(pair.chosen, turns=[]), replace(pair.rejected, turns=[]))])
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "not valid JSON"), ('{"schema": "tree/1"}', "'pair/2' is expected"), ("", "no pair to")]
-)
-def test_rows_that_are_no_pairs_are_one_line(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "pairs.jsonl").write_text(text)
-    data = TurnPairData(tmp_path)
-    data.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    with pytest.raises(DataError, match=re.escape(said)):
-        data.setup("fit")

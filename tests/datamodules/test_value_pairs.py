@@ -17,7 +17,7 @@ from datamodules.value_pairs import ValuePairs
 from envs.siblings import Pair
 from envs.types import Episode, Question, Turn
 from systems.reasonrag.chosen_turns import ChosenTurns
-from tests.making import files, run
+from tests.making import check_shares_and_resumes, run
 from tests.tiny import byte_tokenizer
 from tests.toy_protocols import TAGS, Notebook
 
@@ -121,13 +121,6 @@ def test_labels_are_an_argument(tmp_path: Path) -> None:
         assert (*asked(tmp_path / name)[0], pair.chosen_value, pair.rejected_value) == pytest.approx(expected)
 
 
-def test_trees_of_another_tokenizer_s_ids_make_none(tmp_path: Path) -> None:
-    found = Tree(Question("q", "?", ("Ada",)), (7,), Node(visits=9, children=GROWN), tokenizer="another")
-    write_rows(tmp_path / "search" / "data" / "trees.jsonl", [tree_to_row(found)])
-    with pytest.raises(DataError, match=r"trees.jsonl:1: its token ids are those of another tokenizer"):
-        run(ValuePairs(tmp_path / "search", PROTOCOL), tmp_path / "out")
-
-
 def test_turns_that_do_not_train_make_none(tmp_path: Path) -> None:
     frozen = [node(SAY.format("Ada"), 0.9, end=True, trainable=False), node(SAY.format("Bob"), 0.1, trainable=False)]
     run(ValuePairs(searched(tmp_path, frozen, GROWN), PROTOCOL), tmp_path / "out")
@@ -166,15 +159,9 @@ def test_the_statistics_have_the_form_of_the_published_table(tmp_path: Path) -> 
     assert json.loads((tmp_path / "out" / "data" / "preferences.json").read_text()) == figures
 
 
-def test_two_ranks_and_a_killed_run_end_in_the_bytes_of_one(tmp_path: Path) -> None:
-    maker = ValuePairs(searched(tmp_path, GROWN, GROWN[:2], GROWN[:2]), PROTOCOL, unit=1)
-    run(maker, tmp_path / "one")
-    run(maker, tmp_path / "two", world_size=2)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-    maker.make(tmp_path / "killed", seed=0, rank=0, world_size=1)
-    (tmp_path / "killed" / "data" / "units" / "00001.jsonl").unlink()  # as a kill between a unit's two files leaves it
-    run(maker, tmp_path / "killed")
-    assert files(tmp_path / "killed") == files(tmp_path / "one")
+def test_ranks_share_the_trees_and_a_killed_run_goes_on(tmp_path: Path) -> None:
+    trees = searched(tmp_path, GROWN, GROWN[:2], GROWN[:2])
+    check_shares_and_resumes(ValuePairs(trees, PROTOCOL, unit=1), tmp_path)
 
 
 def test_chosen_turns_are_episodes_that_train_each_of_them_once(tmp_path: Path) -> None:

@@ -48,13 +48,6 @@ def named(folder: Path, problem: str) -> bool:
     return any(problem in each for each in read_run(folder / "exp" / "seed0").problems)
 
 
-def test_what_is_whole_is_compared_and_frozen(tmp_path: Path) -> None:
-    arm(tmp_path)
-    compare.main([str(tmp_path / "exp")])
-    freeze.main([str(tmp_path / "exp"), "--out", str(tmp_path / "a.json"), *TITLE])
-    assert (tmp_path / "a.json").exists()
-
-
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_manifest_is_one_line(tmp_path: Path, content: bytes) -> None:
     artifact = arm(tmp_path)

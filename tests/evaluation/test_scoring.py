@@ -58,7 +58,8 @@ def test_recall_is_by_id_or_by_title_and_absent_without_gold_or_retriever() -> N
     assert score(episode(), valid=True)["recall"] == 0.5
     assert score(episode(), valid=True, match="title")["recall"] == 1.0
     assert score(episode(gold=None), valid=True)["recall"] is None
-    assert score(episode(), valid=True, retrieves=False)["recall"] is None
+    unsearched = score(episode(), valid=True, retrieves=False)
+    assert unsearched["recall"] is unsearched["searches"] is None
 
 
 def searching(*found: str, status="answered", title: str = "") -> Episode:
@@ -96,32 +97,15 @@ def test_evidence_is_compared_as_recall_is_and_unknown_without_gold_or_retriever
         assert [row[name] for name in ("recall", "premature", "late")] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("gold", "found"),
-    [
-        ("Zo\u00eb", "Zoe\u0308"),
-        ('"Heroes"', "Heroes"),
-        ("Emma", '"Emma"'),
-        ("New York", "new  york"),
-        ("Stra\u00dfe", "STRASSE"),
-    ],
-)
-def test_titles_are_compared_in_every_unicode_form_and_without_outer_quotes(gold: str, found: str) -> None:
-    for wanted, hit in ((gold, found), (found, gold)):
+def test_titles_are_compared_in_every_unicode_form_and_without_outer_quotes() -> None:
+    for wanted, hit, recall in (("Zo\u00eb", '"Zoe\u0308"', 1), ('"Zoe\u0308"', "Zo\u00eb", 1), ("Zo", "Zo\u00eb", 0)):
         made = replace(searching("x", title=hit), question=replace(episode().question, gold=Gold(titles=(wanted,))))
-        assert score(made, valid=True, match="title")["recall"] == 1
-    other = replace(searching("x", title=found), question=replace(episode().question, gold=Gold(titles=(gold[:-1],))))
-    assert score(other, valid=True, match="title")["recall"] == 0
+        assert score(made, valid=True, match="title")["recall"] == recall
 
 
 def test_ids_are_compared_in_every_unicode_form() -> None:
     made = replace(searching(("Zoe\u0308",)), question=replace(episode().question, gold=Gold(documents=("Zo\u00eb",))))
     assert score(made, valid=True)["recall"] == 1
-
-
-def test_searches_do_not_apply_without_a_retriever() -> None:
-    assert score(episode(), valid=True)["searches"] == 1
-    assert score(episode(), valid=True, retrieves=False)["searches"] is None
 
 
 def test_an_agent_that_does_not_search_finds_nothing() -> None:

@@ -37,12 +37,6 @@ def test_passages_are_unique_by_title_with_the_first_text_kept() -> None:
     ]
 
 
-def test_gold_documents_are_ids_of_the_corpus() -> None:
-    source = HotpotQA(FIXTURES / "hotpotqa.json")
-    ids = {document.id for document in source.documents()}
-    assert all(set(question.gold.documents) <= ids for question in source if question.gold)
-
-
 def test_hub_columns_give_the_same_questions_and_passages() -> None:
     official = HotpotQA(FIXTURES / "hotpotqa.json")
     hub = HotpotQA(hub=str(FIXTURES / "hub/hotpotqa"), split="validation")

@@ -12,12 +12,6 @@ from envs.types import Turn
 STEP = Turn("policy", (), (1,), (-1.0,), "stop", "u")
 
 
-def test_puct_scores_children_by_the_formula() -> None:
-    assert Puct(2.5)([0.5, 1.0, 0.0], [0.5, 0.3, 0.2], [4, 1, 0], 5).tolist() == pytest.approx(
-        [1.0590, 1.8385, 1.1180], abs=5e-5
-    )
-
-
 def test_uct_scores_children_by_the_formula_and_an_unvisited_one_first() -> None:
     """ln 5 = 1.6094: .5 + 1.414 · sqrt(.40236), 1 + 1.414 · sqrt(1.6094)."""
     scores = Uct()([0.5, 1.0, 0.0], [0.9, 0.1, 0.0], [4, 1, 0], 5)

@@ -21,11 +21,6 @@ def test_a_leaf_is_worth_the_mean_score_of_its_rollouts() -> None:
     assert AnswerScore("f1")(leaves) == pytest.approx([1.0, 1 / 3, 2 / 3])
 
 
-def test_spre_needs_the_steps_of_every_rollout() -> None:
-    with pytest.raises(ValueError, match="2 values and 1 steps"):
-        spre([1.0, 0.5], [2])
-
-
 def test_spre_says_what_does_not_fit() -> None:
     with pytest.raises(
         ValueError, match=r"1 values and 2 steps, of shapes \[\] and \[2\]: give the steps of each rollout"

@@ -75,10 +75,13 @@ def check_protocol(protocol: AgentFormat, script: Sequence[Move], answer: str) -
         poisoned = _play(protocol, script, HOSTILE, f"Who wrote it? {poison}")
         assert _verdicts(poisoned) == _verdicts(clean)
         assert _trained(poisoned) == _trained(clean)
+        assert _controls(protocol, poisoned) == _controls(protocol, clean)
         _whole(protocol, poisoned)
     for at in range(_sampled(clean)):
         for change in BROKEN.values():
-            _whole(protocol, _play(protocol, script, HARMLESS, "Who?", broken=(at, change)))
+            broken = _play(protocol, script, HOSTILE, "Who?", broken=(at, change))
+            _whole(protocol, broken)
+            assert "Mallory" not in broken.answer
     _data_never_becomes_control(protocol)
     _budgets_end_episodes(protocol, script, _sampled(clean))
     _passages_are_cut_to_their_limit(protocol, script)
@@ -178,6 +181,13 @@ def _trained(episode: Episode) -> list[int]:
         for token, on in zip(sequence.ids, sequence.loss_mask, strict=True)
         if on
     ]
+
+
+def _controls(protocol: AgentFormat, episode: Episode) -> Counter[int]:
+    """How often each special token stands in what is shown: the data shown with it has none."""
+    special = {i for i, token in protocol.codec.tokenizer.added_tokens_decoder.items() if token.special}
+    contexts = [turn.context_ids or () for turn in episode.turns] + [episode.context()]
+    return Counter(token for ids in contexts for token in ids if token in special)
 
 
 def _whole(protocol: AgentFormat, episode: Episode) -> None:

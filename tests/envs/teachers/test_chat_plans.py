@@ -131,20 +131,6 @@ def test_one_bad_item_does_not_spoil_the_others(cache: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("fault", [429, 500, "late", "nonsense", "cut"])
-def test_faults_of_the_server_pass(cache: str, fault: int | str) -> None:
-    with chat_server(good, fault) as server:
-        assert isinstance(plans(server, cache, timeout=1.0 if fault == "late" else 5.0)[0], Plan)
-
-
-def test_a_refusing_server_ends_in_one_line_and_the_next_run_goes_on(cache: str) -> None:
-    with chat_server(good) as server:
-        with pytest.raises(ChatError, match="max_calls 1 reached: 1 replies of 10 tokens"):
-            plans(server, cache, max_calls=1)
-        assert isinstance(plans(server, cache)[0], Plan)
-        assert len(server.calls) == 2
-
-
 def stage(server: ChatServer, folder: Path, **settings: Any) -> tuple[EpisodeSampling, Path]:
     source = TwoWiki(FIXTURES / "2wikimultihopqa.json")
     CorpusData(source).make(folder / "corpus", seed=0, rank=0, world_size=1)

@@ -275,19 +275,3 @@ def test_real_questions_become_valid_right_episodes(data_root: Path, tmp_path: P
         for step, turn in zip(gold.steps, episode.turns[::2], strict=False):
             assert not step.documents or step.documents[0] in {hit.document.id for hit in turn.hits}
     assert headline["gold_put_in"] > 0  # the retriever does miss
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("kind", "path"),
-    [
-        (MuSiQue, "musique/original/musique_ans_official_format.jsonl"),
-        (TwoWiki, "2wikimultihopqa/original/2wiki_official_format.json"),
-    ],
-)
-def test_upstream_files_become_valid_right_episodes(
-    data_root: Path, tmp_path: Path, kind: type[Dataset[Any]], path: str
-) -> None:
-    episodes, headline = sampled(kind(data_root / path, sample=40), tmp_path)
-    refuse_flaws(episodes)
-    assert headline["em"] == headline["valid_episodes"] == 1.0

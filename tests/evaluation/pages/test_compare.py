@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import math
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -96,17 +93,6 @@ def test_the_same_ids_of_other_questions_are_never_paired(tmp_path: Path) -> Non
         compare(arms(tmp_path, "a", "b"))
 
 
-def test_several_comparisons_are_adjusted_together(tmp_path: Path) -> None:
-    ems = [0.0, 1.0] * 15
-    run(tmp_path, "base", ems)
-    run(tmp_path, "little", [1, 1, *ems[2:]])
-    run(tmp_path, "some", [1, 1, 1, 1, 1, 1, 1, 1, *ems[8:]])
-    text = compare(arms(tmp_path, "base", "little", "some"))
-    little, some = cells(text, "little:eval", 1), cells(text, "some:eval", 1)
-    assert little[3] == little[4], "the larger p of two"
-    assert math.isclose(float(some[4]), 2 * float(some[3]), abs_tol=0.002)
-
-
 def test_another_metric_and_questions_it_does_not_apply_to(tmp_path: Path) -> None:
     first = [answered(0, 1, recall=1.0), answered(1, 1, recall=None), answered(2, 1, recall=0.5)]
     write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "store" / "x", first)})
@@ -154,19 +140,6 @@ def test_missing_and_unfinished_runs_are_named(tmp_path: Path) -> None:
             find_arms(str(tmp_path / name))
 
 
-def test_lost_predictions_are_named(tmp_path: Path) -> None:
-    run(tmp_path, "exp", [1, 0])
-    (tmp_path / "store" / "eval-exp-0" / "data" / "predictions-toy-dev.jsonl").unlink()
-    with pytest.raises(DataError, match=r"predictions-toy-dev\.jsonl"):
-        compare(arms(tmp_path, "exp"))
-
-
-def test_runs_can_be_moved(tmp_path: Path) -> None:
-    run(tmp_path / "runs", "exp", [1, 0])
-    os.rename(tmp_path / "runs", tmp_path / "moved")
-    assert "50.0" in compare(arms(tmp_path / "moved", "exp"))
-
-
 def test_the_command_prints_or_says_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,12 +150,3 @@ def test_the_command_prints_or_says_one_line(
     assert "F1" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"^error: no run at c: give [^\n]*$"):
         main(["a", "c"])
-
-
-def test_it_runs_as_a_module(tmp_path: Path) -> None:
-    run(tmp_path, "a", [1, 0])
-    command = [sys.executable, "-m", "evaluation.pages.compare", str(tmp_path / "a"), str(tmp_path / "b")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: no run at ")
-    assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What figures show is checked before it is drawn: `panels` are what the drawing functions are given."""
+"""What figures show, before it is drawn."""
 
 from __future__ import annotations
 
@@ -7,19 +7,9 @@ from typing import Any
 import pytest
 
 from common.errors import DataError
-from evaluation.pages import ranking_figures, result_figures
-from evaluation.pages.figures import draw, file_name, image
+from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
 from evaluation.pages.result_figures import arms, by_hops, shown_name, split_number, sweep
-
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is drawn."""
-    for module in (ranking_figures, result_figures):
-        for name in ("dots", "lines"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, lambda panels, *_, **settings: panels)
 
 
 def row(experiment: str, seed: int, em: float | None, **more: Any) -> dict[str, Any]:
@@ -48,7 +38,9 @@ def ranking(experiment: str, judged: int | None, answers: list[float | None]) ->
 
 
 def test_arms_have_the_mean_and_an_interval_over_seeds_or_questions() -> None:
-    panels: Any = arms({"rows": [row("one", 0, 0.5), row("one", 1, 0.7), row("two", 0, 0.6), row("none", 0, None)]})
+    panels: Any = arms(
+        {"rows": [row("one", 0, 0.5), row("one", 1, 0.7), row("two", 0, 0.6), row("none", 0, None)]}
+    ).panels
     one, two = panels["toy/dev"].values()
     assert list(panels["toy/dev"]) == ["one:eval", "two:eval"]
     # mean 60, standard error 10; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
@@ -59,23 +51,23 @@ def test_arms_have_the_mean_and_an_interval_over_seeds_or_questions() -> None:
 def test_a_sweep_has_a_line_for_each_family_by_its_number_and_arms_without_one_as_references() -> None:
     rows = [row(f"beta_{b}", seed, em) for b, em in (("0.5", 0.6), ("0", 0.8)) for seed in (0, 1)]
     rows += [row("gain_beta_0.5", 1, 0.9), row("start", 0, 0.7)]
-    panels: Any = sweep({"rows": rows})
+    panels: Any = sweep({"rows": rows}).panels
     beta, gain, start = (panels["toy/dev"][name] for name in ("β", "gain β", "start:eval"))
     assert (beta.x, beta.by_seed, beta.reference) == ([0, 0.5], [[80, 60], [80, 60]], False)
     assert (gain.x, gain.by_seed) == ([0.5], [[90]])
     assert (start.x, start.by_seed, start.reference) == ([0, 0.5], [[70, 70]], True)
-    assert sweep({"rows": [row("start", 0, 0.7)]}) is None
+    assert not sweep({"rows": [row("start", 0, 0.7)]}).panels
 
 
 def test_families_of_one_stage_need_not_name_it_and_several_do() -> None:
     rows = [row("beta_0", 0, 0.8), {**row("beta_0", 0, 0.7), "stage": "other"}]
-    panels: Any = sweep({"rows": rows})
+    panels: Any = sweep({"rows": rows}).panels
     assert list(panels["toy/dev"]) == ["β: eval", "β: other"]
 
 
 def test_the_number_of_a_sweep_may_end_the_stage_s_name() -> None:
     rows = [{**row("betas", 0, em), "stage": f"eval_rl_{b}"} for b, em in ((30, 0.6), (0, 0.8))]
-    panels: Any = sweep({"rows": [*rows, {**row("betas", 0, 0.7), "stage": "eval_rft"}]})
+    panels: Any = sweep({"rows": [*rows, {**row("betas", 0, 0.7), "stage": "eval_rft"}]}).panels
     assert list(panels["toy/dev"]) == ["betas:eval_rft", "betas"]
     assert (panels["toy/dev"]["betas"].x, panels["toy/dev"]["betas"].by_seed) == ([0, 30], [[80, 60]])
 
@@ -83,28 +75,28 @@ def test_the_number_of_a_sweep_may_end_the_stage_s_name() -> None:
 def test_results_by_hops_have_a_panel_for_each_measure_that_is_known() -> None:
     rows = [row("one", seed, 0.5 + seed / 10, hops=hops, searches=int(hops) + seed, late=None)
             for hops in ("10", "2") for seed in (0, 1)]  # fmt: skip
-    panels: Any = by_hops({"stopping": rows})
+    panels: Any = by_hops({"stopping": rows}).panels
     assert list(panels) == ["toy/dev: em", "toy/dev: searches"]
     line = panels["toy/dev: searches"]["one:eval"]
     assert (line.x, line.by_seed) == ([2, 10], [[2, 10], [3, 11]])
     assert panels["toy/dev: searches"]["one search a hop"].by_seed == [[2, 10]]
-    assert by_hops({"stopping": []}) is None
+    assert not by_hops({"stopping": []}).panels
 
 
 def test_of_one_ranking_every_score_is_shown_and_of_several_the_reward_models() -> None:
-    one: Any = auc_by_kind({"rankings": [ranking("a", 300, [0.6, 0.8])]})
+    one: Any = auc_by_kind({"rankings": [ranking("a", 300, [0.6, 0.8])]}).panels
     assert {name: list(dots) for name, dots in one.items()} == {
         "mean of kinds": ["prm", "logp_mean", "position"], "answer": ["prm", "logp_mean", "position"],
     }  # fmt: skip
     assert (one["answer"]["prm"].value, one["answer"]["prm"].low, one["answer"]["prm"].high) == (0.7, 0.1, 0.9)
-    several: Any = auc_by_kind({"rankings": [ranking("a", 300, [0.6, 0.8]), ranking("b", 900, [None, 0.8])]})
+    several: Any = auc_by_kind({"rankings": [ranking("a", 300, [0.6, 0.8]), ranking("b", 900, [None, 0.8])]}).panels
     assert list(several["answer"]) == ["a", "b"]
     assert several["answer"]["a"].beside == {"logp_mean": 0.5, "position": 0.7}
     assert several["answer"]["b"].seeds == [0.8]
 
 
 def test_reliability_puts_the_steps_of_all_seeds_together_and_names_the_mean_error() -> None:
-    panels: Any = reliability({"rankings": [ranking("a", 300, [0.6, 0.8])]})
+    panels: Any = reliability({"rankings": [ranking("a", 300, [0.6, 0.8])]}).panels
     curve = panels["answer"]["a (error of all kinds 0.200)"]
     # first bin: one step at .1, untrue, and three at .2, all true; the second is empty; the third has three, all true
     assert curve.x == pytest.approx([0.175, 0.8])
@@ -116,7 +108,7 @@ def test_kinds_that_are_all_true_have_no_reliability_curve() -> None:
     entry = ranking("a", 300, [0.6, 0.8])
     for seed in entry["calibration"]["prm"]:
         seed[0]["true"] = 1.0
-    assert list(reliability({"rankings": [entry]}) or []) == ["all kinds"]
+    assert list(reliability({"rankings": [entry]}).panels) == ["all kinds"]
 
 
 def test_learning_curves_are_by_the_judged_steps_and_not_by_the_name() -> None:
@@ -125,7 +117,7 @@ def test_learning_curves_are_by_the_judged_steps_and_not_by_the_name() -> None:
         ranking("steps_300", 310, [0.6, 0.8]),
         ranking("x", None, [0, 1]),
     ]
-    panels: Any = learning_curves({"rankings": entries})
+    panels: Any = learning_curves({"rankings": entries}).panels
     assert list(panels) == ["mean of kinds", "answer"]
     curve = panels["answer"]["steps"]
     assert curve.x == [310, 950]
@@ -134,7 +126,7 @@ def test_learning_curves_are_by_the_judged_steps_and_not_by_the_name() -> None:
     assert curve.mean == [0.7, 0.7], "a seed without figure is left out, not taken for 0"
     assert panels["answer"]["logp_mean"].reference
     assert panels["answer"]["logp_mean"].mean == [0.5, 0.5]
-    assert learning_curves({"rankings": [ranking("x", None, [0, 1])]}) is None
+    assert not learning_curves({"rankings": [ranking("x", None, [0, 1])]}).panels
 
 
 @pytest.mark.parametrize(
@@ -160,15 +152,14 @@ def test_greek_letters_are_written_as_such() -> None:
 
 def test_a_figure_may_be_of_some_arms_and_one_with_nothing_to_show_is_named() -> None:
     results = {"rows": [row("one", 0, 0.5), row("two", 0, 0.6)]}
-    assert (
-        list(draw("arms=two", results)["toy/dev"]) == list(draw("arms=two:eval,x", results)["toy/dev"]) == ["two:eval"]
-    )  # type: ignore[index]
+    for asked in ("arms=two", "arms=two:eval,x"):
+        assert list(chosen(asked, results).panels["toy/dev"]) == ["two:eval"]
     named = {"rows": [row("one", 0, 0.5, arm="first"), row("two", 0, 0.6, arm="second")]}
-    assert list(draw("arms=second", named)["toy/dev"]) == ["second"]  # type: ignore[index]
+    assert list(chosen("arms=second", named).panels["toy/dev"]) == ["second"]
     with pytest.raises(DataError, match=r"the results of three hold nothing for the figure 'arms'"):
-        draw("arms=three", results)
+        chosen("arms=three", results)
     with pytest.raises(DataError, match=r"no figure is called 'arm'; there are: arms, auc,"):
-        draw("arm", results)
+        chosen("arm", results)
 
 
 def test_files_and_captions_are_named_after_what_was_asked_for() -> None:

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from common.errors import DataError
 from evaluation.pages.freeze import freeze, main
 from evaluation.report.report import write
-from tests.evaluation.fake import answered, evaluation, run, step_ranking
+from tests.evaluation.fake import answered, evaluation, run
 from tests.evaluation.pages.systems import ASKED, experiment, sweep
 
 TITLE = {"title": "T", "command": "c"}
@@ -90,34 +88,6 @@ def test_every_measure_is_kept_with_its_interval(tmp_path: Path) -> None:
     write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "store" / "a", [answered(0, 1)], rows=[row])})
     (kept,) = freeze([str(tmp_path / "exp")], **TITLE)["rows"]
     assert {name: kept[name] for name in row} == row
-
-
-def test_what_ranks_steps_alone_can_be_frozen(tmp_path: Path) -> None:
-    for seed, wrong in ((0, 0), (1, 2)):
-        write(tmp_path, "exp", seed, {"rank": step_ranking(tmp_path / f"rank{seed}", right=2, wrong=wrong)})
-    kept = freeze([str(tmp_path / "exp")], **TITLE, figures=["auc", "reliability"])
-    assert (kept["commits"], kept["baseline"], kept["arms"]) == (["c"], None, [])
-    assert kept["rankings"][0]["seeds"] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"baseline": "x"}, "no arm is called 'x'; choose one of: sft, prorag_rl, other_rl, hiprag_rl"),
-        ({"baseline": "compare"}, "several arms are called 'compare'; choose one of: sft"),
-        ({"figures": ["arms", "auc"]}, "the results hold nothing for the figure 'auc'"),
-        ({"figures": ["swep"]}, "no figure is called 'swep'"),
-    ],
-)
-def test_what_is_asked_for_in_vain_is_one_clear_error(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        freeze([experiment(tmp_path, 0)], **ASKED | asked)
-
-
-def test_a_stage_without_accounts_is_named(tmp_path: Path) -> None:
-    run = experiment(tmp_path, 0, search={"accounts": None})
-    with pytest.raises(DataError, match=r"stage compare:search has no accounts, an earlier version made it"):
-        freeze([run], **ASKED)
 
 
 def test_nothing_is_written_where_a_figure_has_nothing_to_show(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from evaluation.pages.plots import COLORS, Dot, Line, dots, legend_columns, lines, look
+from evaluation.pages.plots import COLORS, Dot, Dots, Line, Lines, legend_columns, look
 from tests.evaluation.contrast import contrast
 
 
@@ -27,7 +27,7 @@ def test_the_mean_is_over_the_seeds_that_have_a_value() -> None:
 
 def test_a_figure_is_the_same_text_whenever_it_is_drawn_and_another_where_a_value_differs() -> None:
     def drawn(value: float) -> str:
-        return dots({"panel": {"arm": Dot(value, 0.4, 0.8, [0.5, value])}}, "Title", axis="AUC")
+        return Dots({"panel": {"arm": Dot(value, 0.4, 0.8, [0.5, value])}}, "Title", "AUC").svg()
 
     assert drawn(0.6) == drawn(0.6)
     assert drawn(0.6) != drawn(0.7)
@@ -35,32 +35,32 @@ def test_a_figure_is_the_same_text_whenever_it_is_drawn_and_another_where_a_valu
 
 
 def test_text_stays_text_and_names_panels_rows_and_what_is_compared() -> None:
-    text = dots({"one": {"arm a": Dot(0.6, beside={"log": 0.5})}, "two": {"arm b": Dot(0.7)}}, "T", axis="AUC")
+    text = Dots({"one": {"arm a": Dot(0.6, beside={"log": 0.5})}, "two": {"arm b": Dot(0.7)}}, "T", "AUC").svg()
     for word in ("one", "two", "arm a", "arm b", "AUC", "log"):
         assert f">{word}</text>" in text, word
 
 
 def test_a_higher_value_is_further_right_and_rows_come_in_order() -> None:
-    text = dots({"p": {"first": Dot(0.25), "second": Dot(0.75)}}, "T", axis="x", limits=(0, 1))
+    text = Dots({"p": {"first": Dot(0.25), "second": Dot(0.75)}}, "T", "x", limits=(0, 1)).svg()
     first, second = points(text)
     assert first[0] < second[0]
     assert first[1] < second[1], "the first row is on top"
-    third = points(dots({"p": {"first": Dot(0.5)}}, "T", axis="x", limits=(0, 1)))[0]
+    third = points(Dots({"p": {"first": Dot(0.5)}}, "T", "x", limits=(0, 1)).svg())[0]
     assert first[0] < third[0] < second[0]
 
 
 def test_lines_show_every_seed_and_references_show_none() -> None:
     line = {"arm": Line([0, 1], [[0.2, 0.4], [0.6, 0.8], [0.7, 0.9]])}
-    alone = lines({"p": line}, "T", x="x", y="y")
+    alone = Lines({"p": line}, "T", "x", "y").svg()
     # paths with a line style of their own: three seeds and their mean
     assert len(re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path', alone)) == 4 + grid(alone)
-    more = lines({"p": {**line, "start": Line([0, 1], [[0.1, 0.1], [0.3, 0.3]], reference=True)}}, "T", x="x", y="y")
+    more = Lines({"p": {**line, "start": Line([0, 1], [[0.1, 0.1], [0.3, 0.3]], reference=True)}}, "T", "x", "y").svg()
     assert len(re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path', more)) == 5 + grid(more)
 
 
 def test_references_are_told_apart_by_their_dashes() -> None:
     start, bound = (Line([0, 1], [[value, value]], reference=True) for value in (0.1, 0.3))
-    text = lines({"p": {"start": start, "bound": bound}}, "T", x="x", y="y")
+    text = Lines({"p": {"start": start, "bound": bound}}, "T", "x", "y").svg()
     dashes = re.findall(r'd="M [\d. ]+\nL [\d. ]+\n?" clip-path[^>]*stroke-dasharray: ([\d., ]+)', text)
     assert len(dashes) == len(set(dashes)) == 2
 
@@ -70,7 +70,7 @@ def grid(text: str) -> int:
 
 
 def test_the_area_of_a_point_shows_its_weight() -> None:
-    text = lines({"p": {"arm": Line([0, 1], [[0.2, 0.4]], sizes=[1, 9])}}, "T", x="x", y="y")
+    text = Lines({"p": {"arm": Line([0, 1], [[0.2, 0.4]], sizes=[1, 9])}}, "T", "x", "y").svg()
     outlines = re.findall(r'<path d="(M[^"]*z\n)" clip-path', text)
     widths = [max(xs) - min(xs) for xs in ([float(x) for x in re.findall(r"([\d.]+) [\d.]+\n", o)] for o in outlines)]
     # areas of 4 + 60/9 and 4 + 60 square points
@@ -100,8 +100,8 @@ def test_every_text_of_a_legend_is_within_the_figure_and_panels_keep_their_heigh
     panels = [str(panel) for panel in range(number)]
     compared = {"arm": Dot(0.5, beside=dict.fromkeys(list(arms)[:4], 0.4))}
     drawn = [
-        lines(dict.fromkeys(panels, arms), "T", x="x", y="y"),
-        dots(dict.fromkeys(panels, compared), "T", axis="x"),
+        Lines(dict.fromkeys(panels, arms), "T", "x", "y").svg(),
+        Dots(dict.fromkeys(panels, compared), "T", "x").svg(),
     ]
     for text in drawn:
         ((width, height),) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
@@ -129,7 +129,7 @@ def test_lines_are_told_apart_without_colour() -> None:
 
 def test_arms_differ_in_marker_and_dash() -> None:
     arms = {f"arm {number}": Line([0, 1], [[0.2, 0.1 * number]]) for number in range(3)}
-    text = lines({"p": arms}, "T", x="x", y="y")
+    text = Lines({"p": arms}, "T", "x", "y").svg()
     strokes = re.findall(r'clip-path="[^"]*" style="fill: none; (stroke-dasharray: [^;]*)?[^"]*stroke-width: 1.6', text)
     assert len(strokes) == len(set(strokes)) == 3
     markers = re.findall(r'<g id="PathCollection_\d+">\s*<defs>\s*<path [^>]*d="([^"]*)"', text)

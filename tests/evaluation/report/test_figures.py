@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from evaluation.report.figures import curves, result_figures, thinned
@@ -25,15 +24,6 @@ def test_dots_have_their_intervals_and_lines_their_means_and_seeds() -> None:
     line = figures["hops"]["panels"]["toy/dev: exact match, %"]["exp:eval"]
     assert line["points"] == [(1, 75.0), (2, 50.0)]
     assert line["seeds"] == [[(1, 100.0), (2, 50.0)], [(1, 50.0)]]
-
-
-def test_dots_of_several_seeds_are_their_mean_with_an_interval() -> None:
-    place = {"experiment": "exp", "stage": "eval", "dataset": "toy", "split": "dev", "em_low": 0.4, "em_high": 0.9}
-    rows = [place | {"seed": seed, "em": em} for seed, em in ((0, 0.5), (1, 0.75))]
-    dot = result_figures({"rows": rows, "stopping": [], "rankings": []})["arms"]["panels"]["toy/dev"]["exp:eval"]
-    # standard error 12.5; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
-    assert (dot["value"], dot["seeds"]) == (62.5, [50.0, 75.0])
-    assert [dot["low"], dot["high"]] == pytest.approx([-96.3, 221.3], abs=0.05)
 
 
 def test_a_long_curve_has_evenly_spread_points_the_first_and_the_last_among_them() -> None:

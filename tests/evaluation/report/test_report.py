@@ -89,7 +89,7 @@ def test_a_reward_model_is_told_within_kinds_of_step(tmp_path: Path) -> None:
     # true steps score 1, 1, 1, -1 and untrue ones -1, -1, -1, 1: (3 * 3.5 + 1.5) of 16 pairs
     assert "`prm` ranks true above untrue steps with an AUC of 0.750 [" in section
     assert "+0.250 [" in section
-    assert "| prm " in section
+    assert "| exp " in section, "the tables of a page of results"
 
 
 def test_same_artifacts_same_bytes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Limits
 from evaluation.steps.step_ranking import StepRanking
+from tests.making import check_shares_and_resumes, run
 from tests.steps import PASSAGES, final, query, subanswer
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
@@ -127,19 +128,10 @@ def test_steps_that_cannot_be_judged_are_left_out(protocol: ProRAG, tmp_path: Pa
 
 
 def test_how_it_is_cut_and_shared_out_does_not_matter_and_done_units_stay(protocol: ProRAG, tmp_path: Path) -> None:
-    whole, shared = ranking(protocol, unit=100), ranking(protocol)
-    whole.make(tmp_path / "whole", seed=0, rank=0, world_size=1)
-    for rank in (1, 0):
-        shared.make(tmp_path / "shared", seed=0, rank=rank, world_size=2)
-    [unit] = (tmp_path / "shared").glob("data/units/00001.jsonl")
-    before = unit.stat().st_mtime_ns
-    shared.make(tmp_path / "shared", seed=0, rank=1, world_size=2)
-    assert unit.stat().st_mtime_ns == before
-    assert whole.merge(tmp_path / "whole", seed=0, world_size=1) == shared.merge(
-        tmp_path / "shared", seed=0, world_size=2
-    )
+    run(ranking(protocol, unit=100), tmp_path / "whole")
+    check_shares_and_resumes(ranking(protocol), tmp_path)
     for name in ("data/steps.jsonl", "data/step_ranking.json", "report.md"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "shared" / name).read_bytes()
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def test_stored_log_probabilities_length_and_position_are_baselines(protocol: ProRAG, tmp_path: Path) -> None:

@@ -113,11 +113,6 @@ def test_a_policy_that_writes_nothing_ends_the_text() -> None:
     assert (episode.status, episode.answer) == ("malformed", "")
 
 
-def test_out_of_turns_there_is_no_answer() -> None:
-    episode, _, _ = played([("More.", "")] * 9, turns=2)
-    assert (episode.status, episode.answer) == ("step_budget", "")
-
-
 def test_every_sampled_token_is_trained_in_one_step_the_dropped_drafts_too() -> None:
     texts: list[Sentence] = [("Bob wrote it. S", "Bob"), ("Ada wrote it. S", ""), SURE[1]]
     episode, _, _ = played(texts)

@@ -11,7 +11,7 @@ from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
-from envs.types import Action, Document, Episode, Limits, Turn
+from envs.types import Action, Document, Limits, Turn
 from systems.baselines.search_o1 import (
     ASK,
     ASKED,
@@ -139,13 +139,6 @@ def test_what_the_second_agent_writes_is_data_to_the_first() -> None:
     assert (episode.answer, len(episode.turns)) == ("Ada", 3)
 
 
-def test_passages_with_every_tag_change_nothing() -> None:
-    episode, _, reader = played([search("who wrote it"), ANSWER])
-    control = {PROTOCOL.codec.control(tag)[0] for tag in TAGS}
-    assert not control & set(reader.asked[0].context_ids or ())
-    assert PROTOCOL.valid(episode)
-
-
 def test_without_its_marker_all_that_the_second_agent_wrote_is_shown() -> None:
     episode, _, _ = played([search("who wrote it"), ANSWER], ["It was Ada.<|im_end|>"])
     assert episode.turns[1].action == Action("read", "It was Ada.")
@@ -202,24 +195,10 @@ def test_a_search_after_an_answer_is_a_search_and_the_step_is_judged_strictly() 
     assert not PROTOCOL.valid(episode)
 
 
-def test_budgets_of_the_environment_hold_for_both_agents() -> None:
-    protocol = SearchO1(byte_tokenizer(TAGS))  # type: ignore[arg-type]
-    environment = RetrievalEnvironment(protocol, FixedRetriever(PAGES), limits=Limits(turns=2))
-    sampler = ByAgent({"policy": Agent([search("who"), ANSWER]), READER: Agent(["Ada"])})
-    [episode] = rollout(environment, sampler, [question()], seed=0)
-    assert (episode.status, episode.answer, len(episode.turns)) == ("step_budget", "", 2)
-
-
 @pytest.mark.parametrize("setting", ["searches", "turns", "page_characters"])
 def test_settings_out_of_range(setting: str) -> None:
     with pytest.raises(ConfigError, match=f"{setting} 0"):
         SearchO1(byte_tokenizer(TAGS), **{setting: 0})  # type: ignore[arg-type]
-
-
-def test_an_episode_that_has_not_begun_has_no_steps_and_no_answer() -> None:
-    episode = Episode(question(), ())
-    assert PROTOCOL.steps(episode) == ()
-    assert PROTOCOL.answer(episode) == ""
 
 
 def test_of_two_openings_the_last_one_counts_and_the_step_is_out_of_format() -> None:

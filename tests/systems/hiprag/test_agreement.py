@@ -20,6 +20,7 @@ from systems.hiprag.agreement import VerifierAgreement, agreement
 from systems.hiprag.parse import TAGS
 from systems.hiprag.protocol import HiPRAG
 from systems.hiprag.verifiers.equality import Equality
+from tests.making import check_shares_and_resumes
 from tests.steps import PASSAGES
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
@@ -134,12 +135,8 @@ def test_verdicts_are_held_against_the_truth_and_ranks_share_the_work(tmp_path: 
     ]
 
 
-def test_finished_units_are_kept(tmp_path: Path) -> None:
-    maker().make(tmp_path, seed=0, rank=0, world_size=1)
-    maker(oracle=None, verifiers={"broken": None}).make(tmp_path, seed=0, rank=0, world_size=1)
-    whole = maker().merge(tmp_path, seed=0, world_size=1)
-    again = maker().merge(tmp_path, seed=0, world_size=1)
-    assert whole == again
+def test_ranks_share_the_questions_and_a_killed_run_goes_on(tmp_path: Path) -> None:
+    check_shares_and_resumes(maker(), tmp_path)
 
 
 def test_what_cannot_be_measured_is_a_clear_error(tmp_path: Path) -> None:

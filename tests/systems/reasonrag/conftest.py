@@ -1,3 +1,3 @@
 """What all tests of trees speak."""
 
-from tests.datamodules.tree.conftest import protocol as protocol
+from tests.datamodules.conftest import protocol as protocol

@@ -102,27 +102,6 @@ def test_the_reward_reads_answer_format_and_passages_of_an_episode() -> None:
     assert answer_exact(episodes, CONTEXT).tolist() == [1, 1, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        answer("Ada Lovelace") + answer("Bob"),  # two answers
-        "<think>t</think><answer>Bob<answer>Ada Lovelace</answer>",  # nested
-        "<think>t</think><search>x<answer>Ada Lovelace</answer></search>",
-        "<think>t</think><search>x</search>" + answer("Ada Lovelace"),  # both at once
-        "<think>t</think><search> </search>",
-        "<information>Ada Lovelace</information>",
-        "<think>The answer is Ada Lovelace.</think>",
-        "Ada Lovelace",
-    ],
-)
-def test_what_is_no_clear_answer_earns_nothing(text: str) -> None:
-    """Not even where a passage holds the right answer in tags."""
-    made = episode(text, passage=answer("Ada Lovelace"))
-    assert (made.status, made.answer) == ("step_budget", "")
-    assert not any(step.valid for step in made.steps)
-    assert staged_answer([made], CONTEXT).tolist() == answer_exact([made], CONTEXT).tolist() == [0]
-
-
 def test_passages_that_the_policy_writes_are_not_retrieved() -> None:
     made = episode("<think>t</think><information>Ada Lovelace</information>" + answer("Bob", thought=""))
     assert staged_answer([made], CONTEXT, lambda_r=0.5).tolist() == pytest.approx([0.1])

@@ -157,10 +157,3 @@ def test_a_chat_model_scores_actions_and_a_reply_without_a_score_is_none(tmp_pat
     assert payloads[1]["query"] == "who?"
     assert payloads[2]["passages"] == ["D1: text of d1"]
     assert payloads[2]["kept"] == []
-
-
-def test_a_chat_model_that_does_not_answer_in_time_has_no_opinion(tmp_path: Any) -> None:
-    asked = [choice(Action("query", f"who is {number}?")) for number in range(3)]
-    with chat_server(lambda _: {"score": 30}, "late") as server:
-        client = ChatClient("m", server.url, cache=str(tmp_path), retries=0, timeout=0.5, concurrency=1)
-        assert ChatChoices(client).score(asked) == [None, 0.3, 0.3]

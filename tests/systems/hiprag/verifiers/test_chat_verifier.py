@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.chat_client import ChatClient, ChatError
+from common.chat_client import ChatClient
 from systems.hiprag.verifiers.chat_verifier import PROMPTS, ChatVerifier
 from tests.chat_server import ChatServer, chat_server
 from tests.systems.hiprag.verifiers.test_verifiers import needless, stated
@@ -42,40 +42,12 @@ def test_each_check_is_one_call_of_its_kind_about_one_step(verifier) -> None:
         assert {call["temperature"] for call in server.calls} == {0}
 
 
-def test_the_same_check_is_paid_for_once_and_another_prompt_asks_anew(verifier, monkeypatch) -> None:
-    with chat_server(honest) as server:
-        for _ in range(2):
-            assert verifier(server).verify([*CHECKS, *CHECKS]) == [True, True, False] * 2
-        assert len(server.calls) == 3
-        monkeypatch.setitem(PROMPTS, "over_search", "another wording")
-        verifier(server).verify(CHECKS)
-        assert len(server.calls) == 5
-
-
 @pytest.mark.parametrize("reply", ["no JSON", {}, {"Verdict": True}, {"verdict": "true"}, {"verdict": None}, [True]])
 def test_a_reply_without_a_verdict_is_none_and_counted(verifier, reply: Any) -> None:
     with chat_server(lambda user: honest(user) if "said" in user else reply) as server:
         one = verifier(server)
         assert one.verify(CHECKS) == [None, True, None]
         assert one.counts["no_verdict"] == 2
-
-
-def test_a_timeout_is_none_and_leaves_the_others_in_their_places(verifier) -> None:
-    with chat_server(honest, "late") as server:
-        assert verifier(server, timeout=1.0, concurrency=1).verify(CHECKS) == [None, True, False]
-
-
-def test_the_cap_ends_the_work_in_one_line_and_what_was_paid_for_is_kept(verifier) -> None:
-    with chat_server(honest) as server:
-        with pytest.raises(ChatError, match="max_calls 2 reached"):
-            verifier(server, max_calls=2, concurrency=1).verify(CHECKS)
-        assert verifier(server, max_calls=3).verify(CHECKS) == [True, True, False]
-        assert len(server.calls) == 3
-
-
-def test_an_outage_ends_the_work_in_one_line(verifier) -> None:
-    with chat_server(honest, *[500] * 3) as server, pytest.raises(ChatError, match="no call was answered"):
-        verifier(server).verify(CHECKS)
 
 
 def test_nothing_to_check_asks_nobody(verifier) -> None:

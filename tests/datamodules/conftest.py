@@ -1,4 +1,4 @@
-"""What all tests of trees speak."""
+"""What tests of trees, pairs and labels speak."""
 
 from __future__ import annotations
 
