@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sysconfig
 from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,16 @@ def _own_code(name: str) -> list[Path]:
     spec = importlib.util.find_spec(name)  # imports nothing: those of a finished stage are not imported
     if spec is None:
         return []
-    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
-    return _code(Path(), tuple(place for place in places if not any(Path(place).is_relative_to(i) for i in _INSTALLED)))
+    return [] if is_installed(spec) else _code(Path(), tuple(_places(spec)))
+
+
+def is_installed(spec: ModuleSpec) -> bool:
+    """Whether a package or module is an installed library: it lies where those are, or has no file."""
+    return all(any(Path(place).is_relative_to(folder) for folder in _INSTALLED) for place in _places(spec))
+
+
+def _places(spec: ModuleSpec) -> list[str]:
+    return [*(spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else []))]
 
 
 def _targets(settings: object) -> Iterator[str]:
