@@ -40,8 +40,10 @@ def main(arguments: Sequence[str]) -> int:
         if configuration.experiment.accelerator == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # models outside the Trainer stay on the CPU too
         with process_group(configuration.experiment) as ranks:
+            launches = needs_launch(configuration.experiment)
+            checks = {"contents": options.verify, "imported": not (options.dry_run or launches)}
             choice = {"only": options.stage, "force": options.force}
-            plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked(contents=options.verify))
+            plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked(**checks))
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             if not plan.done:
                 require_gpus(plan.experiment)
-            if needs_launch(plan.experiment) and not plan.done:
+            if launches and not plan.done:
                 code = launch(Path(__file__), arguments, plan.experiment.devices)
                 if code == 1:  # they failed at work: not 2, before any, nor a signal
                     write_failure_page(plan.folder)

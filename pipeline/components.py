@@ -25,6 +25,7 @@ from pipeline.loader import convert
 from pipeline.origins import Key, Origins, children, leaves, suggest
 from pipeline.plain_words import check_words
 from pipeline.schema import Stage, TrainerSettings
+from pipeline.skeletons import CURRENT
 
 # What a YAML value can be converted to.
 _PLAIN = (str, bytes, bool, int, float, list, tuple, set, frozenset, dict, Path)
@@ -112,11 +113,13 @@ def with_default(component: Mapping[str, Any], name: str, value: Any, key: Key, 
 
 
 def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:
-    """Import `package.module:name`.
+    """Import `package.module:name`; within `read_or_imported`, read it from the source.
 
     Raises:
         ConfigError: the module or the name does not exist.
     """
+    if (skeletons := CURRENT.get()) is not None:
+        return skeletons.locate(str(target))
     at = origins.at((*key, "target"))
     path, colon, name = target.partition(":") if isinstance(target, str) else ("", "", "")
     if not (path and colon and name) or path.startswith("."):
@@ -167,11 +170,11 @@ class _Call:
 
     @classmethod
     def to(cls, target: Callable[..., Any], written: dict[str, Any], key: Key, origins: Origins) -> _Call:
-        parameters, is_open = _parameters(target)
+        parameters, is_open, closed = _parameters(target)
         for name in written:
             if name not in parameters and not is_open:
                 raise ConfigError(origins.unknown((*key, name), parameters))
-        if closed := _positional(target):
+        if closed:
             raise ConfigError(
                 f"{origins.at(key)} cannot be built: {_name_of(target)} takes '{closed}' without its name"
             )
@@ -196,30 +199,22 @@ class _Call:
         return cls(target, written | converted, missing)
 
 
-def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """The arguments that can be passed by name, and whether there is a `**kwargs`."""
+def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool, str | None]:
+    """The arguments that can be passed by name, whether there is a `**kwargs`, and one required that has no name."""
     try:
-        parameters = inspect.signature(target).parameters.values()
+        parameters = inspect.signature(target).parameters
     except ValueError:  # written in C, without a signature
-        return {}, True
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    is_open = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    return {parameter.name: parameter for parameter in parameters if parameter.kind in named}, is_open
+        return {}, True, None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = {name: parameter for name, parameter in parameters.items() if parameter.kind in kinds}
+    is_open = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    closed = (each for each in parameters.values() if each.kind is inspect.Parameter.POSITIONAL_ONLY)
+    return named, is_open, next((each.name for each in closed if each.default is each.empty), None)
 
 
 def _name_of(target: Callable[..., Any]) -> str:
     """`package.module:name`."""
     return f"{target.__module__}:{target.__qualname__}"
-
-
-def _positional(target: Callable[..., Any]) -> str | None:
-    """A required argument that cannot be passed by name, as settings are."""
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except ValueError:
-        return None
-    closed = (parameter for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
-    return next((parameter.name for parameter in closed if parameter.default is parameter.empty), None)
 
 
 def _annotation(annotation: Any, scope: dict[str, Any]) -> Any:
@@ -228,7 +223,7 @@ def _annotation(annotation: Any, scope: dict[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, scope)
+        return eval(annotation, scope, scope)  # twice: names of a skeleton are made on demand
     except (NameError, AttributeError, TypeError, SyntaxError):  # imported for the type checker only
         return Any
 

@@ -26,6 +26,7 @@ from pipeline.components import build, is_component, locate
 from pipeline.fingerprints import canonical, stage_names, with_folders
 from pipeline.origins import Key, Origins, children, suggest
 from pipeline.plan import Plan
+from pipeline.skeletons import read_or_imported
 
 ROLES = ("eval", "dev", "sft", "search", "refine", "rl")
 _FORBIDDEN = {frozenset({held_out, other}) for held_out in ROLES[:2] for other in ROLES if other != held_out} | {
@@ -78,7 +79,7 @@ class Leaks:
         if self._plan.done:
             return
         if self._uses is None:
-            self._uses = list(_uses(self._plan))
+            self._uses = read_or_imported(lambda: list(_uses(self._plan)))
         for a, b in itertools.combinations(self._uses, 2):
             pair = frozenset((f"{a.role} {canonical(a.source)}", f"{b.role} {canonical(b.source)}"))
             if a.role == b.role or pair in self._compared:

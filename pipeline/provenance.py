@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sysconfig
 from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,18 @@ def _own_code(name: str) -> list[Path]:
     spec = importlib.util.find_spec(name)  # imports nothing: those of a finished stage are not imported
     if spec is None:
         return []
+    return _code(Path(), tuple(_own_places(spec)))
+
+
+def is_installed(spec: ModuleSpec) -> bool:
+    """Whether a package or module is an installed library, or a part of Python."""
+    return not _own_places(spec)
+
+
+def _own_places(spec: ModuleSpec) -> list[str]:
+    """The folders of a package, or the file of a module, that do not lie where libraries are installed."""
     places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
-    return _code(Path(), tuple(place for place in places if not any(Path(place).is_relative_to(i) for i in _INSTALLED)))
+    return [place for place in places if not any(Path(place).is_relative_to(folder) for folder in _INSTALLED)]
 
 
 def _targets(settings: object) -> Iterator[str]:

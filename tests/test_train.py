@@ -271,6 +271,15 @@ def test_a_finished_fit_is_found_without_importing_lightning(tmp_path: Path) -> 
     assert found.stdout.splitlines()[-1] == "False"
 
 
+def test_a_dry_run_imports_no_library_that_computes() -> None:
+    code = (
+        "import sys, train; code = train.main(['--config', 'configs/compare.yaml', '--dry-run']); "
+        "print(code, {'torch', 'lightning', 'transformers', 'scipy', 'bm25s'} & sys.modules.keys())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "0 set()"
+
+
 def test_an_infinite_setting_lasts_to_the_end(tmp_path: Path) -> None:
     path = config(tmp_path, {"words": {"data": {"target": "tests.toys:Words", "scale": float("inf"), "count": 2}}})
     assert ".inf" in path.read_text()

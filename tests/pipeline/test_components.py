@@ -12,6 +12,7 @@ from common.errors import ConfigError
 from pipeline.components import build, check, check_stage
 from pipeline.origins import Origins
 from pipeline.schema import Stage, TrainerSettings
+from pipeline.skeletons import read_or_imported, reading
 from tests.toys import Holder, Limits, Open, Piece
 
 AT = ("stages", "rl", "module")
@@ -23,15 +24,21 @@ def origins(value: object) -> Origins:
 
 
 def made(value: Any) -> Any:
+    with reading():  # no import is needed to find it right
+        check(value, AT, origins(value), set(), whole=True)
     check(value, AT, origins(value), set(), whole=True)
     return build(value, AT, origins(value), {})
 
 
 def refused(value: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    def checked() -> None:
         check(value, AT, origins(value), set(), whole=True)
-    assert "x.yaml:14" in str(caught.value)
-    assert "\n" not in str(caught.value)
+
+    for call in (checked, lambda: read_or_imported(checked)):
+        with pytest.raises(ConfigError, match=message) as caught:
+            call()
+        assert "x.yaml:14" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def holder(**arguments: Any) -> dict[str, Any]:
