@@ -189,6 +189,15 @@ def test_a_damaged_index_is_an_error_that_names_the_folder_to_remove(corpus, fol
     assert "\n" not in str(error.value)
 
 
+def test_an_index_made_here_that_is_changed_while_it_is_used_is_an_error(corpus, folder):
+    retriever = Dense(corpus, WordEncoder(), cache=folder)
+    [path] = Path(folder).glob("dense-*/index.faiss")
+    with open(path, "r+b") as file:
+        file.write(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"index.faiss was changed while it was in use"):
+        retriever.search(["w1"], 3)
+
+
 def test_vectors_that_are_not_finite_are_never_searched(corpus, folder):
     class Overflowing(WordEncoder):
         def encode_queries(self, texts):
