@@ -55,7 +55,7 @@ class Work:
 class EqualTurns:
     """A protocol whose turns are all of one length, each followed by an observation of one length.
 
-    Only the end-of-message token ends a turn early; the episode goes on all the same. The prompt is the question,
+    Only the end-of-message token ends a turn early; the episode continues all the same. The prompt is the question,
     repeated to its length.
     """
 

@@ -41,7 +41,7 @@ class Selective(typing.Protocol):
 class EpisodeSampling:
     """A `Maker` of episodes: `data/episodes.jsonl`, by question and then by sample, and `data/sampling.json`.
 
-    Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run goes on
+    Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run resumes
     where it was, and the episodes do not depend on how many processes made them; with `max_tokens` how many there are
     does. Episodes that failed, as by a failed search, are tried once more. What is left out is counted by reason:
     questions that the sampler is unable to answer, episodes that ended in an error, wrong, malformed, ungrounded ones.
@@ -222,7 +222,7 @@ def _failed(episodes: Sequence[Episode]) -> set[tuple[str, int]]:
 def _check_outage(episodes: Sequence[Episode]) -> None:
     """A unit in which everything failed is an outage, not a result."""
     if episodes and all(episode.status == "error" for episode in episodes):
-        raise RetrievalError(f"all {len(episodes)} episodes failed, run again to go on; the first: {episodes[0].error}")
+        raise RetrievalError(f"all {len(episodes)} episodes failed, run again; the first: {episodes[0].error}")
 
 
 def _joined(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a set of preferences consists of, in the form of the published table of RAG-ProGuide (arXiv 2505.14069)."""
+"""Statistics of a set of preferences, in the form of the published table of RAG-ProGuide (arXiv 2505.14069)."""
 
 from __future__ import annotations
 

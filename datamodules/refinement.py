@@ -1,6 +1,6 @@
 """Refinement: keep a policy's episodes with right answers, and train on their steps that a reward model scores high.
 
-The filter of ProRAG's RFT (§3.3): first by the answer, then each (context, action) pair by itself. A step that is not
+The filter of ProRAG's RFT (§3.3): first by the answer, then each (context, action) pair alone. A step that is not
 kept stays in its episode as untrained context.
 """
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class StepLabels:
     """A `Maker` of labelled steps: `data/labels.jsonl`, `data/step_labels.json` and `report.md`.
 
-    Every step in format is judged by itself and once, however many paths share it; a query also needs hits. What the
+    Every step in format is judged alone and once, however many paths share it; a query also needs hits. What the
     policy writes a second time after the same context is a step of its own. Siblings that differ in their words alone
     are labelled too, so nothing of the search is lost, as it is where only pairs with a better and a worse side count.
 

@@ -27,7 +27,7 @@ class ValuePairs:
     follows the format; the worse one need not. A row holds the tree's own turns, with the context each was sampled in
     and its sampled ids: nothing is encoded again. Source: ReasonRAG (arXiv 2505.14069), RAG-ProGuide.
 
-    Trees are compared in units of `unit`, shared out over ranks; a killed run goes on with the first missing unit.
+    Trees are compared in units of `unit`, shared out over ranks; a killed run resumes at the first missing unit.
 
     Args:
         trees: the stage folder of a search.

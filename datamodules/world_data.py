@@ -43,7 +43,7 @@ class WorldData:
         skew: Zipf exponent of how often an entity is a value; 0 is even.
         namesakes: share of people and of works that bear the name of another, in [0, 1].
         paraphrases: wordings of each relation, 1 to 3.
-        known: share of the facts that a policy is to know by heart, in [0, 1]: `WorldFacts` asks for them.
+        known: share of the facts that a policy is to memorise, in [0, 1]: `WorldFacts` asks for them.
         splits: sizes or shares; only their proportions count. A question's split is a function of hash(seed, id).
         tags: control tags that are tokens of the tokenizer.
         texts: more texts whose words the tokenizer knows, such as a protocol's instruction.

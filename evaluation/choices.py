@@ -1,4 +1,4 @@
-"""What agents chose, by number of hops: means of the counts that a protocol gives (`CountsChoices`). Pure."""
+"""Choices of agents by number of hops: means of the counts that a protocol gives (`CountsChoices`). Pure."""
 
 from __future__ import annotations
 

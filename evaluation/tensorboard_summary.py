@@ -1,6 +1,6 @@
 """TensorBoard summary of experiments side by side: settings beside results, and charts that overlay their curves.
 
-TensorBoard finds out by itself which settings differ between the experiments it sees, as long as none of them declares
+TensorBoard finds out which settings differ between the experiments it sees, as long as none of them declares
 a list of its own; so every experiment writes all its settings and no such list.
 """
 

@@ -220,7 +220,7 @@ def _require_saving(callback: ModelCheckpoint) -> None:
 
 
 def _require_held_out_data(checkpoints: Sequence[ModelCheckpoint], module: LightningModule) -> None:
-    """What is best is told by a validation step or, in reinforcement learning, by answers to held-out questions."""
+    """The best epoch is chosen by a validation step or, in reinforcement learning, by answers to held-out questions."""
     for callback in checkpoints:
         known = is_overridden("validation_step", module) or (callback.monitor or "").startswith("eval/")
         if callback.monitor and not known:

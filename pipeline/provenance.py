@@ -1,4 +1,4 @@
-"""Provenance of an artifact: the code and the libraries that made it, and what its components say of themselves."""
+"""Provenance of an artifact: the code and the libraries that made it, and what its components report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def provenance(settings: object) -> dict[str, Any]:
 
 
 def facts_of(parts: Iterable[object]) -> dict[str, str]:
-    """What components say of themselves as `manifest_facts`, once a stage is done: the engine that sampled, say."""
+    """What components report as `manifest_facts`, once a stage is done: the engine that sampled, say."""
     found: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, text in getattr(part, "manifest_facts", {}).items():

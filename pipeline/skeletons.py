@@ -50,7 +50,7 @@ class Skeletons:
         """The class or function `package.module:name`.
 
         Raises:
-            Unread: it cannot be told from the source, or is not there.
+            Unread: the source does not give it, or it is not there.
         """
         path, _, name = target.partition(":")
         first, *rest = name.split(".")

@@ -1,4 +1,4 @@
-"""The embedded world's single facts as questions: those that a policy is to know by heart, or all the others."""
+"""The embedded world's single facts as questions: those that a policy is to memorise, or all the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envs.world.relations import RELATIONS
 class WorldFacts:
     """One question for each fact and wording, `w-fact-<subject>-<relation>-<wording>`.
 
-    Warm-up teaches the known facts by heart, and afterwards it is measured what a policy answers alone. They have no
+    Warm-up teaches the known facts, and afterwards it is measured what a policy answers alone. They have no
     role, so that they are compared with no other questions: a fact that is asked for alone may be a question of one
     hop in any split, and a known fact is meant to be known there too.
 

@@ -1,4 +1,4 @@
-"""What a step of a search tree is worth as a label of preferences, which need not be the value that guided the search.
+"""Values of a search tree's steps as labels of preferences; they need not be the values that guided the search.
 
 Both are ReasonRAG's (arXiv 2505.14069): the paper's estimate, and what its released code takes in its place.
 """

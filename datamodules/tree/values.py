@@ -1,4 +1,4 @@
-"""What a leaf is worth, and what its value changes on the path to it.
+"""Values of leaves, and their backup along the path.
 
 `TreeSearch` takes any leaf value and back-up of these types. ProRAG's are `AnswerScore` and `DiscountedMean`;
 ReasonRAG's are `SPRE` and, with a model's opinion in place of rollouts, `systems.reasonrag.judged_value.JudgedValue`.
@@ -102,7 +102,7 @@ def spre(values_N: Tensor | Sequence[float], steps_N: Tensor | Sequence[float], 
 class SPRE:
     """A leaf's shortest path reward estimate, see `spre`; a step is a turn of the episode.
 
-    It discounts by itself: back it up with `DiscountedMean(discount=1)`.
+    It has its own discount: back it up with `DiscountedMean(discount=1)`.
 
     Args:
         score: `f1` (the paper) or `exact`.

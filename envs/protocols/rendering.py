@@ -1,4 +1,4 @@
-"""How passages are shown to a policy: the wrapper shared by the released code of Search-R1, HiPRAG and ProRAG."""
+"""Rendering of passages for a policy: the wrapper shared by the released code of Search-R1, HiPRAG and ProRAG."""
 
 from __future__ import annotations
 

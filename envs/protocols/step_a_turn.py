@@ -1,4 +1,4 @@
-"""What formats share: how an episode opens, when it is valid, what it answers, and a turn that is a step."""
+"""Base classes of formats: opening and validity of an episode, its answer, and a turn that is a step."""
 
 from __future__ import annotations
 

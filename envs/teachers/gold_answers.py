@@ -9,7 +9,7 @@ from envs.types import Limits, Move, Turn
 
 
 class GoldAnswers(Sampler):
-    """Concludes in the first turn: how a policy is taught facts by heart.
+    """Concludes in the first turn: so a policy is taught to memorise facts.
 
     Args:
         protocol: the format that the answers are written in.

@@ -1,4 +1,4 @@
-"""What pages take from finished runs: their evaluations, and rows of results with every question's values."""
+"""Evaluations of finished runs, for pages: their results, and rows of results with every question's values."""
 
 from __future__ import annotations
 

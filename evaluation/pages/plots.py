@@ -1,4 +1,4 @@
-"""How figures are drawn: style, panels, dots with intervals, lines with seeds. Same figures, same text of SVG."""
+"""Drawing of figures: style, panels, dots with intervals, lines with seeds. Same figures, same text of SVG."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Model:
         return [figures(found.get(group), key, shown) for group in groups]
 
     def baselines(self) -> list[str]:
-        """The mean of kinds of its score and of what costs nothing, alone and combined."""
+        """The mean of kinds of its score and of training-free baselines, alone and combined."""
         macro = next((group["scorers"] for group in self.ranking["groups"] if group["group"] == MACRO), {})
         names = (self.scorer, combined(self.scorer, LOGP), LOGP, POSITION, ALL, combined(self.scorer, ALL))
         areas = [_mean([macro[name]["auc"]] if name in macro else []) for name in names]

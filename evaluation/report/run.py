@@ -200,7 +200,7 @@ def _checked(path: Path, check_row: Callable[[Row, Path], None]) -> list[Row]:
 
 
 def _told(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
-    """What a run says of itself: before its work, or, where an earlier version made it, after; and its folders."""
+    """What a run recorded before its work (an earlier version: after it), and its folders."""
     for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
         if (path := folder / name).exists():
             told = {"question": "", "changes": "", "reused": {}} | read_json(path)

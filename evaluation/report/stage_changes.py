@@ -1,4 +1,4 @@
-"""What each fitted stage changed: its evaluation against that of the stage it started from, paired by question."""
+"""Change by each fitted stage: its evaluation against that of the stage it started from, paired by question."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How well a reward ranks steps: AUC, calibration, agreement with the truth."""
+"""Quality of a reward that ranks steps: AUC, calibration, agreement with the truth."""

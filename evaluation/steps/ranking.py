@@ -1,4 +1,4 @@
-"""How well scores rank true above untrue: the area under the ROC curve, intervals by question, scores combined."""
+"""Ranking of true above untrue steps: the area under the ROC curve, intervals by question, scores combined."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a process reward model is worth: does it rank true steps above untrue ones, on rollouts of unseen questions?
+"""Ranking quality of a process reward model: true steps above untrue ones, on rollouts of unseen questions.
 
 Pair accuracy says how it compares siblings. In use it scores steps of different questions and histories, so it is
-measured on those, beside what costs nothing: log-probabilities of the policy, position and kind of the step.
+measured on those, against training-free baselines: log-probabilities of the policy, position and kind of the step.
 """
 
 from __future__ import annotations

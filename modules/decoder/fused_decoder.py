@@ -195,7 +195,7 @@ def can_fuse(model: PreTrainedModel) -> bool:
 def chunks(counts: Sequence[int], size: int) -> list[list[tuple[int, int, int]]]:
     """Cut rows of so many tokens, one after the other, into chunks of `size` tokens: `(row, start, end)` pieces each.
 
-    A row may go on in the next chunk, which reads what the one before it wrote.
+    A row may continue in the next chunk, which reads what the one before it wrote.
     """
     chunks: list[list[tuple[int, int, int]]] = [[]]
     room = size

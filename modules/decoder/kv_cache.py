@@ -1,7 +1,7 @@
 """The keys and values of the rows that are being sampled, a buffer a layer: each row from column 0 to its own length.
 
 A row is written at its own end, so rows of any length share a forward pass, and one that has finished can be replaced
-while the others go on. Nothing lies before a row's first token: no column is spent on padding at the left.
+while the others continue. Nothing lies before a row's first token: no column is spent on padding at the left.
 """
 
 from __future__ import annotations

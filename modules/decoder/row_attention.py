@@ -1,4 +1,4 @@
-"""How the tokens of a forward pass attend: each to its own row up to itself, and to nothing of the others."""
+"""Attention within rows: each token of a forward pass reads its own row up to its place, and nothing of the others."""
 
 from __future__ import annotations
 

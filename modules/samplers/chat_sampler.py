@@ -40,7 +40,7 @@ class ChatSampler(Sampler):
         protocol: the format that the turns are written in.
 
     Raises:
-        ConfigError: on submitting, a turn is forced: a chat model tells no log-probs.
+        ConfigError: on submitting, a turn is forced: a chat model gives no log-probs of it.
         ChatError: on collecting, the work has to end; replies that were paid for are kept.
     """
 

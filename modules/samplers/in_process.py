@@ -44,7 +44,7 @@ class InProcessSampler(Sampler):
     """A sampler of one policy in this process.
 
     Rows that have finished are replaced by open requests, those with the longest prefixes first, the first submitted
-    among equals, while the others go on; `collect` returns once an eighth of the rows under way has finished. So what
+    among equals, and the others continue; `collect` returns once an eighth of the rows under way has finished. So what
     shares a batch is a function of config and token counts. `counts` has the tokens that were sampled, by agent; given
     ones are not sampled.
 

@@ -48,7 +48,7 @@ def announced(text: str, marker: str = MARKER) -> str:
 def as_sentence(codec: Codec, move: Move, marker: str = MARKER) -> str:
     """A teacher's move in one sentence: its thought, or its text without one, or the announcement of the answer.
 
-    Nothing ends it but its full stop: the next context goes on right after it, so a policy must learn to go on there.
+    Nothing ends it but its full stop: the next context follows right after it, so a policy must learn to go further.
     """
     return codec.neutralise(f"{marker} {move.text}." if move.kind == "conclude" else move.thought or move.text)
 
@@ -103,7 +103,7 @@ class Sentences(RendersAnew):
         return any(turn.action.kind == "answer" for turn in episode.turns)
 
     def answer(self, episode: Episode) -> str:
-        """What was announced; the whole text where it ended by itself without an announcement."""
+        """What was announced; the whole text where it ended without an announcement."""
         if self.valid(episode):
             return super().answer(episode)
         return " ".join(turn.action.text for turn in self.kept(episode)) if episode.status == "answered" else ""

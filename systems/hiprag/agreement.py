@@ -1,4 +1,4 @@
-"""How far verifiers agree with the truth: what a reward is told of searches and statements, and what is so."""
+"""Accuracy and kappa of verifiers against the oracle, for searches and statements."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class VerifierAgreement:
     """A `Maker` of `data/checks.jsonl`, `data/verifier_agreement.json` and a table in `report.md`.
 
     The policy answers questions, and each of its queries alone; every search whose claim is known and every statement
-    is put to all verifiers, whether the answer is right or not. What they say is compared with the oracle: a search is
-    needless that asks for what the policy was taught by heart, a statement holds that is true. Checks of which the
+    is sent to all verifiers, whether the answer is right or not. What they say is compared with the oracle: a search is
+    needless that asks for what the policy was taught to memorise, a statement holds that is true. Checks of which the
     oracle cannot tell are left out.
 
     Args:
@@ -94,7 +94,7 @@ class VerifierAgreement:
 
         Raises:
             RetrievalError: the retriever failed for a question; its unit is not written, and is redone by the next run.
-            UserError: a verifier cannot go on; what it left undone is asked for by the next run.
+            UserError: a verifier cannot continue; what it left undone is asked for by the next run.
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
             before = counted(self.sampler)

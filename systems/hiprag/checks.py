@@ -1,4 +1,4 @@
-"""What is asked about the steps of episodes: were their searches needed, do their statements hold?"""
+"""Checks of the steps of episodes: whether their searches were needed and their statements hold."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class HierarchicalReward(IterationReward):
     iteration, on all ranks, have no verdict, none of its episodes gets a bonus (`settle`).
 
     It logs the shares of searches and of statements that were found wrong (`over_search`, `under_search`), of checks
-    without a verdict (`unjudged`), of episodes that are `correct` and `well_formed`, and queries put to the policy an
+    without a verdict (`unjudged`), of episodes that are `correct` and `well_formed`, and queries sent to the policy an
     episode (`answers_alone`). A check counts as a call of a judge.
 
     Args:
@@ -113,7 +113,7 @@ class HierarchicalReward(IterationReward):
         return answers_alone(queries, context.sampler, self._alone, context.alone)
 
     def _checked(self, episodes: Sequence[Episode], asked: Mapping[str, str], context: RewardContext) -> list[_Checked]:
-        """The verdicts on all steps of these episodes, each kind of check put to its verifier at once."""
+        """The verdicts on all steps of these episodes, each kind of check sent to its verifier at once."""
         over = [check for episode in episodes for check in over_search_checks(episode, asked)] if self._over else []
         under = [check for episode in episodes for check in under_search_checks(episode)] if self._under else []
         same = self._over.verify(over) if self._over else []

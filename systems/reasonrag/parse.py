@@ -1,4 +1,4 @@
-"""What a turn of ReasonRAG says: its decision, read leniently, and whether it ends as the format wants."""
+"""Parser of ReasonRAG's turns: the decision, read leniently, and whether it ends as the format wants."""
 
 from __future__ import annotations
 

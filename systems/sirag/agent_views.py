@@ -1,4 +1,4 @@
-"""Whose tokens are whose in episodes of several agents, and which of them count once though many episodes hold them."""
+"""Tokens of each agent in episodes of several, and those that count once though many episodes hold them."""
 
 from __future__ import annotations
 

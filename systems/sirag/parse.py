@@ -1,4 +1,4 @@
-"""What SIRAG's agents wrote, and what has been gathered by then: read from sampled text alone, never from passages."""
+"""Parser of SIRAG's turns and of the evidence gathered so far, from sampled text alone, never from passages."""
 
 from __future__ import annotations
 

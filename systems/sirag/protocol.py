@@ -173,6 +173,6 @@ class SIRAG(RendersAnew):
 
 
 def listed(hits: Sequence[Hit]) -> Sequence[Piece]:
-    """Numbered passages, each cut by itself; where there is no room for all, the last ones go first."""
+    """Numbered passages, each cut separately; where there is no room for all, the last ones go first."""
     pieces = [Data(render_hits([hit], first=number), cuttable=True) for number, hit in enumerate(hits, 1)]
     return pieces or [Control(f"{EMPTY}\n")]

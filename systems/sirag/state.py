@@ -16,7 +16,7 @@ _SHOWN = "{agent}\n\nPassages:\n{evidence}\n{passages}\nSearches: {searches}\n\n
 class JointState:
     """The token ids of a joint state: agent, evidence pool, passages to select from, searches, question.
 
-    The agent is told by its tag, `<decision>` or `<keep>`.
+    The agent is known by its tag, `<decision>` or `<keep>`.
 
     Args:
         protocol: of the episodes.

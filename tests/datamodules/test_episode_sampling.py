@@ -183,7 +183,7 @@ def test_failures_that_stay_are_no_outage(tmp_path: Path, pool: int) -> None:
 
 
 def test_a_unit_in_which_all_failed_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(RetrievalError, match=r"all 8 episodes failed, run again to go on; the first: http://x: 500"):
+    with pytest.raises(RetrievalError, match=r"all 8 episodes failed, run again; the first: http://x: 500"):
         run(tmp_path, retriever=Down(["q0", "q1", "q2", "q3"]))
     assert not list(tmp_path.rglob("*.jsonl"))
 

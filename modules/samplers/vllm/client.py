@@ -94,7 +94,7 @@ class VLLMClient:
     def update(self, folder: str, version: str) -> None:
         """Load the weights of a folder, under a new version, and forget all that is cached of earlier ones.
 
-        Where it fails the server stays paused, as it must: vLLM crashes on half of the weights. The next update mends
+        Where it fails the server stays paused, as it must: vLLM crashes on half of the weights. The next update repairs
         it, also one of another run.
 
         Raises:

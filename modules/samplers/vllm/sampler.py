@@ -1,4 +1,4 @@
-"""A sampler that asks a vLLM server for every turn, so that each episode goes on as soon as its own turn is done."""
+"""A sampler that asks a vLLM server for every turn, so that each episode continues once its own turn is done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class VLLMSampler(Sampler):
     """A sampler of one policy behind a vLLM server; see `modules.samplers.vllm.engine:VLLMEngine`.
 
     `collect` returns all turns that are done by now, at least one: while an environment searches for their queries, in
-    one call, the server goes on with the others. A turn depends on its context, its seed and the weights, to rounding:
+    one call, the server works on the others. A turn depends on its context, its seed and the weights, to rounding:
     which requests share a batch is a matter of time, so tokens are not promised to the bit. Log-probs are at the
     temperature (at 1 when greedy) and, unlike those of `InProcessSampler`, after top-p, whose tokens are renormalised.
     `counts` has the tokens that were sampled, by agent, and how often a turn was asked again.
@@ -73,7 +73,7 @@ class VLLMSampler(Sampler):
         return VLLMSampler(copy.deepcopy(self.engine, memo), temperature=self.temperature, top_p=self.top_p)
 
     def load(self, policy: Policy) -> None:
-        """Sample from this policy's weights of now on; the server gets them before the next turn."""
+        """Use this policy's current weights; they are sent before the next turn."""
         self.engine = self.engine.of(policy)
         self.engine.load(policy)
         self._policy = policy
@@ -146,7 +146,7 @@ class VLLMSampler(Sampler):
     def release(self, episodes: Sequence[Episode]) -> None:
         """Drop the turns of these episodes, open ones at the server too: an update of the weights would wait for them.
 
-        The server keeps prefixes by itself, as long as it has room.
+        The server keeps prefixes on its own, as long as it has room.
         """
         released = {id(episode) for episode in episodes}
         for ticket in [ticket for ticket, request in self._open.items() if id(request.episode) in released]:
