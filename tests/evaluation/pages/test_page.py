@@ -55,7 +55,9 @@ def test_every_committed_result_has_an_answer() -> None:
     folder = ROOT / "docs" / "results"
     for path in (*folder.glob("*.json"), *{path.parent for path in folder.glob("*/*.json")}):
         answer = path.with_suffix(".md").read_text(encoding="utf-8").partition("\n\n")[0]
-        assert 10 < len(answer.split()) < 200, path.name
+        sentences = re.split(r"(?<=[.])\s+(?=[A-Z])", answer)
+        assert 2 <= len(sentences) <= 3, path.name
+        assert all(len(sentence.split()) <= 25 for sentence in sentences), path.name
 
 
 def test_each_result_has_a_page_and_a_place_in_the_index(tmp_path: Path) -> None:
@@ -66,11 +68,12 @@ def test_each_result_has_a_page_and_a_place_in_the_index(tmp_path: Path) -> None
     asked = ["--title", "Two", "--command", "train both", "--question", "Are two better?"]
     freeze_main([exp, "--out", str(folder / "a.json"), *asked])
     (folder / "a.md").write_text("Yes, by 25 points.\n\nOr so.\n")
+    (folder / "index.md").write_text("Two are better than one.\n")
     page_main([str(folder)])
-    index = (tmp_path / "kept.md").read_text()
-    lines = [line for line in index.splitlines() if line][2:]
-    two = ["## [Two](kept/pages/a.md)", "*Are two better?*", "Yes, by 25 points."]
-    assert lines == [*two, "## [One](kept/pages/b.md)"]
+    lines = [" ".join(line.split()) for line in (tmp_path / "kept.md").read_text().splitlines() if line]
+    assert lines[:4] == ["# Results", "Two are better than one.", "## By question", "| page | question | answer |"]
+    two = "| [Two](kept/pages/a.md) | Are two better? | Yes, by 25 points. |"
+    assert lines[5:7] == [two, "| [One](kept/pages/b.md) | | |"]
     assert page(folder).startswith("# Two *Are two better?* Yes, by 25 points. Or so. ## Results ")
     assert "| eval | 0, 1 | 2 | 75.0 [" in page(folder)
     assert "``` train both ``` Commit abc123; seeds 0, 1; " in page(folder)
