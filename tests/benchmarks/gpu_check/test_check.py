@@ -63,7 +63,7 @@ def test_the_command_finds_the_tests_of_a_gpu_and_shards_on_one_rank(tmp_path: P
     assert main(["--tiny", "--parts", "device", "tests", "FSDP2", "--json", str(out)]) == 0
     _, tests, [sharded] = (row["rows"] for row in json.loads(out.read_text())["parts"])
     found = {row["file"]: row["found"] for row in tests}
-    assert found["tests/modules/decoder/test_row_attention.py"] == 8
+    assert found["tests/modules/decoder/test_row_attention.py"] == 10
     assert all(row["not read"] == row["failed"] == 0 for row in tests)
     assert sharded["dtype"] == "float32"
     assert 0.3e-6 < sharded["moved"] < 1e-5
