@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import faiss
+import torch
+
 import train
 from pipeline.launcher import exit_with, handle_signals
 
@@ -57,6 +60,8 @@ def _become(start: dict[str, Any]) -> None:
             os.environ.clear()
             os.environ.update(start["env"])
         os.chdir(start["cwd"] or ".")
+        torch.set_num_threads(1)  # a pool of more threads has not come along: work for it would wait for ever
+        faiss.omp_set_num_threads(1)
         if start["preexec_fn"]:
             start["preexec_fn"]()
         words = [str(word) for word in start["args"]]
