@@ -60,7 +60,7 @@ def render(folder: Path) -> dict[Path, str]:
         source = f"{generated} from [{path.name}](../{path.name}), which holds more than is shown."
         pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), source])
         pages |= {folder / "figures" / file: chosen(asked, results).svg() for asked, file in files.items()}
-    lead = ["# Results", _written(folder / "index.md"), "## By question"]
+    lead = ["# Results", _written(folder / "index.md").replace("](", f"]({folder.name}/"), "## By question"]
     rows = table(["page", "question", "answer"], index, labels=3)
     return {folder.with_suffix(".md"): _joined([*lead, rows, f"{generated}, a page a question."]), **pages}
 

@@ -68,10 +68,15 @@ def test_each_result_has_a_page_and_a_place_in_the_index(tmp_path: Path) -> None
     asked = ["--title", "Two", "--command", "train both", "--question", "Are two better?"]
     freeze_main([exp, "--out", str(folder / "a.json"), *asked])
     (folder / "a.md").write_text("Yes, by 25 points.\n\nOr so.\n")
-    (folder / "index.md").write_text("Two are better than one.\n")
+    (folder / "index.md").write_text("Two are [better](pages/a.md).\n")
     page_main([str(folder)])
     lines = [" ".join(line.split()) for line in (tmp_path / "kept.md").read_text().splitlines() if line]
-    assert lines[:4] == ["# Results", "Two are better than one.", "## By question", "| page | question | answer |"]
+    assert lines[:4] == [
+        "# Results",
+        "Two are [better](kept/pages/a.md).",
+        "## By question",
+        "| page | question | answer |",
+    ]
     two = "| [Two](kept/pages/a.md) | Are two better? | Yes, by 25 points. |"
     assert lines[5:7] == [two, "| [One](kept/pages/b.md) | | |"]
     assert page(folder).startswith("# Two *Are two better?* Yes, by 25 points. Or so. ## Results ")
