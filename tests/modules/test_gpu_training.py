@@ -15,10 +15,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.equal_turns import Work, equal_turns, variety
-from benchmarks.iterations import train
+from benchmarks.iterations import Given, questions_of
 from benchmarks.qwen3_shapes import Shape, untrained
 from callbacks.rollout import RolloutCallback
-from envs.types import Question
+from datamodules.question_data import QuestionData
 from modules.functional.credit import dual_granularity_credit
 from modules.grpo import GRPO
 from modules.lora import LoRA
@@ -93,10 +93,17 @@ def learnt(device: str, dtype: str, rewards: dict[str, Term], **settings: Any) -
     )
     sampler = InProcessSampler(temperature=1.0, batch_size=4)
     rollout = RolloutCallback(equal_turns(policy.tokenizer, WORK), sampler, rewards=rewards)
-    questions = [Question(f"q{number}", f"w{number + 2}", ("",)) for number in range(4)]
-    watch, kind = Watch(), "cpu" if device == "cpu" else "gpu"
+    data = QuestionData(
+        Given(questions_of(WORK, 2)), questions_per_iteration=WORK.questions, group_size=WORK.group, micro_batch=4
+    )
+    watch, quiet = (
+        Watch(),
+        dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False),
+    )
+    kind = "cpu" if device == "cpu" else "gpu"
     settings = {"precision": "bf16-mixed", "accelerator": kind, "gradient_clip_val": 1.0, "deterministic": True}
-    train(learner, rollout, watch, questions, WORK, iterations=2, micro_batch=4, **settings, **trainer)
+    fit = Trainer(max_epochs=2, devices=1, logger=False, callbacks=[watch, rollout], **quiet, **settings, **trainer)
+    fit.fit(learner, datamodule=data)
     return learner, watch
 
 
