@@ -49,8 +49,7 @@ def main(arguments: Sequence[str]) -> int:
                 leaks.check()
                 say(plan.table())
                 return 0
-            if not plan.done:
-                require_gpus(plan.experiment)
+            require_gpus(plan.experiment, needed=not plan.done)
             if launches and not plan.done:
                 code = launch(Path(__file__), arguments, plan.experiment.devices)
                 if code == 1:  # they failed at work: not 2, before any, nor a signal

@@ -121,13 +121,13 @@ def _end_with_launcher() -> None:
         os._exit(128 + signal.SIGKILL)
 
 
-def require_gpus(experiment: Experiment) -> None:
-    """Require as many GPUs in this machine as `accelerator: gpu` asks for, before any work.
+def require_gpus(experiment: Experiment, *, needed: bool) -> None:
+    """Require as many GPUs in this machine as `accelerator: gpu` asks for, where there is work that needs them.
 
     Raises:
         ConfigError: there are fewer; says why there is none, such as a driver that is too old.
     """
-    if experiment.accelerator not in ("gpu", "cuda"):
+    if not needed or experiment.accelerator not in ("gpu", "cuda"):
         return
     import torch
 

@@ -139,7 +139,7 @@ def test_a_file_holds_one_idea_and_says_which(path: Path) -> None:
 
 
 def test_the_entry_point_stays_a_table_of_contents() -> None:
-    assert (ROOT / "train.py").read_text().count("\n") <= 90
+    assert (ROOT / "train.py").read_text().count("\n") <= 85
     assert "torch" not in set(imported(ROOT / "train.py"))
 
 
