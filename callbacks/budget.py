@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.rollout import RolloutCallback, rollout_of
-from common.accounts import tokens_in
+from common.costs import tokens_in
 from common.errors import ConfigError
 from modules.training import BaseTraining
 

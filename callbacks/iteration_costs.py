@@ -1,4 +1,4 @@
-"""Costs of an iteration: tokens that its rollout and its rewards sampled, groups that were replaced, and accounts."""
+"""Costs of an iteration: tokens that its rollout and its rewards sampled, groups that were replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from callbacks.over_ranks import counts_over_ranks
 from callbacks.scored_groups import ScoredGroups
-from common.accounts import accounts_in, tokens_in
+from common.costs import costs_in, tokens_in
 from envs.interfaces import RewardContext
 from envs.types import Episode
 
@@ -25,12 +25,12 @@ def own_costs(
 
 
 def costs_of_ranks(own: dict[str, int], spent: Counter[str], context: RewardContext) -> Counter[str]:
-    """The costs of all ranks and the accounts of what they spent; what several ranks asked alike counts once."""
+    """Costs of all ranks, with the `cost/` counts of what they `spent`; what several ranks asked alike counts once."""
     alone = {
         query: answer.spent + Counter({"tokens/rewards": tokens_in(answer.spent)})
         for query, answer in context.alone.items()
     }
-    return counts_over_ranks(Counter(own) + accounts_in(spent + context.counts), alone)
+    return counts_over_ranks(Counter(own) + costs_in(spent + context.counts), alone)
 
 
 def _tokens(episodes: Sequence[Episode]) -> int:

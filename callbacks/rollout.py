@@ -15,7 +15,7 @@ from torch import Tensor
 from callbacks.iteration_costs import costs_of_ranks, own_costs
 from callbacks.over_ranks import means, summed
 from callbacks.scored_groups import GroupSampling
-from common.accounts import accounts_in, counted
+from common.costs import costs_in, counted
 from common.errors import ConfigError
 from datamodules.question_data import QuestionData
 from envs.interfaces import Oracle, RewardContext, Sampler
@@ -131,7 +131,7 @@ class RolloutCallback(Callback):
         flat = credited.flat if module.resample_rounds else None
         own = own_costs(groups, data.group_size, reward_tokens=rollout.reward_tokens, flat=flat)
         totals = costs_of_ranks(own, counted(self.sampler) - before, context)
-        self.counts += accounts_in(totals)
+        self.counts += costs_in(totals)
         module.log_dict({name: float(totals[name]) for name in own} | {n: float(c) for n, c in self.counts.items()})
         self._sampled = own["tokens/rollout"]
         rollout.seconds["time/retrieval"] = self.environment.seconds - searched

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from common.accounts import counted, tokens_in
+from common.costs import counted, tokens_in
 from common.errors import UserError
 from datamodules.question_data import QuestionData
 from envs.interfaces import RewardContext, Sampler

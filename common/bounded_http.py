@@ -22,9 +22,9 @@ from time import sleep
 
 import httpx
 
+from common.cancellable_request import CancellableRequest
 from common.errors import ConfigError
 from common.masking import Secrets
-from common.open_call import OpenCall
 
 LONGEST_WAIT = 60.0  # seconds between two tries, also where `Retry-After` is longer
 MOST_BYTES = 64 * 2**20
@@ -86,7 +86,7 @@ class BoundedHTTP:
             ) from error
 
     def send(
-        self, method: str, path: str, body: object = None, *, timeout: float, call: OpenCall | None = None
+        self, method: str, path: str, body: object = None, *, timeout: float, call: CancellableRequest | None = None
     ) -> httpx.Response:
         """One whole answer, of any status.
 
@@ -102,9 +102,9 @@ class BoundedHTTP:
         sent = None if body is None else json.dumps(body, allow_nan=False)
         return self.answer(self._http.build_request(method, self.address + path, content=sent), timeout, call)
 
-    def answer(self, request: httpx.Request, timeout: float, call: OpenCall | None = None) -> httpx.Response:
+    def answer(self, request: httpx.Request, timeout: float, call: CancellableRequest | None = None) -> httpx.Response:
         """The whole answer to a request, which is given this client's headers; arguments and errors as in `send`."""
-        own, outcome = OpenCall(), SimpleQueue[httpx.Response | Exception]()
+        own, outcome = CancellableRequest(), SimpleQueue[httpx.Response | Exception]()
 
         def trace(event: str, info: Mapping[str, object]) -> None:
             own.trace(event, info)

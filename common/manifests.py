@@ -13,7 +13,7 @@ MANIFEST = "manifest.json"
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("kind", "source"), str),
     **dict.fromkeys(("inputs", "versions", "metrics", "files", "resumed_by", "stamps"), dict),
-    "accounts": (dict, type(None)),
+    "costs": (dict, type(None)),
     "commit": (str, type(None)),
     "rewritten": list,
     "seconds": (int, float),

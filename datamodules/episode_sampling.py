@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from common.accounts import counted
 from common.answers import cover_match, exact_match, f1_score
+from common.costs import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import write_json
-from datamodules.maker import affordable, join_units, units, write_counts
+from datamodules.record_stage import affordable, join_units, units, write_counts
 from datamodules.records import EPISODE, episode_to_row, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Sampler
@@ -39,7 +39,7 @@ class Selective(typing.Protocol):
 
 
 class EpisodeSampling:
-    """A `Maker` of episodes: `data/episodes.jsonl`, by question and then by sample, and `data/sampling.json`.
+    """Record stage of episodes: `data/episodes.jsonl`, by question and then by sample, and `data/sampling.json`.
 
     Work is cut into units of `unit` questions, shared out over ranks and each written whole, so a killed run resumes
     where it was, and the episodes do not depend on how many processes made them; with `max_tokens` how many there are

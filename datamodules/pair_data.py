@@ -9,8 +9,8 @@ from typing import TypeVar
 from common.errors import DataError
 from datamodules.records import pair_from_row
 from datamodules.stage_data import Batch, StageData
+from envs.pairs import Pair
 from envs.score_positions import PairBatch, ScoredSequence, collate_pairs, kinds_of, scored_sequences
-from envs.siblings import Pair
 from envs.types import Episode
 
 Side = TypeVar("Side", bound=Sized)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from envs.siblings import Pair
+from envs.pairs import Pair
 
 
 @dataclass(slots=True)

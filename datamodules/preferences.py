@@ -7,23 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.accounts import JUDGED_STEPS, counted
+from common.costs import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import join_units, missing, summed, write_counts
+from datamodules.record_stage import join_units, missing, summed, write_counts
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.node import Tree
-from datamodules.tree.pairs import candidate_groups, mixed_group
+from datamodules.tree.step_groups import candidate_groups, mixed_group
 from datamodules.tree.tree_text import pair_text, tree_text
 from datamodules.tree_search import read_trees, tree_units
 from envs.interfaces import AgentFormat, Judge
-from envs.siblings import Candidate, Pair, Verdict
+from envs.pairs import Candidate, Pair, Verdict
 
 _SHOWN = 3  # pairs of each sort in the report
 
 
 class Preferences:
-    """A `Maker` of pairs: `data/pairs.jsonl` by tree and node, `data/preferences.json`, `report.md`.
+    """Record stage of pairs: `data/pairs.jsonl` by tree and node, `data/preferences.json`, `report.md`.
 
     Trees are judged in units of `unit`, shared out over ranks. A unit is written complete, with its counts, so a killed
     run continues with the first missing unit and no group of a written unit is judged again.

@@ -19,7 +19,7 @@ from common.errors import DataError
 from common.files import atomic_write
 from datamodules.tree.node import Tree
 from envs.labelled_steps import LabelledEpisode
-from envs.siblings import Pair
+from envs.pairs import Pair
 from envs.types import Episode, Question, Status, Step, Turn
 
 QUESTION = "question/1"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from common.answers import exact_match
 from common.errors import ConfigError, DataError
 from common.files import write_json
-from datamodules.maker import missing, units
+from datamodules.record_stage import missing, units
 from datamodules.records import episode_from_row, episode_to_row, numbered_rows, read_rows, write_rows
 from envs.interfaces import Oracle, StepScorer
 from envs.types import Episode
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 class Refinement:
-    """A `Maker` of episodes to fine-tune on: `data/episodes.jsonl`, and `data/refinement.json` with all counts.
+    """Record stage of episodes to fine-tune on: `data/episodes.jsonl`, and `data/refinement.json` with all counts.
 
     An episode is kept if its answer is right. A step of it is kept if it follows the format and its score is above the
     threshold. A turn is trained if all its steps are kept. Episodes without a trained turn are left out.

@@ -8,22 +8,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.accounts import JUDGED_STEPS, counted
+from common.costs import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import join_units, missing, summed, units, write_counts
+from datamodules.record_stage import join_units, missing, summed, units, write_counts
 from datamodules.records import LABELLED, labelled_to_row, write_rows
 from datamodules.step_paths import Use, by_hash, chosen_steps, judgeable_steps, question_paths, step_id
 from envs.interfaces import AgentFormat, StepJudge
 from envs.labelled_steps import LabelledEpisode
-from envs.siblings import Candidate
+from envs.pairs import Candidate
 from envs.types import Episode
 
 log = logging.getLogger(__name__)
 
 
 class StepLabels:
-    """A `Maker` of labelled steps: `data/labels.jsonl`, `data/step_labels.json` and `report.md`.
+    """Record stage of labelled steps: `data/labels.jsonl`, `data/step_labels.json` and `report.md`.
 
     Every step in format is judged alone and once, however many paths share it; a query also needs hits. What the
     policy writes a second time after the same context is a step of its own. Siblings that differ in their words alone

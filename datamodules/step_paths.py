@@ -11,10 +11,10 @@ from typing import Literal
 from common.seeds import stable_hash
 from datamodules.records import episode_from_row, numbered_rows
 from datamodules.tree.node import Tree
-from datamodules.tree.pairs import can_be_judged
+from datamodules.tree.step_groups import can_be_judged
 from datamodules.tree_search import read_trees
 from envs.interfaces import AgentFormat
-from envs.siblings import Candidate
+from envs.pairs import Candidate
 from envs.token_ids import require_ids_of
 from envs.types import Episode
 

@@ -13,7 +13,7 @@ from envs.text import load_tokenizer
 
 
 class TaggedTokenizer:
-    """A `Maker` of `tokenizer/`: that of a model, with more tokens appended; those that are there keep their ids.
+    """Record stage of `tokenizer/`: that of a model, with more tokens appended; those that are there keep their ids.
 
     `modules.policy:load_policy(model, tokenizer=…)` gives the model rows for them. So a model of the embedded world
     learns another format: this stage over `${stage:world}/tokenizer`. (Other `tags` of the world itself would move

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.accounts import counted
+from common.costs import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
 from common.progress import progress_bar
-from datamodules.maker import affordable, join_units, unit_counts, units, write_counts
+from datamodules.record_stage import affordable, join_units, unit_counts, units, write_counts
 from datamodules.records import (
     EPISODE,
     TREE,
@@ -36,7 +36,7 @@ from envs.types import Question
 
 
 class TreeSearch:
-    """A `Maker` of search trees: `data/trees.jsonl` in the order of the questions, `data/search.json`, `report.md`.
+    """Search trees: `data/trees.jsonl` in the order of the questions, `data/search.json`, `report.md`.
 
     The trees of a chunk grow together and are written together; chunks are shared out over ranks. A killed search
     continues with the first chunk that is missing. The trees do not depend on the number of ranks; with `max_tokens`

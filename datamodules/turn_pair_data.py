@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from common.errors import DataError
 from datamodules.pair_data import Pairs, Sides
 from envs.packing import PackedSequence, TurnPairBatch, collate_turn_pairs, context, last_turn
-from envs.siblings import Pair
+from envs.pairs import Pair
 
 
 class TurnPairData(Pairs[PackedSequence, TurnPairBatch]):

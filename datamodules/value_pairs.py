@@ -9,19 +9,19 @@ from pathlib import Path
 
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
-from datamodules.maker import join_units, missing, summed, write_counts
 from datamodules.pair_statistics import PairStatistics
+from datamodules.record_stage import join_units, missing, summed, write_counts
 from datamodules.records import PAIR, pair_from_row, pair_to_row, read_rows, write_rows
 from datamodules.tree.labels import Labels, rollouts
 from datamodules.tree.node import Node, Tree
 from datamodules.tree.tree_text import pair_text, tree_text
 from datamodules.tree_search import read_trees, tree_units
 from envs.interfaces import AgentFormat
-from envs.siblings import Candidate, Pair
+from envs.pairs import Candidate, Pair
 
 
 class ValuePairs:
-    """A `Maker` of pairs: `data/pairs.jsonl` by tree and node, `data/preferences.json`, `report.md`.
+    """Record stage of pairs: `data/pairs.jsonl` by tree and node, `data/preferences.json`, `report.md`.
 
     Every two children of a node make a pair if their labels differ, they ask for different things, and the better one
     follows the format; the worse one need not. A row holds the tree's own turns, with the context each was sampled in

@@ -32,7 +32,7 @@ HEADLINE = (
 
 
 class WorldData:
-    """A `Maker` of `data/{corpus,questions,facts}.jsonl`, `data/world.json` and `tokenizer/`, all from one seed.
+    """Record stage of `data/{corpus,questions,facts}.jsonl`, `data/world.json` and `tokenizer/`, all from one seed.
 
     Args:
         people, cities, works, organisations, countries: how many entities of each kind.

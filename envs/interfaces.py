@@ -10,8 +10,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from common.errors import ConfigError
+from envs.pairs import Candidate, Verdict
 from envs.requests import Act, Done, OwnAnswer, Request
-from envs.siblings import Candidate, Verdict
 from envs.types import Action, Episode, Hit, Limits, Move, MoveKind, Observation, Question, Step, Turn
 
 if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers takes seconds to import
@@ -93,7 +93,7 @@ class Sampler:
     Attributes:
         temperature: of sampling; 0 where nothing is drawn.
         top_p: nucleus sampling mass; 1 draws from the whole distribution.
-        counts: what it has met and spent so far: tokens by agent (`common.accounts.tokens_of`), failures.
+        counts: what it has met and spent so far: tokens by agent (`common.costs.tokens_of`), failures.
         arrival: set whenever an answer has come, where turns are made elsewhere (`waits`).
     """
 
@@ -243,7 +243,7 @@ class RewardContext:
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
     training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge
-    (`common.accounts.JUDGE_CALLS`). `alone` are the policy's own answers in this iteration by query, each asked once;
+    (`common.costs.JUDGE_CALLS`). `alone` are the policy's own answers in this iteration by query, each asked once;
     what several ranks asked is accounted for once.
     """
 

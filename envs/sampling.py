@@ -9,7 +9,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any
 
-from common.accounts import counted
+from common.costs import counted
 from common.errors import ConfigError
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from common.accounts import counted
+from common.costs import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import write_json
-from datamodules.maker import missing, unit_counts, units, write_counts
+from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import CountsChoices, Oracle, Retriever, Sampler
@@ -43,7 +43,7 @@ class Benchmark:
 
 
 class Evaluation:
-    """A `Maker` of results: `data/predictions-<dataset>-<split>.jsonl` and `data/results.json`.
+    """Record stage of results: `data/predictions-<dataset>-<split>.jsonl` and `data/results.json`.
 
     `data/passages-<dataset>-<split>.jsonl` has every passage that was found, once.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from envs.interfaces import Judgement, Oracle
 from envs.types import Episode, Gold, Step
-from evaluation.evidence import Match, evidence
+from evaluation.retrieval_recall import Match, evidence
 from evaluation.statistics import bootstrap_interval, bootstrap_ratio
 from modules.metrics import cover_match, exact_match, f1_score
 
@@ -32,7 +32,7 @@ def score(
     """One row of a predictions file. Measures that do not apply are None, all of them after an error.
 
     - `searches`: queries; `recall`, `premature`, `late`: what they found and whether it stopped then, see
-      `evaluation.evidence`. All None without a retriever.
+      `evaluation.retrieval_recall`. All None without a retriever.
     - `valid_steps`: share of sampled steps in format; `valid_episodes`: 1 if the whole episode is.
     - `true_steps`: share of sampled steps that the oracle calls true, of those that it can judge.
     - `judged_searches`: searches of which the oracle can tell whether they were needless; `needless_searches`: those

@@ -14,7 +14,7 @@ from torch import Tensor
 from common.errors import ConfigError
 from envs.packing import TurnPairBatch
 from modules.functional.losses import dpo_loss
-from modules.held_out import each_once
+from modules.gathered_rows import each_once
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy

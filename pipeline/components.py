@@ -22,7 +22,8 @@ from common.errors import ConfigError, UserError
 from pipeline.failures import machine_failure
 from pipeline.fingerprints import canonical, is_path, stage_names
 from pipeline.loader import convert
-from pipeline.origins import Key, Origins, children, leaves, suggest
+from pipeline.locations import Key, Locations, children, leaves, suggest
+from pipeline.moved_targets import MOVED
 from pipeline.plain_words import check_words
 from pipeline.schema import Stage, TrainerSettings
 from pipeline.skeletons import CURRENT
@@ -36,28 +37,28 @@ def is_component(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and "target" in value
 
 
-def check_stage(stage: Stage, key: Key, origins: Origins, known: set[str]) -> None:
+def check_stage(stage: Stage, key: Key, locations: Locations, known: set[str]) -> None:
     """Check all components of a stage, but those that are `known` to be right, to which these are added.
 
     Raises:
         ConfigError: a component is wrong, or the stage cannot be run; names the key, the file and the line.
     """
     strategy = stage.trainer.strategy
-    check(stage.data, (*key, "data"), origins, known, whole=True)
+    check(stage.data, (*key, "data"), locations, known, whole=True)
     if stage.module is not None:
-        check(stage.module, (*key, "module"), origins, known, whole=True)
-        check(strategy, (*key, "trainer", "strategy"), origins, known, whole=is_component(strategy))
+        check(stage.module, (*key, "module"), locations, known, whole=True)
+        check(strategy, (*key, "trainer", "strategy"), locations, known, whole=is_component(strategy))
         for name, callback in stage.callbacks.items():
-            check(callback, (*key, "callbacks", name), origins, known, whole=True)
+            check(callback, (*key, "callbacks", name), locations, known, whole=True)
     elif stage.callbacks or stage.trainer != TrainerSettings():
-        raise ConfigError(f"{origins.at(key)} has callbacks or trainer settings but no module to fit")
-    elif absent := {"make", "merge"} - set(dir(locate(stage.data["target"], (*key, "data"), origins))):
+        raise ConfigError(f"{locations.at(key)} has callbacks or trainer settings but no module to fit")
+    elif absent := {"make", "merge"} - set(dir(locate(stage.data["target"], (*key, "data"), locations))):
         raise ConfigError(
-            f"{origins.at((*key, 'data'))} has no {min(absent)}(): without a module, data must make records"
+            f"{locations.at((*key, 'data'))} has no {min(absent)}(): without a module, data must make records"
         )
 
 
-def check(value: object, key: Key, origins: Origins, known: set[str], *, whole: bool = False) -> None:
+def check(value: object, key: Key, locations: Locations, known: set[str], *, whole: bool = False) -> None:
     """Import the targets of every component in `value` and check their arguments; calls nothing.
 
     With `whole`, `value` must itself be a component with all required arguments. Stages share most of their components,
@@ -68,59 +69,61 @@ def check(value: object, key: Key, origins: Origins, known: set[str], *, whole: 
     """
     identity = ""
     if is_component(value):
-        numbers = [origins.written(at) for at, leaf in leaves(value, key) if type(leaf) is int]  # `0x1F` is no text
+        numbers = [locations.written(at) for at, leaf in leaves(value, key) if type(leaf) is int]  # `0x1F` is no text
         identity = canonical([whole, numbers, value])
         if identity in known:
             return
-        call = _Call.of(value, key, origins)
+        call = _Call.of(value, key, locations)
         if whole and call.missing:
-            raise ConfigError(f"missing '{call.missing[0]}' at {origins.at(key)}")
+            raise ConfigError(f"missing '{call.missing[0]}' at {locations.at(key)}")
     elif whole:
-        raise ConfigError(f"no 'target' at {origins.at(key)}: write target: \"package.module:name\"")
+        raise ConfigError(f"no 'target' at {locations.at(key)}: write target: \"package.module:name\"")
     for name, item in children(value):
-        check(item, (*key, name), origins, known)
+        check(item, (*key, name), locations, known)
     if identity:
         known.add(identity)
 
 
-def build(value: Any, key: Key, origins: Origins, memo: dict[str, Any]) -> Any:
+def build(value: Any, key: Key, locations: Locations, memo: dict[str, Any]) -> Any:
     """Build the components in a setting; equal components are built once for a `memo`.
 
     Raises:
         UserError: a constructor raised it about its arguments; the line of the component is added.
     """
     if isinstance(value, list):
-        return [build(item, (*key, index), origins, memo) for index, item in enumerate(value)]
+        return [build(item, (*key, index), locations, memo) for index, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     if not is_component(value):
-        return {name: build(item, (*key, name), origins, memo) for name, item in value.items()}
+        return {name: build(item, (*key, name), locations, memo) for name, item in value.items()}
     identity = canonical(value)
     if identity not in memo:
-        call = _Call.of(value, key, origins)
-        nested = {name: build(item, (*key, name), origins, memo) for name, item in call.arguments.items()}
+        call = _Call.of(value, key, locations)
+        nested = {name: build(item, (*key, name), locations, memo) for name, item in call.arguments.items()}
         try:
             memo[identity] = functools.partial(call.target, **nested) if call.missing else call.target(**nested)
         except UserError as error:
-            raise type(error)(f"{error} [{origins.at(key)}]") from error
+            raise type(error)(f"{error} [{locations.at(key)}]") from error
     return memo[identity]
 
 
-def with_default(component: Mapping[str, Any], name: str, value: Any, key: Key, origins: Origins) -> dict[str, Any]:
+def with_default(component: Mapping[str, Any], name: str, value: Any, key: Key, locations: Locations) -> dict[str, Any]:
     """The component with a default for an argument, if its target has that argument."""
-    takes = name in _parameters(locate(component["target"], key, origins))[0]
+    takes = name in _parameters(locate(component["target"], key, locations))[0]
     return ({name: value} if takes else {}) | dict(component)
 
 
-def locate(target: object, key: Key, origins: Origins) -> Callable[..., Any]:
+def locate(target: object, key: Key, locations: Locations) -> Callable[..., Any]:
     """Import `package.module:name`; within `read_or_imported`, read it from the source.
 
     Raises:
-        ConfigError: the module or the name does not exist.
+        ConfigError: the module or the name does not exist, or has moved.
     """
+    at = locations.at((*key, "target"))
+    if moved := MOVED.get(str(target)):
+        raise ConfigError(f"'{target}' at {at} has moved: write '{moved}'")
     if (skeletons := CURRENT.get()) is not None:
         return skeletons.locate(str(target))
-    at = origins.at((*key, "target"))
     path, colon, name = target.partition(":") if isinstance(target, str) else ("", "", "")
     if not (path and colon and name) or path.startswith("."):
         raise ConfigError(f"{at} must read \"package.module:name\", not '{target}'")
@@ -164,38 +167,38 @@ class _Call:
     missing: list[str]
 
     @classmethod
-    def of(cls, component: Mapping[str, Any], key: Key, origins: Origins) -> _Call:
-        target = locate(component["target"], key, origins)
-        return cls.to(target, {name: value for name, value in component.items() if name != "target"}, key, origins)
+    def of(cls, component: Mapping[str, Any], key: Key, locations: Locations) -> _Call:
+        target = locate(component["target"], key, locations)
+        return cls.to(target, {name: value for name, value in component.items() if name != "target"}, key, locations)
 
     @classmethod
-    def to(cls, target: Callable[..., Any], written: dict[str, Any], key: Key, origins: Origins) -> _Call:
+    def to(cls, target: Callable[..., Any], written: dict[str, Any], key: Key, locations: Locations) -> _Call:
         parameters, is_open, closed = _parameters(target)
         for name in written:
             if name not in parameters and not is_open:
-                raise ConfigError(origins.unknown((*key, name), parameters))
+                raise ConfigError(locations.unknown((*key, name), parameters))
         if closed:
             raise ConfigError(
-                f"{origins.at(key)} cannot be built: {_name_of(target)} takes '{closed}' without its name"
+                f"{locations.at(key)} cannot be built: {_name_of(target)} takes '{closed}' without its name"
             )
         required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
         missing = [name for name in required if name not in written]
         if missing and inspect.isclass(target):
-            raise ConfigError(f"missing '{missing[0]}' at {origins.at(key)}, which {_name_of(target)} requires")
+            raise ConfigError(f"missing '{missing[0]}' at {locations.at(key)}, which {_name_of(target)} requires")
         scope = getattr(inspect.unwrap(target.__init__ if inspect.isclass(target) else target), "__globals__", {})
         annotations = {name: _annotation(parameters[name].annotation, scope) for name in written if name in parameters}
         plain = {name: written[name] for name in annotations if not _holds_component(written[name])}
         for name, value in written.items():
-            check_words(value, annotations.get(name, Any), (*key, name), origins)
+            check_words(value, annotations.get(name, Any), (*key, name), locations)
         for name in annotations.keys() - plain.keys():
-            _check_kind(written[name], annotations[name], (*key, name), origins)
+            _check_kind(written[name], annotations[name], (*key, name), locations)
         for name, value in plain.items():
             if value is not None and _requires_component(annotations[name]):
-                at = origins.at((*key, name))
+                at = locations.at((*key, name))
                 raise ConfigError(f'{at} must be a component, such as {{target: "package.module:name"}}, not {value!r}')
-        converted = convert(plain, {name: annotations[name] for name in plain}, key, origins)
+        converted = convert(plain, {name: annotations[name] for name in plain}, key, locations)
         for name, value in converted.items():
-            _check_inputs(plain[name], value, (*key, name), origins)
+            _check_inputs(plain[name], value, (*key, name), locations)
         return cls(target, written | converted, missing)
 
 
@@ -238,16 +241,16 @@ def _requires_component(annotation: Any) -> bool:
     return getattr(kind, "_is_protocol", False) or not any(issubclass(plain, kind) for plain in _PLAIN)
 
 
-def _check_kind(value: Any, annotation: Any, key: Key, origins: Origins) -> None:
+def _check_kind(value: Any, annotation: Any, key: Key, locations: Locations) -> None:
     """Check before building that a nested component will be of the type that the argument is annotated with."""
     if is_component(value):
-        target = locate(value["target"], key, origins)
+        target = locate(value["target"], key, locations)
         if inspect.isclass(target) and not _fits(target, annotation):
-            raise ConfigError(f"{origins.at(key)} must be a {_named(annotation)}, which {value['target']} is not")
+            raise ConfigError(f"{locations.at(key)} must be a {_named(annotation)}, which {value['target']} is not")
     elif isinstance(value, dict) and len(entry := get_args(annotation)) == 2 and is_dataclass(entry[1]):
         for name, item in value.items():  # maps that become this dataclass
             if isinstance(item, dict) and not is_component(item):
-                _Call.to(cast(Callable[..., Any], entry[1]), item, (*key, name), origins)
+                _Call.to(cast(Callable[..., Any], entry[1]), item, (*key, name), locations)
 
 
 def _fits(target: type, annotation: Any) -> bool:
@@ -273,13 +276,13 @@ def _holds_component(value: object) -> bool:
     return is_component(value) or any(_holds_component(item) for _, item in children(value))
 
 
-def _check_inputs(written: object, value: object, key: Key, origins: Origins) -> None:
+def _check_inputs(written: object, value: object, key: Key, locations: Locations) -> None:
     """An argument annotated Path is an input: it must exist before any work, unless another stage makes it."""
     texts = {key: written, **dict(leaves(written, key))}
     for where, path in {key: value, **dict(leaves(value, key))}.items():
         if not isinstance(path, Path) or stage_names(str(path)):
             continue
         if not path.exists():
-            raise ConfigError(f"no file or folder '{path}' at {origins.at(where)}")
+            raise ConfigError(f"no file or folder '{path}' at {locations.at(where)}")
         if not is_path(str(texts[where])):  # else the fingerprint would take it for a name
-            raise ConfigError(f"'{path}' at {origins.at(where)} must be written as a path: ./{path}")
+            raise ConfigError(f"'{path}' at {locations.at(where)} must be written as a path: ./{path}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import ConfigError
 from pipeline.fingerprints import stage_names, with_folders
-from pipeline.origins import Key, Mark
+from pipeline.locations import Key, Mark
 from pipeline.yaml_reader import COMMAND_LINE, Document, label, parse, read, stages_of, text_of
 
 _CONFIGS = Path(__file__).parent.parent / "configs"

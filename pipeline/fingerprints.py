@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hashes import FileHashes, stamp, visible_files
-from pipeline.origins import Key, children, leaves
+from pipeline.locations import Key, children, leaves
 from pipeline.schema import Experiment, Stage, TrainerSettings
 
 _STAGE = re.compile(r"\$\{stage:([\w.-]+)\}")

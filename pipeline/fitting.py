@@ -25,7 +25,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
-from common.accounts import UPDATES, accounts_in, counted
+from common.costs import UPDATES, costs_in, counted
 from common.errors import ConfigError
 from pipeline.checkpoints import AtomicCheckpointIO, for_this_module, read_checkpoint
 from pipeline.launcher import exit_on_signal
@@ -117,7 +117,7 @@ def fit(
         with for_this_module(last):
             runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
         metrics = logged.update(runner)
-        accounts = accounts_in(counted(module, data, *callbacks)) | {UPDATES: runner.global_step}
+        costs = costs_in(counted(module, data, *callbacks)) | {UPDATES: runner.global_step}
         for callback in checkpoints:
             if callback.monitor:
                 metrics |= _best(runner, module, data, callback)
@@ -125,7 +125,7 @@ def fit(
     export = getattr(module, "export", None)
     if export is not None:
         export(folder)
-    return metrics | accounts
+    return metrics | costs
 
 
 def _best(

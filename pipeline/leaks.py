@@ -24,7 +24,7 @@ from common.errors import ConfigError
 from common.terminal import say
 from pipeline.components import build, is_component, locate
 from pipeline.fingerprints import canonical, stage_names, with_folders
-from pipeline.origins import Key, Origins, children, suggest
+from pipeline.locations import Key, Locations, children, suggest
 from pipeline.plan import Plan
 from pipeline.skeletons import read_or_imported
 
@@ -100,15 +100,15 @@ class Leaks:
         name = canonical(use.source)
         if name not in self._questions:
             settings = with_folders(use.source, {stage: artifact.folder for stage, artifact in artifacts.items()})
-            source = build(settings, use.key, self._plan.origins, {})
+            source = build(settings, use.key, self._plan.locations, {})
             texts = {question.id: normalize_answer(question.text) for question in source}
             ids = frozenset(own for own in map(_identity, texts) if own)
             self._questions[name] = _Questions(texts, ids, frozenset(texts.values()) - {""})
         return self._questions[name]
 
     def _report(self, a: _Use, b: _Use, what: str) -> None:
-        origins = self._plan.origins
-        message = f"{what} for {a.role} at {origins.at(a.key)} and for {b.role} at {origins.at(b.key)}"
+        locations = self._plan.locations
+        message = f"{what} for {a.role} at {locations.at(a.key)} and for {b.role} at {locations.at(b.key)}"
         if frozenset((a.role, b.role)) in _FORBIDDEN:
             raise ConfigError(f"leak: {message}; choose another split, or a part that does not overlap")
         say(f"note: {message}")
@@ -116,33 +116,33 @@ class Leaks:
 
 def _uses(plan: Plan) -> Iterator[_Use]:
     for name in plan.chosen:
-        yield from _uses_in(dataclasses.asdict(plan.stages[name].stage), ("stages", name), plan.origins)
+        yield from _uses_in(dataclasses.asdict(plan.stages[name].stage), ("stages", name), plan.locations)
 
 
-def _uses_in(value: object, key: Key, origins: Origins) -> Iterator[_Use]:
+def _uses_in(value: object, key: Key, locations: Locations) -> Iterator[_Use]:
     if is_component(value) and is_component(source := value.get("questions")):
-        role = _role(value, key, origins) if _compared(source, key, origins) else None
+        role = _role(value, key, locations) if _compared(source, key, locations) else None
         if role is not None and role not in ROLES:
-            raise ConfigError(f"unknown role '{role}' at {origins.at(key)}{suggest(role, ROLES)}")
+            raise ConfigError(f"unknown role '{role}' at {locations.at(key)}{suggest(role, ROLES)}")
         if role == "eval" and (key[2] == "callbacks" or "dev" in (value.get("split"), source.get("split"))):
             role = "dev"
         if role is not None:
             yield _Use(role, (*key, "questions"), source)
     for name, item in children(value):
-        yield from _uses_in(item, (*key, name), origins)
+        yield from _uses_in(item, (*key, name), locations)
 
 
-def _compared(source: dict[str, Any], key: Key, origins: Origins) -> bool:
-    return getattr(locate(source["target"], (*key, "questions"), origins), "role", "") is not None
+def _compared(source: dict[str, Any], key: Key, locations: Locations) -> bool:
+    return getattr(locate(source["target"], (*key, "questions"), locations), "role", "") is not None
 
 
-def _role(component: dict[str, Any], key: Key, origins: Origins) -> str | None:
+def _role(component: dict[str, Any], key: Key, locations: Locations) -> str | None:
     """The role that a component has in its config, class or signature; None where it only looks questions up.
 
     Raises:
         ConfigError: the component has no role.
     """
-    target = locate(component["target"], key, origins)
+    target = locate(component["target"], key, locations)
     parameter = inspect.signature(target).parameters.get("role")
     if "role" in component:
         return component["role"]
@@ -151,7 +151,7 @@ def _role(component: dict[str, Any], key: Key, origins: Origins) -> str | None:
     if parameter is not None and parameter.default is not parameter.empty:
         return parameter.default
     raise ConfigError(
-        f"{component['target']} at {origins.at(key)} takes questions and has no role: give its class role = one of "
+        f"{component['target']} at {locations.at(key)} takes questions and has no role: give its class role = one of "
         f"{', '.join(ROLES)}, or an argument role, or role = None where it trains and evaluates nothing with them"
     )
 

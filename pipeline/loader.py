@@ -23,8 +23,8 @@ from omegaconf.errors import (
 
 from common.errors import ConfigError
 from pipeline.documents import from_overrides, question_of, read_chain
+from pipeline.locations import Key, Locations, leaves, suggest, undotted
 from pipeline.merging import merge
-from pipeline.origins import Key, Origins, leaves, suggest, undotted
 from pipeline.plain_words import alternatives, check_words
 from pipeline.references import require_small, with_written
 from pipeline.schema import Experiment
@@ -49,7 +49,7 @@ class Configuration:
     """
 
     experiment: Experiment
-    origins: Origins
+    locations: Locations
     written: dict[str, Any]
     resolved: dict[str, Any]
     changes: dict[Key, Any]
@@ -66,33 +66,33 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     """
     documents = [*read_chain(Path(path)), from_overrides(overrides)]
     merged = merge(documents)
-    origins = Origins.of(merged.value, merged.marks)
-    _check_stages(merged, documents, origins)
-    _check_maps(merged.value, origins)
-    require_small(merged.value, origins)
-    resolved = _resolved(with_written(merged.value, origins), origins)
-    experiment = _typed(resolved, merged.value.get("parts", {}), origins)
-    _check_names(experiment, origins)
-    _check_counts(experiment, origins)
-    _check_parts(merged, documents[-2:], origins)
-    return Configuration(experiment, origins, merged.value, resolved, _changes(documents), question_of(Path(path)))
+    locations = Locations.of(merged.value, merged.marks)
+    _check_stages(merged, documents, locations)
+    _check_maps(merged.value, locations)
+    require_small(merged.value, locations)
+    resolved = _resolved(with_written(merged.value, locations), locations)
+    experiment = _typed(resolved, merged.value.get("parts", {}), locations)
+    _check_names(experiment, locations)
+    _check_counts(experiment, locations)
+    _check_parts(merged, documents[-2:], locations)
+    return Configuration(experiment, locations, merged.value, resolved, _changes(documents), question_of(Path(path)))
 
 
-def _resolved(written: dict[str, Any], origins: Origins) -> dict[str, Any]:
+def _resolved(written: dict[str, Any], locations: Locations) -> dict[str, Any]:
     """The settings but their parts, with references resolved."""
     root = written.get("data_root")
     root = os.environ.get("RAG_DATA") or MISSING if root is None else root
-    with _explained(origins):
+    with _explained(locations):
         settings: Any = OmegaConf.create({**written, "data_root": root})
         given = [name for name in settings if not OmegaConf.is_missing(settings, name)]
         resolved = {name: settings[name] for name in given if name not in ("stages", "parts")}
         return resolved | {"stages": OmegaConf.to_container(settings.stages, resolve=True, throw_on_missing=True)}
 
 
-def _typed(resolved: dict[str, Any], parts: dict[str, Any], origins: Origins) -> Experiment:
+def _typed(resolved: dict[str, Any], parts: dict[str, Any], locations: Locations) -> Experiment:
     """Resolved settings in the types of the schema; components, which have none there, are not copied."""
     stages = resolved["stages"]
-    with _explained(origins):
+    with _explained(locations):
         bare = {
             name: {key: _without_components(key, item) for key, item in stage.items()} for name, stage in stages.items()
         }
@@ -100,7 +100,7 @@ def _typed(resolved: dict[str, Any], parts: dict[str, Any], origins: Origins) ->
         typed: Any = OmegaConf.to_object(settings.stages)
         names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
         values = {name: settings[name] for name in names}
-    check_words(resolved, Experiment, (), origins)
+    check_words(resolved, Experiment, (), locations)
     for name, stage in typed.items():
         for key in _COMPONENTS & stages[name].keys():
             setattr(stage, key, stages[name][key])
@@ -119,7 +119,9 @@ def _changes(documents: Sequence[Document]) -> dict[Key, Any]:
     return {key: leaf for key, leaf in leaves(own.value) if key in known} | dict(leaves(overrides.value))
 
 
-def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, origins: Origins) -> dict[str, Any]:
+def convert(
+    arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: Key, locations: Locations
+) -> dict[str, Any]:
     """Convert arguments to the types in a signature: `1` for a float becomes `1.0`, text for a Path a Path.
 
     An annotation that a configuration cannot express (a class, a callable) accepts anything.
@@ -134,14 +136,14 @@ def convert(arguments: Mapping[str, Any], annotations: Mapping[str, Any], key: K
             continue
         kind = _alternative(annotations[name], value)
         kind = kind if _supported(kind) else Any
-        with _explained(origins, key):
+        with _explained(locations, key):
             try:
                 converted[name] = _converted(name, value, kind)
             except ValidationError as error:
                 if error.full_key is not None:
                     raise
                 # for a tuple, OmegaConf names neither key nor value
-                raise ConfigError(f"{value!r} does not fit {kind} at {origins.at((*key, name))}") from error
+                raise ConfigError(f"{value!r} does not fit {kind} at {locations.at((*key, name))}") from error
     return converted
 
 
@@ -174,7 +176,7 @@ def _supported(annotation: Any) -> bool:
 
 
 @contextmanager
-def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
+def _explained(locations: Locations, key: Key = ()) -> Iterator[None]:
     """Turn OmegaConf's errors into one line with the file and line of the key."""
     try:
         yield
@@ -183,42 +185,42 @@ def _explained(origins: Origins, key: Key = ()) -> Iterator[None]:
         reason = str(error.msg or error).splitlines()[0]
         if isinstance(error, ConfigKeyError) and dataclasses.is_dataclass(error.object_type):
             accepted = [field.name for field in dataclasses.fields(error.object_type)]
-            message = origins.unknown(here, accepted)
+            message = locations.unknown(here, accepted)
         elif isinstance(error, MissingMandatoryValue):
-            message = f"missing '{here[-1]}' at {origins.at(here)}"
+            message = f"missing '{here[-1]}' at {locations.at(here)}"
         elif isinstance(error, InterpolationToMissingValueError) and reason.endswith("data_root"):
-            message = f"{origins.at(here)} needs data_root: set the environment variable RAG_DATA or data_root=FOLDER"
+            message = f"{locations.at(here)} needs data_root: set the environment variable RAG_DATA or data_root=FOLDER"
         else:
-            message = f"{reason[0].lower()}{reason[1:]} at {origins.at(here)}"
+            message = f"{reason[0].lower()}{reason[1:]} at {locations.at(here)}"
         raise ConfigError(message) from error
 
 
-def _check_maps(settings: Mapping[str, Any], origins: Origins) -> None:
+def _check_maps(settings: Mapping[str, Any], locations: Locations) -> None:
     """Check what must be a map, for OmegaConf's own messages about it are hard to read."""
     stages = settings.get("stages")
     if stages is None:
-        raise ConfigError(f"no stages in {origins.where(())}")
+        raise ConfigError(f"no stages in {locations.where(())}")
     maps = {("parts",): settings.get("parts", {}), ("stages",): stages}
     if isinstance(stages, dict):
         maps |= {("stages", name): stage for name, stage in stages.items()}
     for key, value in maps.items():
         if not isinstance(value, dict):
-            raise ConfigError(f"{origins.at(key)} must be a map, not {value!r}")
+            raise ConfigError(f"{locations.at(key)} must be a map, not {value!r}")
 
 
-def _check_names(experiment: Experiment, origins: Origins) -> None:
+def _check_names(experiment: Experiment, locations: Locations) -> None:
     """Names of experiments and stages become folders."""
     names = {experiment.experiment: ("experiment",)} | {name: ("stages", name) for name in experiment.stages}
     for name, key in names.items():
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"'{name}' at {origins.at(key)} is not a valid name: use letters, digits, '_', '-' and '.'"
+                f"'{name}' at {locations.at(key)} is not a valid name: use letters, digits, '_', '-' and '.'"
             )
     if not experiment.stages:
-        raise ConfigError(f"no stages in {origins.where(())}")
+        raise ConfigError(f"no stages in {locations.where(())}")
 
 
-def _check_stages(merged: Document, documents: list[Document], origins: Origins) -> None:
+def _check_stages(merged: Document, documents: list[Document], locations: Locations) -> None:
     """A stage without `data` in a file that has bases is a misspelt override of a stage of theirs."""
     stages = merged.value.get("stages")
     if not isinstance(stages, dict):
@@ -228,7 +230,7 @@ def _check_stages(merged: Document, documents: list[Document], origins: Origins)
         named = [str(name) for name in document.value.get("stages") or ()]
         for name in named if known else ():
             if name in stages and name not in known and not _names_data(stages[name]):
-                raise ConfigError(f"unknown stage '{name}' ({origins.where(('stages', name))}){suggest(name, known)}")
+                raise ConfigError(f"unknown stage '{name}' ({locations.where(('stages', name))}){suggest(name, known)}")
         known += named
 
 
@@ -237,13 +239,13 @@ def _names_data(stage: object) -> bool:
     return "target" in data if isinstance(data, dict) else data is not None
 
 
-def _check_counts(experiment: Experiment, origins: Origins) -> None:
+def _check_counts(experiment: Experiment, locations: Locations) -> None:
     for name, least in _LEAST.items():
         if (value := getattr(experiment, name)) < least:
-            raise ConfigError(f"{origins.at((name,))} is {value}: it must be at least {least}")
+            raise ConfigError(f"{locations.at((name,))} is {value}: it must be at least {least}")
 
 
-def _check_parts(merged: Document, own: list[Document], origins: Origins) -> None:
+def _check_parts(merged: Document, own: list[Document], locations: Locations) -> None:
     """A part that the file itself or the command line sets is misspelt if nothing references it."""
     parts = merged.value.get("parts") or {}
     used: set[str] = set()
@@ -253,7 +255,7 @@ def _check_parts(merged: Document, own: list[Document], origins: Origins) -> Non
         new = _referenced([parts.get(name) for name in sorted(used)])
     for name in (name for document in own for name in document.value.get("parts") or {}):
         if name in parts and name not in used:
-            raise ConfigError(f"nothing uses {origins.at(('parts', name))}{suggest(name, used)}")
+            raise ConfigError(f"nothing uses {locations.at(('parts', name))}{suggest(name, used)}")
 
 
 def _referenced(value: object) -> set[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.errors import ConfigError
-from pipeline.origins import Key, Mark, dotted, linked, suggest
+from pipeline.locations import Key, Mark, dotted, linked, suggest
 from pipeline.yaml_reader import Document, stages_of
 
 

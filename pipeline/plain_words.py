@@ -17,12 +17,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 
 from common.errors import ConfigError
-from pipeline.origins import Key, Origins, linked
+from pipeline.locations import Key, Locations, linked
 
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]*[0-9]")
 
 
-def check_words(value: object, annotation: Any, key: Key, origins: Origins) -> None:
+def check_words(value: object, annotation: Any, key: Key, locations: Locations) -> None:
     """Check that every word in a setting is what its type wants: text, a number, or true or false.
 
     Raises:
@@ -34,17 +34,17 @@ def check_words(value: object, annotation: Any, key: Key, origins: Origins) -> N
     if isinstance(value, dict):
         for name, item in value.items():
             for wanted in {_entry(kind, name) for kind in kinds} - {Any} or {Any}:
-                check_words(item, wanted, (*key, name), origins)
+                check_words(item, wanted, (*key, name), locations)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             for wanted in {_element(kind, index) for kind in kinds} - {Any} or {Any}:
-                check_words(item, wanted, (*key, index), origins)
+                check_words(item, wanted, (*key, index), locations)
     elif linked(value, key) is None:
-        _check_word(value, kinds, key, origins)
+        _check_word(value, kinds, key, locations)
 
 
-def _check_word(value: object, kinds: list[Any], key: Key, origins: Origins) -> None:
-    at = origins.at(key)
+def _check_word(value: object, kinds: list[Any], key: Key, locations: Locations) -> None:
+    at = locations.at(key)
     number = any(kind in (int, float) for kind in kinds)
     if isinstance(value, str):
         if number and not _wants_text(kinds):
@@ -53,13 +53,13 @@ def _check_word(value: object, kinds: list[Any], key: Key, origins: Origins) -> 
             if value.strip().lower().lstrip("+-") == "nan":
                 raise ConfigError(f"{at} is {value}: it must be a number")
     elif _wants_text(kinds) and not any(_takes(kind, value) for kind in kinds):
-        written = origins.written(key)
+        written = locations.written(key)
         if value is None:
             raise ConfigError(f"{at} must be text, and it is empty: leave the line out, or put the text in quotes")
         if type(value) is not int or written not in (None, str(value)):
             raise ConfigError(f"{at} must be text, and {written or value} is read as {value!r}: put it in quotes")
     elif isinstance(value, bool) and kinds[0] in (Any, object):
-        if (written := origins.written(key) or "true").lower() not in ("true", "false"):
+        if (written := locations.written(key) or "true").lower() not in ("true", "false"):
             raise ConfigError(f"{at} is {written}, read as {value!r}: write {str(value).lower()}, or put it in quotes")
     elif bool in kinds and not number and type(value) is int and value not in (0, 1):
         raise ConfigError(f"{at} is {value}: it must be true or false")

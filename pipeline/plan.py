@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from pipeline.components import check_stage
 from pipeline.fingerprints import Inputs, fingerprint, settings_of, stage_names, with_folders
 from pipeline.loader import Configuration
-from pipeline.origins import Key, Origins, dotted, leaves, suggest
+from pipeline.locations import Key, Locations, dotted, leaves, suggest
 from pipeline.provenance import source_hash
 from pipeline.schema import Experiment, Stage
 from pipeline.skeletons import read_or_imported
@@ -48,7 +48,7 @@ class Plan:
     """All stages of an experiment in dependency order; `chosen` are those of this run."""
 
     experiment: Experiment
-    origins: Origins
+    locations: Locations
     written: dict[str, Any]
     changes: dict[Key, Any]
     inputs: Inputs
@@ -65,9 +65,9 @@ class Plan:
         Raises:
             ConfigError: a stage is unknown, or stages depend on each other in a cycle.
         """
-        experiment, origins = configuration.experiment, configuration.origins
-        needs = {name: _needs(name, experiment, origins) for name in experiment.stages}
-        order = _order(needs, origins)
+        experiment, locations = configuration.experiment, configuration.locations
+        needs = {name: _needs(name, experiment, locations) for name in experiment.stages}
+        order = _order(needs, locations)
         for name in [*only, *force]:
             if name not in needs:
                 raise ConfigError(f"unknown stage '{name}' on the command line{suggest(name, needs)}")
@@ -87,7 +87,7 @@ class Plan:
             artifact = Artifact(Path(experiment.output) / "store" / f"{name}-{hashes[name][:12]}")
             stages[name] = PlannedStage(name, stage, needs[name], pinned, hashes[name], artifact, name in force)
         chosen = tuple(name for name in order if name in selected)
-        return cls(experiment, origins, configuration.written, configuration.changes, inputs, stages, chosen)
+        return cls(experiment, locations, configuration.written, configuration.changes, inputs, stages, chosen)
 
     def checked(self, *, contents: bool = False, imported: bool = True) -> Plan:
         """Check the components and inputs of every stage that would run, building nothing; returns this plan.
@@ -116,8 +116,8 @@ class Plan:
         for name in self.chosen:
             if not self.stages[name].done:
                 stage, key = self.stages[name].stage, ("stages", name)
-                check_stage(stage, key, self.origins, known)
-                check_ranks(stage.data, (*key, "data"), self.origins, self.experiment.world_size)
+                check_stage(stage, key, self.locations, known)
+                check_ranks(stage.data, (*key, "data"), self.locations, self.experiment.world_size)
 
     @property
     def done(self) -> bool:
@@ -217,22 +217,22 @@ def _points(leaf: object) -> bool:
     return isinstance(leaf, str) and ("${" in leaf or os.sep in leaf)
 
 
-def _needs(name: str, experiment: Experiment, origins: Origins) -> tuple[str, ...]:
+def _needs(name: str, experiment: Experiment, locations: Locations) -> tuple[str, ...]:
     """The stages that a stage references, in order."""
     settings = dataclasses.asdict(experiment.stages[name])
     for key, leaf in leaves(settings, ("stages", name)):
         for other in stage_names(leaf):
             if other not in experiment.stages:
-                raise ConfigError(f"unknown stage '{other}' at {origins.at(key)}{suggest(other, experiment.stages)}")
+                raise ConfigError(f"unknown stage '{other}' at {locations.at(key)}{suggest(other, experiment.stages)}")
     return tuple(stage_names(settings))
 
 
-def _order(needs: Mapping[str, tuple[str, ...]], origins: Origins) -> list[str]:
+def _order(needs: Mapping[str, tuple[str, ...]], locations: Locations) -> list[str]:
     try:
         return list(graphlib.TopologicalSorter(needs).static_order())
     except graphlib.CycleError as error:
         cycle: list[str] = error.args[1]
         where: Key = ("stages", cycle[0])
         raise ConfigError(
-            f"stages depend on each other in a cycle: {' -> '.join(cycle)} ({origins.where(where)})"
+            f"stages depend on each other in a cycle: {' -> '.join(cycle)} ({locations.where(where)})"
         ) from error

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import DataError
 from pipeline.fingerprints import settings_of
-from pipeline.origins import leaves
+from pipeline.locations import leaves
 from pipeline.plan import Plan
 
 
@@ -28,7 +28,7 @@ def look(name: str, plan: Plan, *, ended: bool = False) -> dict[str, Any]:
     for key, text in leaves(settings):
         appeared = before[key] == text  # it was no input when the run was planned
         if now[key] != before[key] and not (appeared and ended):
-            where = plan.origins.at(("stages", name, *key))
+            where = plan.locations.at(("stages", name, *key))
             raise DataError(f"{text} at {where} has changed since this run was planned: run again, and it is read anew")
     inputs.save()
     return {"inputs": plan.read(name), "stamps": inputs.stamps(settings)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from common.errors import ConfigError
-from pipeline.origins import Key, Origins, children, references, replaced
+from pipeline.locations import Key, Locations, children, references, replaced
 
 _MOST_VALUES = 100_000
 
 
-def require_small(settings: dict[str, Any], origins: Origins) -> None:
+def require_small(settings: dict[str, Any], locations: Locations) -> None:
     """Refuse references that expand without end, such as ten lists that each hold the next one ten times.
 
     Raises:
@@ -26,7 +26,7 @@ def require_small(settings: dict[str, Any], origins: Origins) -> None:
         for target in references(value, key):
             total += size(_looked_up(settings, target), target)
         if total > _MOST_VALUES:
-            raise ConfigError(f"{origins.at(key)} expands to more than {_MOST_VALUES:,} values")
+            raise ConfigError(f"{locations.at(key)} expands to more than {_MOST_VALUES:,} values")
         sizes[key] = total
         return total
 
@@ -44,13 +44,13 @@ def _looked_up(settings: object, key: Key) -> object:
     return value
 
 
-def with_written(value: Any, origins: Origins, key: Key = ()) -> Any:
+def with_written(value: Any, locations: Locations, key: Key = ()) -> Any:
     """Settings whose texts hold the words that they reference as they were written: `v${.x}` is `v1.10` for `x: 1.10`.
 
     A value that is a reference and no more keeps it: it takes the other's value, of any type.
     """
     if isinstance(value, dict):
-        return {name: with_written(item, origins, (*key, name)) for name, item in value.items()}
+        return {name: with_written(item, locations, (*key, name)) for name, item in value.items()}
     if isinstance(value, list):
-        return [with_written(item, origins, (*key, index)) for index, item in enumerate(value)]
-    return replaced(value, key, origins.written) if isinstance(value, str) and key not in origins.links else value
+        return [with_written(item, locations, (*key, index)) for index, item in enumerate(value)]
+    return replaced(value, key, locations.written) if isinstance(value, str) and key not in locations.links else value

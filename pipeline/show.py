@@ -10,7 +10,7 @@ import yaml
 
 from common.errors import ConfigError
 from pipeline.loader import Configuration
-from pipeline.origins import Key, Origins, children, dotted, suggest
+from pipeline.locations import Key, Locations, children, dotted, suggest
 from pipeline.yaml_reader import COMMAND_LINE, parse
 
 _COLUMN = 60  # of the comments
@@ -25,25 +25,25 @@ def shown(name: str, configuration: Configuration) -> str:
     stages = configuration.resolved["stages"]
     if name not in stages:
         raise ConfigError(f"unknown stage '{name}' on the command line{suggest(name, stages)}")
-    lines = _lines({name: stages[name]}, ("stages",), configuration.origins, "")
+    lines = _lines({name: stages[name]}, ("stages",), configuration.locations, "")
     return "\n".join(f"{text.ljust(_COLUMN)}  # {place}" for text, place in lines)
 
 
-def _lines(value: Any, key: Key, origins: Origins, indent: str) -> Iterator[tuple[str, str]]:
+def _lines(value: Any, key: Key, locations: Locations, indent: str) -> Iterator[tuple[str, str]]:
     """Every line below a key, and where it is from."""
     for name, item in children(value):
         here = (*key, name)
         start = f"{indent}- " if isinstance(value, list) else f"{indent}{_scalar(name)}: "
         if item and isinstance(item, dict | list):
-            yield start.rstrip(), _place(here, origins)
-            yield from _lines(item, here, origins, f"{indent}  ")
+            yield start.rstrip(), _place(here, locations)
+            yield from _lines(item, here, locations, f"{indent}  ")
         else:
-            yield start + _scalar(item), _place(here, origins)
+            yield start + _scalar(item), _place(here, locations)
 
 
-def _place(key: Key, origins: Origins) -> str:
-    place, link = origins.where(key), origins.links.get(key)
-    return place if link is None else f"{place}, as ${{{dotted(link)}}} at {origins.marks[key]}"
+def _place(key: Key, locations: Locations) -> str:
+    place, link = locations.where(key), locations.links.get(key)
+    return place if link is None else f"{place}, as ${{{dotted(link)}}} at {locations.marks[key]}"
 
 
 def _scalar(value: object) -> str:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.accounts import split
+from common.costs import split
 from common.errors import DataError
 from common.files import write_json
 from common.seeds import stable_hash
@@ -56,13 +56,13 @@ def _finish(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[s
     start, computed = time.monotonic(), time.process_time()
     run = _make if planned.stage.module is None else _fit
     built: dict[str, Any] = {}
-    metrics, accounts = split(run(planned, plan, ranks, settings, built))
+    metrics, costs = split(run(planned, plan, ranks, settings, built))
     facts = facts_of(built.values())
     built.clear()
     _free_memory()
-    accounts["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
+    costs["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
     seconds = round(time.monotonic() - start, 3)
-    result = {"seconds": seconds, "accounts": accounts, "metrics": finite(metrics), **facts}
+    result = {"seconds": seconds, "costs": costs, "metrics": finite(metrics), **facts}
     ranks.broadcast_from_rank0(lambda: _close(planned, plan, begun, result))
 
 
@@ -87,7 +87,7 @@ def _close(planned: PlannedStage, plan: Plan, begun: _Begun, result: Mapping[str
 def _free_memory() -> None:
     """Free a finished stage's models, on every device: reference cycles (Trainer and module, say) keep them alive."""
     gc.collect()
-    torch = sys.modules.get("torch")  # a maker may do without
+    torch = sys.modules.get("torch")  # a record stage may do without
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
@@ -165,7 +165,7 @@ def build_data(name: str, plan: Plan, built: dict[str, Any] | None = None) -> An
     return build(
         plan.resolved(name)["data"],
         ("stages", name, "data"),
-        plan.origins,
+        plan.locations,
         {} if built is None else built,
     )
 
@@ -174,9 +174,9 @@ def _make(
     planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], built: dict[str, Any]
 ) -> Mapping[str, float]:
     folder, seed = planned.artifact.folder, plan.experiment.seed
-    maker = ranks.run_on_all(lambda: build_data(planned.name, plan, built))
-    ranks.run_on_all(lambda: maker.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
-    return ranks.broadcast_from_rank0(lambda: maker.merge(folder, seed=seed, world_size=ranks.world_size))
+    stage = ranks.run_on_all(lambda: build_data(planned.name, plan, built))
+    ranks.run_on_all(lambda: stage.make(folder, seed=seed, rank=ranks.rank, world_size=ranks.world_size))
+    return ranks.broadcast_from_rank0(lambda: stage.merge(folder, seed=seed, world_size=ranks.world_size))
 
 
 def _fit(
@@ -191,10 +191,10 @@ def _fit(
     # Randomly initialised weights are the same on all ranks and in every run.
     seed_everything(stable_hash(plan.experiment.seed, planned.name) % 2**32, verbose=False)
     key = ("stages", planned.name, "data")
-    data = with_default(settings["data"], "seed", plan.experiment.seed, key, plan.origins)
+    data = with_default(settings["data"], "seed", plan.experiment.seed, key, plan.locations)
     settings = {**settings, "data": data}
     pieces = {
-        piece: build(settings[piece], ("stages", planned.name, piece), plan.origins, built)
+        piece: build(settings[piece], ("stages", planned.name, piece), plan.locations, built)
         for piece in ("module", "data", "callbacks", "trainer")
     }
     return fit(

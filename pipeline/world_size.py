@@ -7,16 +7,16 @@ from typing import Any
 
 from common.errors import ConfigError
 from pipeline.components import locate
-from pipeline.origins import Key, Origins
+from pipeline.locations import Key, Locations
 
 
-def check_ranks(data: dict[str, Any], key: Key, origins: Origins, ranks: int) -> None:
+def check_ranks(data: dict[str, Any], key: Key, locations: Locations, ranks: int) -> None:
     """Ask a stage's data, by its static method `check_ranks(ranks, **settings)` where it has one; builds nothing.
 
     Raises:
         ConfigError: its batches or groups do not divide among the ranks; names the file and the line of the setting.
     """
-    target = locate(data["target"], key, origins)
+    target = locate(data["target"], key, locations)
     check = getattr(target, "check_ranks", None)
     if check is None:
         return
@@ -27,5 +27,5 @@ def check_ranks(data: dict[str, Any], key: Key, origins: Origins, ranks: int) ->
         check(ranks, **defaults | written)
     except ConfigError as error:
         named = [name for name, value in written.items() if f"{name} {value}" in str(error)]
-        at = origins.at((*key, *named[:1]))
+        at = locations.at((*key, *named[:1]))
         raise ConfigError(f"{error}: change it at {at}, or give fewer devices") from error

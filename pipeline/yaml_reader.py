@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError
-from pipeline.origins import Key, Mark
+from pipeline.locations import Key, Mark
 
 COMMAND_LINE = Mark("command line")
 _TAG = "tag:yaml.org,2002:"

@@ -10,8 +10,8 @@ from typing import Any
 from datamodules.records import episode_to_row, labelled_to_row, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
 from envs.labelled_steps import LabelledEpisode
+from envs.pairs import Candidate
 from envs.protocols.prorag import ProRAG
-from envs.siblings import Candidate
 from envs.types import Action, Document, Episode, Hit, Question, Turn
 from tests.steps import played, query
 

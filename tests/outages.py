@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.errors import RetrievalError
 from envs.interfaces import Retriever, RewardContext
-from envs.siblings import Candidate, Verdict
+from envs.pairs import Candidate, Verdict
 from envs.types import Episode, Hit
 from modules.sft import SFT
 

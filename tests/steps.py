@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from envs.pairs import Pair
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.siblings import Pair
 from envs.types import Document, Episode, Limits
 from tests.tiny import FixedRetriever, Scripted, question
 

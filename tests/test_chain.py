@@ -24,7 +24,7 @@ from tensorboard.plugins.hparams import metadata
 import train
 from datamodules.records import LABELLED, labelled_from_row, read_rows
 from datamodules.tree_search import read_trees
-from pipeline.origins import leaves
+from pipeline.locations import leaves
 from tests import forked, micro
 from tests.evaluation.report.fakes import Page
 from tests.lives import PAGES, Break
@@ -38,14 +38,14 @@ MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All that a stage made but times and places: hashes of its files, its metrics and its accounts."""
+    """All that a stage made but times and places: hashes of its files, its metrics and its costs."""
     files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
     told = {"manifest.json", "config.yaml", "results.json", "events.tar"}
     kept = [path for path in files if path.name not in told and path.suffix != ".seconds"]
     hashes = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
-    accounts = json.loads((folder / "manifest.json").read_text())["accounts"]
-    del accounts["cpu_seconds"]
-    return dict(sorted(hashes.items())) | metrics(folder) | {"accounts": accounts}
+    costs = json.loads((folder / "manifest.json").read_text())["costs"]
+    del costs["cpu_seconds"]
+    return dict(sorted(hashes.items())) | metrics(folder) | {"costs": costs}
 
 
 def test_every_stage_is_made_or_fitted(quickstart: Quickstart) -> None:
@@ -82,7 +82,7 @@ def test_every_step_of_what_was_played_out_is_judged_once(quickstart: Quickstart
         if label is not None
     ]
     manifest = json.loads((made["label"] / "manifest.json").read_text())
-    assert len(held) == len(set(held)) == manifest["accounts"]["judged_steps"]
+    assert len(held) == len(set(held)) == manifest["costs"]["judged_steps"]
     paths = [path for tree in read_trees(made["search"]) for path in tree.paths()]
     nodes = {path[-1].turn.uid for path in paths if path[-1].turn is not None}
     assert nodes & set(held), "steps of the trees"

@@ -80,8 +80,8 @@ def test_turns_that_were_sampled_are_what_is_learnt_from(made: Made) -> None:
 
 
 def test_the_trees_are_counted_and_every_way_to_learn_moves_the_policy(made: Made) -> None:
-    accounts = json.loads((made.stages["reasonrag_search"] / "manifest.json").read_text())["accounts"]
-    assert accounts["tokens"]["policy"] > 1000
+    costs = json.loads((made.stages["reasonrag_search"] / "manifest.json").read_text())["costs"]
+    assert costs["tokens"]["policy"] > 1000
     before = weights(made.stages["reasonrag_sft"])
     for stage in LAST:
         after = weights(made.stages[stage])

@@ -136,6 +136,6 @@ def test_two_ranks_step_as_one(made: Made, tmp_path: Path) -> None:
 
 
 def counted(folder: Path) -> dict[str, Any]:
-    """The accounts of an artifact but for its time."""
-    accounts = json.loads((folder / "manifest.json").read_text())["accounts"]
-    return {name: value for name, value in accounts.items() if name != "cpu_seconds"}
+    """The costs of an artifact but for its time."""
+    costs = json.loads((folder / "manifest.json").read_text())["costs"]
+    return {name: value for name, value in costs.items() if name != "cpu_seconds"}

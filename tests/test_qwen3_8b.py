@@ -19,7 +19,7 @@ from common.seeds import stable_hash
 from envs.protocols.prorag import INSTRUCTION
 from modules.policy import Policy, load_tokenizer
 from pipeline.loader import load
-from pipeline.origins import leaves
+from pipeline.locations import leaves
 from tests import forked
 from tests.chat_server import chat_server
 from tests.tiny import CHAT_TEMPLATE

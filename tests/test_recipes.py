@@ -101,8 +101,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_your_own_model_and_questions(follow: Follow) -> None:
     made = follow("Your own model and questions")
-    accounts = json.loads((made["rl"] / "manifest.json").read_text())["accounts"]
-    assert accounts["updates"] == 2
+    costs = json.loads((made["rl"] / "manifest.json").read_text())["costs"]
+    assert costs["updates"] == 2
     assert (made["rl"] / "adapter" / "adapter_config.json").exists()
     for stage in ("eval_before", "eval_after"):
         [row] = rows(made[stage] / "data" / "predictions-mine-test.jsonl")
@@ -221,9 +221,9 @@ def test_a_system(quickstart: Quickstart, tmp_path: Path) -> None:
         "eval_finder_sft": 8,
         "eval_finder_rl": 8,
     }
-    accounts = json.loads((made["finder_rl"] / "manifest.json").read_text())["accounts"]
-    assert accounts["updates"] == 2
-    assert accounts["tokens"]["policy"] > 0
+    costs = json.loads((made["finder_rl"] / "manifest.json").read_text())["costs"]
+    assert costs["updates"] == 2
+    assert costs["tokens"]["policy"] > 0
     whole = Plan.of(load(suite / "configs" / "finder" / "compare.yaml", [f"output={quickstart.output}"]))
     assert {"finder_rl", "prorag_rl", "search_r1_rl", "hiprag_rl", "eval_naive"} <= set(whole.stages)
     assert whole.stages["finder_rl"].stage.callbacks["budget"] == whole.stages["hiprag_rl"].stage.callbacks["budget"]

@@ -142,7 +142,7 @@ def test_neither_buffer_nor_random_state_is_saved(unbroken: Path) -> None:
     last = torch.load(artifact(unbroken) / "checkpoints" / "last.ckpt", weights_only=True)
     assert not any("question" in key.lower() for key in last), "the datamodule has no state"
     (rollout,) = [state for key, state in last["callbacks"].items() if "Rollout" in key]
-    assert rollout.keys() == {"counts"}, "and the rollout has its accounts alone"
+    assert rollout.keys() == {"counts"}, "and the rollout has its costs alone"
     assert "rng" not in str(last.keys()).lower()
 
 

@@ -31,8 +31,8 @@ def budgeted(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def accounts(folder: Path) -> dict[str, Any]:
-    told = json.loads((artifact(folder) / "manifest.json").read_text())["accounts"]
+def costs(folder: Path) -> dict[str, Any]:
+    told = json.loads((artifact(folder) / "manifest.json").read_text())["costs"]
     assert told.pop("cpu_seconds") > 0
     return told
 
@@ -51,7 +51,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_ends_with_the_iteration_that_spends_the_budget(unbroken: Path) -> None:
-    told = accounts(unbroken)
+    told = costs(unbroken)
     assert told["tokens"].keys() == {"policy"}
     iterations = len(watched(unbroken, "epochs"))
     assert 2 < iterations < 20
@@ -66,7 +66,7 @@ def test_a_killed_run_spends_what_an_unbroken_one_does(tmp_path: Path, unbroken:
     path = budgeted(tmp_path, moment=moment)
     assert process(path).returncode == -signal.SIGKILL
     assert run(config=path) == 0
-    assert accounts(tmp_path) == accounts(unbroken)
+    assert costs(tmp_path) == costs(unbroken)
     assert weights(tmp_path) == weights(unbroken), "the learning rate went on where it was"
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_is_killed_after_its_last_iteration_makes_no_other(tmp_path: 
     (artifact(tmp_path) / "model" / "model.safetensors").unlink()
     assert run(config=path) == 0
     assert watched(tmp_path, "epochs") == iterations
-    assert accounts(tmp_path) == accounts(unbroken)
+    assert costs(tmp_path) == costs(unbroken)
     assert weights(tmp_path) == weights(unbroken)
 
 
@@ -87,5 +87,5 @@ def test_two_ranks_spend_what_one_does(tmp_path: Path, unbroken: Path) -> None:
     """Though one asks the policy again and the other does not."""
     ended = process(budgeted(tmp_path, devices=2, strategy="ddp"))
     assert ended.returncode == 0, ended.stderr
-    assert accounts(tmp_path) == accounts(unbroken)
+    assert costs(tmp_path) == costs(unbroken)
     assert rate(tmp_path) == pytest.approx(rate(unbroken))

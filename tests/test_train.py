@@ -35,9 +35,9 @@ def test_the_manifest_and_the_experiment_say_where_things_come_from(tmp_path: Pa
     run(chain(tmp_path, seed=5))
     manifest = json.loads((artifact(tmp_path, "more") / "manifest.json").read_text())
     assert manifest["metrics"] == {"numbers": 5.0}
-    accounts = manifest["accounts"]
-    assert accounts.pop("cpu_seconds") >= 0
-    assert accounts == {"tokens": {}, "updates": 0, "judge_calls": 0}
+    costs = manifest["costs"]
+    assert costs.pop("cpu_seconds") >= 0
+    assert costs == {"tokens": {}, "updates": 0, "judge_calls": 0}
     assert manifest["inputs"]["first"]["artifact"] == artifact(tmp_path, "first").name
     assert (manifest["seed"], manifest["world_size"], manifest["kind"]) == (5, 1, "make")
     assert manifest["versions"]["torch"] == torch.__version__

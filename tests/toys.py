@@ -1,4 +1,4 @@
-"""Small components for the tests of configuration and stages: a maker and pieces to nest. Quick to import."""
+"""Small components for the tests of configuration and stages: a record stage and pieces to nest. Quick to import."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def unnamed(first: int, /) -> int:
 
 
 class Numbers:
-    """A maker: each rank writes `rank-<r>.jsonl`; `merge` joins them in rank order and adds the source's numbers."""
+    """A record stage: each rank writes `rank-<r>.jsonl`; `merge` joins them in rank order, and adds the numbers."""
 
     def __init__(self, count: int, source: Path | None = None, fails_on: int | None = None, bug: bool = False) -> None:
         self.count, self.source, self.fails_on, self.bug = count, source, fails_on, bug
@@ -128,7 +128,7 @@ MOMENTS: dict[str, Callable[[], object]] = {}  # what a test does between the un
 
 
 class Reads:
-    """A maker of two units, each a copy of its inputs when it was made; `merge` joins them."""
+    """A record stage of two units, each a copy of its inputs when it was made; `merge` joins them."""
 
     def __init__(self, name: str, corpus: Path, source: Path | None = None) -> None:
         self.name, self.files = name, [corpus] + ([] if source is None else [source / "data" / "all.txt"])
@@ -160,7 +160,7 @@ class Noted:
 
 
 class NumbersOf(Numbers):
-    """A maker that is made with other components."""
+    """A record stage that is made with other components."""
 
     def __init__(self, count: int, parts: Sequence[Any]) -> None:
         super().__init__(count)
@@ -168,7 +168,7 @@ class NumbersOf(Numbers):
 
 
 class Sleeper:
-    """A maker that says it began, and then takes its time, in a thread, as one that waits for a server does."""
+    """A record stage that says it began, and then takes its time, in a thread, as one that waits for a server does."""
 
     def __init__(self, seconds: float, flag: str) -> None:
         self.seconds, self.flag = seconds, flag
@@ -191,7 +191,7 @@ class Entry:
 
 
 class Words(Numbers):
-    """A maker whose arguments are text, numbers and switches, alone and inside others."""
+    """A record stage whose arguments are text, numbers and switches, alone and inside others."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu_check.parts import Row, Size
 from benchmarks.measures import wait
 
-# Dense bfloat16 operations a second by the makers' data sheets.
+# Dense bfloat16 operations a second by the manufacturers' data sheets.
 NOMINAL = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 _SLOWER = ("PCIe", "NVL")  # modules of the same names with less power, whose data sheets say less
 

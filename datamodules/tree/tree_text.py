@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from datamodules.tree.node import Node, Tree
-from envs.siblings import Pair
+from envs.pairs import Pair
 from envs.types import Episode, Turn
 
 _WIDTH = 110

@@ -58,8 +58,8 @@ def results_parts(results: Row, metrics: Sequence[str] = tuple(METRICS)) -> Iter
 
 
 def cost_parts(results: Row) -> Iterator[str]:
-    """What making each policy cost, as far as its accounts are known."""
-    spent = _accounts(results)
+    """What making each policy cost, as far as its costs are known."""
+    spent = _costs(results)
     marks, base = _marks(results), results["baseline"]
     known = [name for name in _COSTS if all(name in each for by_seed in spent.values() for each in by_seed.values())]
     rows = []
@@ -144,19 +144,19 @@ def stopping_parts(results: Row) -> Iterator[str]:
         yield seeds_table({"arm": "arm"} | several | {"hops": "hops"}, rows)
 
 
-def _accounts(results: Row) -> dict[str, dict[int, Row]]:
-    """Accounts by arm and seed, where they are known."""
+def _costs(results: Row) -> dict[str, dict[int, Row]]:
+    """Costs by arm and seed, where they are known."""
     spent: dict[str, dict[int, Row]] = {}
     for arm in results["arms"]:
-        if arm["accounts"] is not None:
-            spent.setdefault(arm["arm"], {})[arm["seed"]] = arm["accounts"]
+        if arm["costs"] is not None:
+            spent.setdefault(arm["arm"], {})[arm["seed"]] = arm["costs"]
     return spent
 
 
 def _mean(by_seed: Mapping[int, Row], name: str, seeds: Iterable[int] | None = None) -> float:
-    """The mean over seeds of an account, tokens of all agents together."""
-    accounts = [by_seed[seed] for seed in (by_seed if seeds is None else seeds) if seed in by_seed]
-    spent = [sum(each[name].values()) if name == "tokens" else each[name] for each in accounts]
+    """The mean over seeds of a cost, tokens of all agents together."""
+    costs = [by_seed[seed] for seed in (by_seed if seeds is None else seeds) if seed in by_seed]
+    spent = [sum(each[name].values()) if name == "tokens" else each[name] for each in costs]
     return float(np.mean(spent)) if spent else math.nan
 
 
@@ -167,7 +167,7 @@ def _share(own: Mapping[int, Row], base: Mapping[int, Row]) -> str:
 
 def _marks(results: Row) -> dict[str, str]:
     """The names of the arms whose tokens are known, with a mark where they are not within the baseline's tolerance."""
-    spent = _accounts(results)
+    spent = _costs(results)
     base = spent.get(results["baseline"], {})
     pairs = {name: (_mean(own, "tokens"), _mean(base, "tokens", own)) for name, own in spent.items()}
     return {name: f"{name} {MARK}" if abs(a - b) > TOLERANCE * b else name for name, (a, b) in pairs.items()}

@@ -10,9 +10,9 @@ from typing import Any
 
 from common.errors import DataError
 from common.seeds import stable_hash
-from evaluation.evidence import stopping_by_hops
 from evaluation.pages.arms import place_of
 from evaluation.results import Arm, predictions, read_evaluation
+from evaluation.retrieval_recall import stopping_by_hops
 
 Row = dict[str, Any]
 

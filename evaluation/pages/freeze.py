@@ -19,11 +19,11 @@ from typing import Any
 from common.errors import UserError
 from common.manifests import load_manifest
 from common.terminal import error_line
-from evaluation.lineage import Lineage
 from evaluation.pages.evaluations import Evaluated, baseline_of, evaluations, results_of
 from evaluation.pages.figures import FIGURES, chosen
 from evaluation.pages.frozen import write
 from evaluation.pages.page import page_parts
+from evaluation.policy_ancestry import PolicyAncestry
 from evaluation.results import Arm, find_arms, find_stages
 from evaluation.scoring import MEASURES, RATES
 from evaluation.steps.rankings import Stage, rankings
@@ -56,7 +56,7 @@ def freeze(
 
     Raises:
         DataError: there is no such run, it is unfinished or damaged, or it holds nothing for a figure; a stage of a
-            policy has no accounts; no arm, or more than one, is called `baseline`; arms answered different questions.
+            policy has no costs; no arm, or more than one, is called `baseline`; arms answered different questions.
     """
     stages = [stage for run in runs for stage in find_stages(run)]
     ranked = rankings(stages)
@@ -106,32 +106,32 @@ def _seeds(measured: Sequence[Evaluated]) -> list[int]:
 
 
 def _arms(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> Iterator[Row]:
-    """What is known of each arm's policy; that of no fitted policy, and of a version without accounts, cost nothing."""
+    """What is known of each arm's policy; that of no fitted policy, and of a version without costs, cost nothing."""
     names: dict[Path, str] = {}
     for experiment, of, stage, artifact in stages:
         if of == seed:
             names.setdefault(artifact, f"{experiment}:{stage}")
-    lineage = Lineage.of({name: artifact for artifact, name in names.items()})
+    ancestry = PolicyAncestry.of({name: artifact for artifact, name in names.items()})
     arms = {names[each.artifact]: each for each in measured if each.seed == seed}
     for stage, each in arms.items():
-        policy = lineage.policy(stage)
-        own = lineage.manifests[policy].get("accounts") if policy else None
-        before = lineage.before(stage, list(arms)) if policy else []
+        policy = ancestry.policy(stage)
+        own = ancestry.manifests[policy].get("costs") if policy else None
+        before = ancestry.before(stage, list(arms)) if policy else []
         yield each.place | {
-            "sources": lineage.sources(stage),
+            "sources": ancestry.sources(stage),
             "warm_up": arms[before[0]].arm if before else None,
-            "accounts": {"last_tokens": sum(own["tokens"].values())} | lineage.accounts(stage) if own else None,
+            "costs": {"last_tokens": sum(own["tokens"].values())} | ancestry.costs(stage) if own else None,
         }
 
 
 def _stages(stages: Sequence[Stage]) -> Iterator[Row]:
-    """Seconds, accounts and metrics of every stage; a stage that several experiments share is listed for the first."""
+    """Seconds, costs and metrics of every stage; a stage that several experiments share is listed for the first."""
     seen: set[Path] = set()
     for experiment, seed, stage, artifact in stages:
         if artifact not in seen:
             seen.add(artifact)
             manifest = load_manifest(artifact)
-            told = {name: manifest.get(name) or {} for name in ("accounts", "metrics")}
+            told = {name: manifest.get(name) or {} for name in ("costs", "metrics")}
             place = {"experiment": experiment, "seed": seed, "stage": stage}
             yield place | {"seconds": manifest.get("seconds")} | told
 

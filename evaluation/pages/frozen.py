@@ -4,11 +4,12 @@
 run, and what a page shows. The rest are lists, which the files of a folder have together:
 
 - `arms`: of each evaluation and seed its `arm` (its name on a page), `experiment`, `stage`, the `sources` of the code,
-  the `warm_up` (the first policy that it came from, by arm) and `accounts` (`evaluation.lineage`), None where unknown.
+  the `warm_up` (the first policy that it came from, by arm) and `costs` (`evaluation.policy_ancestry`), None where
+  unknown.
 - `rows`: its results on each `dataset` and `split`, with `values`, every question's by measure, where they were kept;
   `questions`: by seed, `dataset` and `split`, hashes in the order of these values.
 - `stopping`: its results by number of `hops`.
-- `rankings`: as in `evaluation.steps.rankings`; `stages`: seconds, accounts and metrics of every stage; `commits`.
+- `rankings`: as in `evaluation.steps.rankings`; `stages`: seconds, costs and metrics of every stage; `commits`.
 """
 
 from __future__ import annotations

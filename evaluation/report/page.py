@@ -21,7 +21,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.errors import DataError
 from common.files import atomic_write
-from evaluation.evidence import stopping_by_hops
 from evaluation.report import arms
 from evaluation.report.episodes import MISTAKES, Passages, printable, shown_episode, shown_question
 from evaluation.report.figures import curves, curves_figure, result_figures
@@ -30,6 +29,7 @@ from evaluation.report.stage_changes import changes
 from evaluation.report.training_episodes import iterations, minds
 from evaluation.report.trees import search_trees
 from evaluation.results import by_dataset, shown_row
+from evaluation.retrieval_recall import stopping_by_hops
 from evaluation.steps.rankings import rankings
 from evaluation.tables import LEGEND, MISSING, figure, metrics_cells
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.lineage import Lineage
+from evaluation.policy_ancestry import PolicyAncestry
 from evaluation.results import predictions
 from evaluation.statistics import paired_bootstrap
 from evaluation.tables import METRICS, estimate, figure, table
@@ -25,14 +25,14 @@ def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) ->
 
     `artifacts` holds the folders by stage, every stage after those it depends on.
     """
-    lineage = Lineage.of(artifacts)
+    ancestry = PolicyAncestry.of(artifacts)
     evaluated = {(row["stage"], row["dataset"], row["split"]) for row in rows}
     lines: list[list[str]] = []
     for row in rows:
         stage, dataset, split = row["stage"], row["dataset"], row["split"]
-        if lineage.policy(stage):
+        if ancestry.policy(stage):
             having = {other for other, *place in evaluated if place == [dataset, split]}
-            start = _previous(lineage, stage, {other for other, *_ in evaluated}, having)
+            start = _previous(ancestry, stage, {other for other, *_ in evaluated}, having)
             old = artifacts[start] if start and start in having else None
             cells = list(_differences(artifacts[stage], old, dataset, split))
             lines.append([stage, start or figure("em", None), f"{dataset}/{split}", *cells])
@@ -40,19 +40,21 @@ def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) ->
     return header, lines
 
 
-def _previous(lineage: Lineage, stage: str, evaluations: Collection[str], having: Collection[str]) -> str | None:
+def _previous(
+    ancestry: PolicyAncestry, stage: str, evaluations: Collection[str], having: Collection[str]
+) -> str | None:
     """What an evaluation of a fitted policy is compared with; None for the first policy.
 
     An earlier evaluation is one whose policies are all among those that this one's came from, or its own, such as a
     frozen generator, and not all its own. Of these one on the same dataset, of these one of the nearest policy, and of
     these the one that is made most like it.
     """
-    own, came_from = lineage.fitted(stage), lineage.ancestors[stage]
-    replaced = {other: lineage.fitted(other) - own for other in evaluations if lineage.fitted(other) <= came_from}
+    own, came_from = ancestry.fitted(stage), ancestry.ancestors[stage]
+    replaced = {other: ancestry.fitted(other) - own for other in evaluations if ancestry.fitted(other) <= came_from}
 
     def fitness(other: str) -> tuple[bool, int, int, str]:
-        nearest = max(map(lineage.order.index, replaced[other]))
-        return other in having, nearest, -len({*lineage.needs[other]} ^ {*lineage.needs[stage]}), other
+        nearest = max(map(ancestry.order.index, replaced[other]))
+        return other in having, nearest, -len({*ancestry.needs[other]} ^ {*ancestry.needs[stage]}), other
 
     return max((other for other, policies in replaced.items() if policies), key=fitness, default=None)
 

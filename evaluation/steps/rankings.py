@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.records import read_rows
-from evaluation.lineage import Lineage
+from evaluation.policy_ancestry import PolicyAncestry
 from evaluation.steps.step_auc import BASELINES, measure_groups
 from evaluation.steps.step_calibration import calibration
 
@@ -37,15 +37,15 @@ def rankings(stages: Iterable[Stage]) -> list[Row]:
     for (experiment, stage), artifacts in arms.items():
         if not seen.issuperset(artifacts.values()):
             seen.update(artifacts.values())
-            judged = [judged_steps(Lineage.of(runs[experiment, seed]), stage) for seed in artifacts]
+            judged = [judged_steps(PolicyAncestry.of(runs[experiment, seed]), stage) for seed in artifacts]
             entries.append({"experiment": experiment, "stage": stage, "judged_steps": judged, **_measured(artifacts)})
     return entries
 
 
-def judged_steps(lineage: Lineage, stage: str) -> int | None:
+def judged_steps(ancestry: PolicyAncestry, stage: str) -> int | None:
     """The distinct steps that were judged in the stages that a stage came from; None where none of them counted."""
-    accounts = [lineage.manifests[before].get("accounts") or {} for before in lineage.ancestors[stage]]
-    counted = [account["judged_steps"] for account in accounts if "judged_steps" in account]
+    costs = [ancestry.manifests[before].get("costs") or {} for before in ancestry.ancestors[stage]]
+    counted = [cost["judged_steps"] for cost in costs if "judged_steps" in cost]
     return sum(counted) if counted else None
 
 

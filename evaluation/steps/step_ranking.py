@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common.accounts import counted
+from common.costs import counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
-from datamodules.maker import missing, unit_counts, units, write_counts
+from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Oracle, Sampler, StepScorer
@@ -27,7 +27,7 @@ from evaluation.steps.step_page import page
 
 
 class StepRanking:
-    """A `Maker` of step scores: `data/steps.jsonl`, `data/step_ranking.json` and a table in `report.md`.
+    """Record stage of step scores: `data/steps.jsonl`, `data/step_ranking.json` and a table in `report.md`.
 
     The policy answers questions that no scorer was trained on, and the oracle judges every sampled step. Each scorer's
     AUC of true against untrue steps is reported within kinds of step and pooled, with bootstrap intervals over

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from modules.decoder.attention_masks import FULL, layer_kinds
+from modules.decoder.fused_linear import FusedLinear, Precision, can_multiply
 from modules.decoder.kv_cache import Rows, kv_shape
-from modules.decoder.products import Precision, Products, can_multiply
 from modules.decoder.row_attention import Read, reading, stepping, whole
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-_CHUNK = 512  # tokens that are read at once on a CPU: enough for a product, few enough for its caches
+_CHUNK = 512  # tokens that are read at once on a CPU: enough for a matmul, few enough for its caches
 _CHUNK_GPU = 8192
 
 
@@ -33,13 +33,13 @@ class Layer:
     """The weights of one layer; norms of queries and keys `[head_dim]` where the model has such."""
 
     norm: Tensor
-    inputs: Products  # queries, keys and values
+    inputs: FusedLinear  # queries, keys and values
     query_norm: Tensor | None
     key_norm: Tensor | None
-    out: Products
+    out: FusedLinear
     mlp_norm: Tensor
-    gate_and_up: Products
-    down: Products
+    gate_and_up: FusedLinear
+    down: FusedLinear
 
 
 class FusedDecoder:
@@ -71,9 +71,9 @@ class FusedDecoder:
         self.rows = Rows(len(self.layers), (heads, self.head_dim), like)
 
     @cached_property
-    def head(self) -> Products:
+    def head(self) -> FusedLinear:
         """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
-        return Products([self._output], self.precision, wide=True)
+        return FusedLinear([self._output], self.precision, wide=True)
 
     def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Feed rows the tokens that follow what they hold; logits `[B, V]` float32 after the last of each.
@@ -161,13 +161,13 @@ class FusedDecoder:
         query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         return Layer(
             layer.input_layernorm.weight.detach(),
-            Products([attention.q_proj, attention.k_proj, attention.v_proj], precision),
+            FusedLinear([attention.q_proj, attention.k_proj, attention.v_proj], precision),
             None if query_norm is None else query_norm.weight.detach(),
             None if key_norm is None else key_norm.weight.detach(),
-            Products([attention.o_proj], precision),
+            FusedLinear([attention.o_proj], precision),
             layer.post_attention_layernorm.weight.detach(),
-            Products([mlp.gate_proj, mlp.up_proj], precision),
-            Products([mlp.down_proj], precision),
+            FusedLinear([mlp.gate_proj, mlp.up_proj], precision),
+            FusedLinear([mlp.down_proj], precision),
         )
 
 

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from common.errors import ConfigError
 from modules.decoder.attention_masks import KNOWN, layer_kinds, row_masks
+from modules.decoder.fused_linear import Precision
 from modules.decoder.kv_cache import Rows
-from modules.decoder.products import Precision
 from modules.positions import longest_row
 
 _OTHERWISE = "give a model of docs/models.md, or sample with modules.samplers.vllm.sampler:VLLMSampler"

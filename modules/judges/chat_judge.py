@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError
 from common.plain_text import without_tags
 from common.seeds import stable_hash
+from envs.pairs import Candidate, Verdict
 from envs.search_steps import shown_step
-from envs.siblings import Candidate, Verdict
 
 INSTRUCTION = """You judge single steps of an agent that answers a question by searching, one fact at a time. In a \
 step it searches, claims something (mostly what it read in the last search), does both, or gives the final answer.

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
 from common.chat_scores import chat_scores
+from common.costs import JUDGE_CALLS
 from common.plain_text import without_tags
+from envs.pairs import Candidate
 from envs.search_steps import shown_step
-from envs.siblings import Candidate
 from envs.types import Step
 
 # The whole message is a part of a reply's key in the cache, so a changed prompt asks anew.

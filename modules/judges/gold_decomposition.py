@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from common.accounts import JUDGE_CALLS
 from common.answers import exact_match, f1_score, normalize_answer
+from common.costs import JUDGE_CALLS
 from common.document_names import title_key
 from common.errors import ConfigError
-from envs.siblings import Candidate, Verdict
+from envs.pairs import Candidate, Verdict
 from envs.types import Gold, Hit, Step
 from modules.judges.pairing import ranked_pairs
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from common.accounts import counted
+from common.costs import counted
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from envs.interfaces import Judge, StepJudge
-from envs.siblings import Candidate, Verdict
+from envs.pairs import Candidate, Verdict
 
 
 class NoisyJudge:
@@ -19,7 +19,7 @@ class NoisyJudge:
     comparison the verdict is turned round; which ones is decided by a hash of both steps, whatever their order.
 
     Args:
-        judge: a `StepJudge` or a `Judge`, whichever the maker asks for.
+        judge: a `StepJudge` or a `Judge`, whichever the record stage asks for.
         rate: the share that is turned round, in [0, 1].
         seed: of the hash.
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Literal
 
-from common.accounts import counted
 from common.answers import exact_match
+from common.costs import counted
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from envs.interfaces import Sampler
+from envs.pairs import Candidate
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
-from envs.siblings import Candidate
 from envs.types import Episode
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.errors import ConfigError
-from envs.siblings import Candidate, Verdict
+from envs.pairs import Candidate, Verdict
 from modules.judges.pairing import ranked_pairs
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.accounts import JUDGE_CALLS
-from envs.siblings import Candidate, Verdict
+from common.costs import JUDGE_CALLS
+from envs.pairs import Candidate, Verdict
 from envs.world.oracle import Oracle
 from modules.judges.pairing import ranked_pairs
 

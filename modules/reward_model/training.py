@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
 from envs.score_positions import ScoreBatch
-from modules.held_out import each_once
+from modules.gathered_rows import each_once
 from modules.lora import LoRA
 from modules.optimizer import Optimizer
 from modules.policy import Policy

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from common.accounts import tokens_of
 from common.chat_client import ChatCall, ChatClient
+from common.costs import tokens_of
 from common.errors import ConfigError
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request

@@ -14,12 +14,12 @@ from modules.decoder.fused_decoder import FusedDecoder, can_fuse
 from modules.decoder.library_decoder import LibraryDecoder
 from modules.functional.token_choice import RowSettings, choose_tokens
 from modules.positions import require_row_fits
-from modules.samplers.open_turn import OpenTurn
 from modules.samplers.prefixes import PrefixStore
+from modules.samplers.running_request import RunningRequest
 
 Decoder = FusedDecoder | LibraryDecoder
 _AHEAD = 512  # tokens of a turn for which room is made at its beginning
-Groups = dict[tuple[str, tuple[int, ...]], list[OpenTurn]]  # by question and prefix
+Groups = dict[tuple[str, tuple[int, ...]], list[RunningRequest]]  # by question and prefix
 
 
 class Decoding:
@@ -33,10 +33,10 @@ class Decoding:
 
     def __init__(self, model: PreTrainedModel, store: PrefixStore, ends: frozenset[int]) -> None:
         self.model, self.store, self.ends = model, store, ends
-        self.live: list[OpenTurn] = []
+        self.live: list[RunningRequest] = []
         self.stop()
 
-    def stop(self) -> list[OpenTurn]:
+    def stop(self) -> list[RunningRequest]:
         """Give all rows up, to be begun again, and the memory back; returns them."""
         stopped, self.live = self.live, []
         for turn in stopped:
@@ -50,7 +50,7 @@ class Decoding:
         self._decoder: Decoder | None = None  # has the weights as they are when rows begin
         self._logits: Tensor | None = None  # of the next token of every row, [B, V]
 
-    def admit(self, turns: Sequence[OpenTurn], most: int) -> None:
+    def admit(self, turns: Sequence[RunningRequest], most: int) -> None:
         """Read what is new of every prefix, once for all turns that share it; they take the next free slots.
 
         Args:
@@ -72,7 +72,7 @@ class Decoding:
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)
         logits = self._read(self._decoder, groups, first)
-        followers: list[OpenTurn] = []
+        followers: list[RunningRequest] = []
         sources = list(range(len(groups)))
         for source, (leader, *others) in enumerate(groups.values()):
             for turn in others:
@@ -85,7 +85,7 @@ class Decoding:
         self._logits = logits if self._logits is None else torch.cat([self._logits, logits])
         self._describe(unread=0)
 
-    def step(self) -> list[OpenTurn]:
+    def step(self) -> list[RunningRequest]:
         """One token for every row; returns the turns that it ends.
 
         Raises:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.errors import ConfigError
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
@@ -22,8 +22,8 @@ from modules.decoder.fused_decoder import can_fuse
 from modules.decoder.library_decoder import require_decodable
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
-from modules.samplers.open_turn import Decode, OpenTurn, StopTags
 from modules.samplers.prefixes import PrefixStore
+from modules.samplers.running_request import Decode, RunningRequest, StopTags
 
 _NO_POLICY = "the sampler has no policy: give InProcessSampler one, as `policy`"
 _SHARE = 8  # an eighth of the rows is replaced at a time: reading new prefixes costs a forward pass
@@ -73,7 +73,7 @@ class InProcessSampler(Sampler):
             raise ConfigError(f"{settings}: temperature and kept_gb must be >= 0, top_p in (0, 1], batch_size >= 1")
         super().__init__()
         self.temperature, self.top_p, self.batch_size = temperature, top_p, batch_size
-        self._waiting: list[OpenTurn] = []
+        self._waiting: list[RunningRequest] = []
         self._submitted = 0
         self._most: int | None = None  # tokens of a sequence, as far as checks have told
         self._decoding: Decoding | None = None
@@ -148,7 +148,7 @@ class InProcessSampler(Sampler):
             ConfigError: no policy was given or loaded.
         """
         decoding = self._admit()
-        started, done = len(decoding.live), list[OpenTurn]()
+        started, done = len(decoding.live), list[RunningRequest]()
         while decoding.live and len(done) * _SHARE < started:
             done += decoding.step()
             self._admit()
@@ -167,7 +167,7 @@ class InProcessSampler(Sampler):
             if not self._store.held:
                 self._decoding.free()
 
-    def _open(self, request: Request) -> OpenTurn:
+    def _open(self, request: Request) -> RunningRequest:
         given = len(request.forced_ids or request.first_ids)
         limit = given if request.forced_ids is not None else max(request.max_tokens or 0, given)
         if not limit:
@@ -175,7 +175,7 @@ class InProcessSampler(Sampler):
         if request.stop not in self._stops:
             self._stops[request.stop] = StopTags(request.stop, self._texts, self._decode)
         self._submitted += 1
-        return OpenTurn(
+        return RunningRequest(
             self._submitted,
             request,
             request.prefix(),
@@ -197,7 +197,7 @@ class InProcessSampler(Sampler):
             self._waiting = [turn for i, turn in enumerate(self._waiting) if i not in chosen]
         return decoding
 
-    def _turn(self, turn: OpenTurn) -> Turn:
+    def _turn(self, turn: RunningRequest) -> Turn:
         assert turn.finish is not None
         if turn.request.forced_ids is None:
             self.counts[tokens_of(turn.request.agent)] += len(turn.ids) - len(turn.request.first_ids)

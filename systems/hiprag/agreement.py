@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.accounts import JUDGE_CALLS, counted
+from common.costs import JUDGE_CALLS, counted
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import atomic_write, write_json
-from datamodules.maker import missing, unit_counts, units, write_counts
+from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Check, Oracle, Sampler, Verifier
@@ -44,7 +44,7 @@ def agreement(verdicts: Sequence[bool | None], truth: Sequence[bool]) -> dict[st
 
 
 class VerifierAgreement:
-    """A `Maker` of `data/checks.jsonl`, `data/verifier_agreement.json` and a table in `report.md`.
+    """Record stage of `data/checks.jsonl`, `data/verifier_agreement.json` and a table in `report.md`.
 
     The policy answers questions, and each of its queries alone; every search whose claim is known and every statement
     is sent to all verifiers, whether the answer is right or not. What they say is compared with the oracle: a search is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.seeds import stable_hash
 from envs.interfaces import Check, Sampler
 from envs.requests import OwnAnswer

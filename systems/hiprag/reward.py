@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from common.accounts import JUDGE_CALLS
 from common.answers import cover_match, exact_match
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError
 from envs.interfaces import RewardContext, Verifier
 from envs.retrieval import RetrievalEnvironment

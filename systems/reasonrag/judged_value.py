@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatCall, ChatClient
 from common.chat_scores import chat_scores
+from common.costs import JUDGE_CALLS
 from common.plain_text import without_tags
 from datamodules.tree.values import Leaf
 from envs.interfaces import AgentFormat

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.accounts import JUDGE_CALLS
+from common.costs import JUDGE_CALLS
 from envs.interfaces import RewardContext
 from envs.types import Episode
 from systems.sirag.protocol import DECISION_MAKER

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from callbacks.budget import TokenBudget
 from callbacks.rollout import RolloutCallback, rollout_of
-from common.accounts import JUDGE_CALLS
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError
 from datamodules.question_data import QuestionData
 from envs.interfaces import RewardContext
@@ -43,7 +43,7 @@ class Ledger(Callback):
         rollout = rollout_of(trainer)
         assert rollout is not None
         if batch_idx == 0:
-            self.tokens.append(rollout.counts["account/tokens/policy"])
+            self.tokens.append(rollout.counts["cost/tokens/policy"])
             self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -107,17 +107,17 @@ def judged(episodes: Sequence[Episode], context: RewardContext) -> Tensor:
     return torch.zeros(len(episodes))
 
 
-def test_what_rewards_ask_the_policy_and_judges_is_in_the_account(tmp_path: Path) -> None:
+def test_what_rewards_ask_the_policy_and_judges_is_in_the_costs(tmp_path: Path) -> None:
     plain = spent(tmp_path, None, 1).tokens[0]
     rewards = TERMS | {"again": Term(ask_again, weight=0.0), "judged": Term(judged, weight=0.0)}
     _, watch, metrics = learn(tmp_path, iterations=1, rewards=rewards)
     asked = metrics["tokens/rewards"]
     assert asked == 16 * metrics["rewards/again/mean"] > 0
     assert metrics["tokens/rollout"] == plain == sum(int(row.loss_mask_T.sum()) for row in watch.buffers[0])
-    assert metrics["account/tokens/policy"] == plain + asked
-    assert metrics["account/judge_calls"] == 2
+    assert metrics["cost/tokens/policy"] == plain + asked
+    assert metrics["cost/judge_calls"] == 2
     _, _, metrics = learn(tmp_path, iterations=3, rewards=rewards)
-    assert metrics["account/judge_calls"] == 6
+    assert metrics["cost/judge_calls"] == 6
 
 
 def test_a_run_that_max_epochs_ends_before_its_budget_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from common.manifests import load_manifest
 
 WHOLE: dict[str, Any] = {
     **{"kind": "fit", "source": "abc", "commit": None, "seconds": 1.5, "versions": {"torch": "2"}},
-    **{"inputs": {"sft": {"artifact": "sft-1", "made": "def"}}, "metrics": {"em": 0.5}, "accounts": {}},
+    **{"inputs": {"sft": {"artifact": "sft-1", "made": "def"}}, "metrics": {"em": 0.5}, "costs": {}},
     "files": {"data/all.jsonl": [6, "0" * 64]},
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import train
 from pipeline.loader import load
-from pipeline.origins import leaves
+from pipeline.locations import leaves
 
 CONFIGS = Path(train.__file__).parent / "configs"
 Stages = dict[str, dict[str, Any]]

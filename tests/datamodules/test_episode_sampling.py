@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
@@ -232,9 +232,9 @@ class Policy(Searcher):
 
 def test_a_policy_s_tokens_are_in_the_account_and_a_teacher_s_are_not(tmp_path: Path) -> None:
     headline, _ = run(tmp_path / "policy", sampler=Policy)
-    assert headline["account/tokens/policy"] == 6000  # ten questions, two samples, three turns
+    assert headline["cost/tokens/policy"] == 6000  # ten questions, two samples, three turns
     headline, _ = run(tmp_path / "teacher")
-    assert not [name for name in headline if name.startswith("account/")]
+    assert not [name for name in headline if name.startswith("cost/")]
 
 
 def test_sampling_stops_after_the_unit_that_spends_the_budget(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_sampling_stops_after_the_unit_that_spends_the_budget(tmp_path: Path) ->
     questions = {2400: 4, 2401: 8, 4800: 8, 4801: 10, 9000: 10}
     for budget, made in questions.items():
         headline, _ = run(tmp_path / str(budget), sampler=Policy, max_tokens=budget)
-        assert (headline["questions"], headline["account/tokens/policy"]) == (made, 600 * made)
+        assert (headline["questions"], headline["cost/tokens/policy"]) == (made, 600 * made)
     headline, _ = run(tmp_path / "two", world_size=2, sampler=Policy, max_tokens=4000)  # a share is 2000 tokens
-    assert headline["account/tokens/policy"] == 4800
+    assert headline["cost/tokens/policy"] == 4800
 
 
 def test_a_budget_that_a_kill_interrupts_is_spent_as_without_it(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from common.accounts import JUDGED_STEPS
 from common.chat_client import ChatError
+from common.costs import JUDGED_STEPS
 from common.errors import ConfigError, DataError
 from datamodules.preferences import Preferences
 from datamodules.records import pair_from_row, read_rows, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
+from envs.pairs import Candidate, Pair, Verdict
 from envs.protocols.prorag import ProRAG
-from envs.siblings import Candidate, Pair, Verdict
 from envs.types import Action, Question, Turn
 from modules.judges.value_gap import ValueGap
 from tests.making import check_shares_and_resumes, run

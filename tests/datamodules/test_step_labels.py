@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.accounts import JUDGED_STEPS
+from common.costs import JUDGED_STEPS
 from common.errors import ConfigError, DataError
 from datamodules.records import labelled_from_row, read_rows
 from datamodules.step_labels import StepLabels

@@ -16,7 +16,7 @@ from datamodules.records import (
     write_rows,
 )
 from datamodules.tree.node import Node, Tree
-from envs.siblings import Pair
+from envs.pairs import Pair
 from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
 
 QUESTION = Question("q", "Who?", ("Ada",))

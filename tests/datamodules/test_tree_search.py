@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from datamodules.records import episode_from_row, read_rows
 from datamodules.tree.selection import AllAtOnce, Puct
@@ -184,32 +184,32 @@ def counted(protocol: ProRAG, **settings: Any) -> TreeSearch:
     return maker
 
 
-def test_samples_that_repeat_a_child_and_played_out_turns_are_in_the_account(protocol: ProRAG, tmp_path: Path) -> None:
+def test_samples_that_repeat_a_child_and_played_out_turns_are_in_the_costs(protocol: ProRAG, tmp_path: Path) -> None:
     maker = counted(protocol, width=AllAtOnce(5))
-    account = run(maker, tmp_path)["account/tokens/policy"]
+    cost = run(maker, tmp_path)["cost/tokens/policy"]
     nodes = [path[-1] for tree in read_trees(tmp_path) for path in tree.paths() if path[-1].turn is not None]
     children = sum(node.multiplicity * len(node.turn.action_ids) for node in nodes if node.turn is not None)
     once = len(protocol.codec.control(LINES[2]))
-    played_out, rest = divmod(account - children, once)
+    played_out, rest = divmod(cost - children, once)
     assert rest == 0
     assert played_out >= 7
     assert max(node.multiplicity for node in nodes) > 1
-    assert account == maker.expander.counts.total() + maker.simulator.counts.total()  # type: ignore[attr-defined]
+    assert cost == maker.expander.counts.total() + maker.simulator.counts.total()  # type: ignore[attr-defined]
 
 
 def test_a_search_stops_after_the_chunk_that_spends_its_budget(protocol: ProRAG, tmp_path: Path) -> None:
     whole = run(counted(protocol), tmp_path / "whole")
     spent = [
         json.loads((tmp_path / "whole" / "data" / "units" / f"0000{n}.json").read_text())["counts"][
-            "account/tokens/policy"
+            "cost/tokens/policy"
         ]
         for n in range(4)
     ]
-    assert whole["account/tokens/policy"] == sum(spent)
+    assert whole["cost/tokens/policy"] == sum(spent)
     less = run(counted(protocol, max_tokens=spent[0] + spent[1]), tmp_path / "less")
-    assert (less["account/tokens/policy"], less["search/trees"]) == (spent[0] + spent[1], 4)
+    assert (less["cost/tokens/policy"], less["search/trees"]) == (spent[0] + spent[1], 4)
     more = run(counted(protocol, max_tokens=spent[0] + spent[1] + 1), tmp_path / "more")
-    assert (more["account/tokens/policy"], more["search/trees"]) == (spent[0] + spent[1] + spent[2], 6)
+    assert (more["cost/tokens/policy"], more["search/trees"]) == (spent[0] + spent[1] + spent[2], 6)
     run(counted(protocol, max_tokens=spent[0] + 1), tmp_path / "killed")  # and then went on with a larger budget:
     run(counted(protocol, max_tokens=spent[0] + spent[1] + 1), tmp_path / "killed")
     assert files(tmp_path / "killed") == files(tmp_path / "more")

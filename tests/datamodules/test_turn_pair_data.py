@@ -13,8 +13,8 @@ from lightning.pytorch import Trainer
 from common.errors import DataError
 from datamodules.records import pair_to_row, write_rows
 from datamodules.turn_pair_data import TurnPairData
+from envs.pairs import Pair
 from envs.protocols.prorag import ProRAG
-from envs.siblings import Pair
 from tests.steps import played, query, subanswer, toy_pairs
 from tests.tiny import byte_tokenizer
 

@@ -14,9 +14,9 @@ from datamodules.records import episode_from_row, pair_from_row, read_rows, tree
 from datamodules.tree.labels import rollouts, tree_backup
 from datamodules.tree.node import Node, Tree
 from datamodules.value_pairs import ValuePairs
-from envs.siblings import Pair
+from envs.pairs import Pair
 from envs.types import Episode, Question, Turn
-from systems.reasonrag.chosen_turns import ChosenTurns
+from systems.reasonrag.sft_on_chosen import SftOnChosen
 from tests.making import check_shares_and_resumes, run
 from tests.tiny import byte_tokenizer
 from tests.toy_protocols import TAGS, Notebook
@@ -167,7 +167,7 @@ def test_ranks_share_the_trees_and_a_killed_run_goes_on(tmp_path: Path) -> None:
 def test_chosen_turns_are_episodes_that_train_each_of_them_once(tmp_path: Path) -> None:
     """Three turns are chosen in four pairs; what came before the chosen evidence is context."""
     run(ValuePairs(searched(tmp_path, GROWN), PROTOCOL), tmp_path / "out")
-    found = run(ChosenTurns(tmp_path / "out"), tmp_path / "chosen")
+    found = run(SftOnChosen(tmp_path / "out"), tmp_path / "chosen")
     assert found == {"chosen/turns": 3, "chosen/questions": 1}
     rows = read_rows(tmp_path / "chosen" / "data" / "episodes.jsonl", "episode/1")
     episodes = [episode_from_row(row) for row in rows]
@@ -178,7 +178,7 @@ def test_chosen_turns_are_episodes_that_train_each_of_them_once(tmp_path: Path) 
     ]
     write_rows(tmp_path / "empty" / "data" / "pairs.jsonl", [])
     with pytest.raises(DataError, match="no pair, so no turn was chosen"):
-        run(ChosenTurns(tmp_path / "empty"), tmp_path / "nothing")
+        run(SftOnChosen(tmp_path / "empty"), tmp_path / "nothing")
 
 
 def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:

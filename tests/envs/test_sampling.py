@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from common.accounts import counted
+from common.costs import counted
 from common.errors import ConfigError
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.errors import ConfigError, DataError, RetrievalError
 from envs.protocols.prorag import ProRAG
 from envs.requests import Request
@@ -200,4 +200,4 @@ def test_a_policy_s_tokens_are_in_the_account_of_the_evaluation(tmp_path: Path) 
     maker.make(tmp_path / "cut", seed=0, rank=0, world_size=1)
     for folder in ("whole", "cut"):  # ten questions, three turns
         headline = maker.merge(tmp_path / folder, seed=0, world_size=1)
-        assert headline["account/tokens/reader"] == 210
+        assert headline["cost/tokens/reader"] == 210

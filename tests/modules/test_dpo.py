@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from common.errors import ConfigError
 from datamodules.records import pair_to_row, write_rows
 from datamodules.turn_pair_data import TurnPairData
+from envs.pairs import Pair
 from envs.protocols.prorag import ProRAG
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.siblings import Pair
 from envs.types import Limits, Turn
 from modules.dpo import DPO
 from modules.lora import LoRA

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import ConfigError
 from pipeline.components import build, check, check_stage
-from pipeline.origins import Origins
+from pipeline.locations import Locations
 from pipeline.schema import Stage, TrainerSettings
 from pipeline.skeletons import read_or_imported, reading
 from tests.toys import Holder, Limits, Open, Piece
@@ -19,20 +19,20 @@ AT = ("stages", "rl", "module")
 PIECE = {"target": "tests.toys:Piece", "name": "a"}
 
 
-def origins(value: object) -> Origins:
-    return Origins.of({"stages": {"rl": {"module": value}}}, {AT: "x.yaml:14"})
+def locations(value: object) -> Locations:
+    return Locations.of({"stages": {"rl": {"module": value}}}, {AT: "x.yaml:14"})
 
 
 def made(value: Any) -> Any:
     with reading():  # no import is needed to find it right
-        check(value, AT, origins(value), set(), whole=True)
-    check(value, AT, origins(value), set(), whole=True)
-    return build(value, AT, origins(value), {})
+        check(value, AT, locations(value), set(), whole=True)
+    check(value, AT, locations(value), set(), whole=True)
+    return build(value, AT, locations(value), {})
 
 
 def refused(value: Any, message: str) -> None:
     def checked() -> None:
-        check(value, AT, origins(value), set(), whole=True)
+        check(value, AT, locations(value), set(), whole=True)
 
     for call in (checked, lambda: read_or_imported(checked)):
         with pytest.raises(ConfigError, match=message) as caught:
@@ -160,7 +160,7 @@ def test_a_component_passes_where_its_kind_fits_or_cannot_be_told() -> None:
 
 
 def test_a_path_inside_another_stage_need_not_exist_yet() -> None:
-    check(holder(corpus="${stage:world}/data/corpus.jsonl"), AT, origins({}), set(), whole=True)
+    check(holder(corpus="${stage:world}/data/corpus.jsonl"), AT, locations({}), set(), whole=True)
 
 
 def test_an_input_is_written_as_a_path(tmp_path: Path, monkeypatch) -> None:
@@ -219,4 +219,4 @@ def test_a_target_is_whole_and_takes_its_arguments_by_name() -> None:
 )
 def test_a_stage_that_cannot_run_is_refused(stage: Stage, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_stage(stage, ("stages", "rl"), origins({}), set())
+        check_stage(stage, ("stages", "rl"), locations({}), set())

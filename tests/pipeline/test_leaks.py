@@ -21,7 +21,7 @@ from tests import micro
 
 
 class Asker:
-    """A maker that takes questions for a role that its config names."""
+    """A record stage that takes questions for a role that its config names."""
 
     def __init__(self, questions: Source, role: str = "sft", after: Path | None = None) -> None:
         self.questions, self.role = questions, role

@@ -117,9 +117,9 @@ def test_the_line_is_that_of_the_file_that_said_it_last(tmp_path: Path) -> None:
 
 def test_a_message_about_a_quoted_part_points_into_the_part(tmp_path: Path) -> None:
     text = BASIC.replace("path: x", 'path: "${parts.a}"') + "parts:\n  a:\n    b: 1\n"
-    origins = load(write(tmp_path, text)).origins
-    assert origins.where(("stages", "make", "data", "path", "b")).endswith("x.yaml:6")
-    assert origins.where(("stages", "make", "data", "target")).endswith("x.yaml:3")
+    locations = load(write(tmp_path, text)).locations
+    assert locations.where(("stages", "make", "data", "path", "b")).endswith("x.yaml:6")
+    assert locations.where(("stages", "make", "data", "target")).endswith("x.yaml:3")
 
 
 def test_a_part_that_nothing_quotes_is_a_misspelling_unless_a_base_brought_it(tmp_path: Path) -> None:
@@ -145,4 +145,4 @@ def test_references_that_expand_without_end_are_refused(tmp_path: Path) -> None:
 
 def test_a_relative_reference_has_the_line_of_what_it_means(tmp_path: Path) -> None:
     text = BASIC.replace("path: x}", 'path: "${.other}", other: 5}')
-    assert load(write(tmp_path, text)).origins.written(("stages", "make", "data", "path")) == "5"
+    assert load(write(tmp_path, text)).locations.written(("stages", "make", "data", "path")) == "5"

@@ -185,9 +185,9 @@ def test_a_wrong_like_is_one_line_that_points_at_it(tmp_path: Path, arm: str, me
 
 
 def test_a_message_about_an_inherited_key_points_at_the_line_where_it_was_written(tmp_path: Path) -> None:
-    origins = loaded(tmp_path, base(tmp_path) + DIFFERENCE).origins
+    locations = loaded(tmp_path, base(tmp_path) + DIFFERENCE).locations
     lines = {
-        key: origins.where(("stages", "arm", *key)).rpartition(":")[2]
+        key: locations.where(("stages", "arm", *key)).rpartition(":")[2]
         for key in [(), ("module",), ("module", "target"), ("data", "target"), ("data", "hops"), ("trainer",)]
     }
     assert lines == {

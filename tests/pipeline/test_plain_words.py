@@ -27,8 +27,8 @@ def made(folder: Path, line: str, *overrides: str, extra: str = "") -> Any:
     path.write_text(FILE.format(line=line, extra=extra))
     configuration = load(path, overrides)
     stage = configuration.experiment.stages["make"]
-    check_stage(stage, ("stages", "make"), configuration.origins, set())
-    return build(stage.data, ("stages", "make", "data"), configuration.origins, {})
+    check_stage(stage, ("stages", "make"), configuration.locations, set())
+    return build(stage.data, ("stages", "make", "data"), configuration.locations, {})
 
 
 @pytest.mark.parametrize("text", ["0012345", "12:30", "2024-01-01", "1234567", "08", "0o17", "=", "nan", "'no'"])

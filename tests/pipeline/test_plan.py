@@ -147,9 +147,9 @@ def test_stages_that_are_done_are_not_checked_again(tmp_path: Path) -> None:
 def test_a_module_that_fails_on_import_is_found_before_a_run_though_not_in_its_source(
     tmp_path: Path, monkeypatch
 ) -> None:
-    (tmp_path / "unlucky.py").write_text("class Maker:\n    def make(self): ...\n    merge = make\n\n1 / 0\n")
+    (tmp_path / "unlucky.py").write_text("class RecordStage:\n    def make(self): ...\n    merge = make\n\n1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    changed = plan(tmp_path, "stages.other.data={target: 'unlucky:Maker'}")
+    changed = plan(tmp_path, "stages.other.data={target: 'unlucky:RecordStage'}")
     changed.checked(imported=False)
     with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):
         changed.checked()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from common.errors import ConfigError
 from pipeline.loader import load
-from pipeline.origins import Origins
+from pipeline.locations import Locations
 from pipeline.show import shown
 from pipeline.yaml_reader import COMMAND_LINE, parse
 
@@ -71,7 +71,7 @@ VALUES = TEXTS | st.floats(allow_nan=False) | st.booleans() | st.integers() | st
 
 @given(st.dictionaries(TEXTS, VALUES))
 def test_any_setting_is_read_as_it_is_shown(settings: dict[str, object]) -> None:
-    plain: Any = SimpleNamespace(resolved={"stages": {"a": settings}}, origins=Origins({(): "x.yaml"}, {}))
+    plain: Any = SimpleNamespace(resolved={"stages": {"a": settings}}, locations=Locations({(): "x.yaml"}, {}))
     found = parse(shown("a", plain), COMMAND_LINE, {})
     assert found == {"a": settings}
     assert [type(value) for value in found["a"].values()] == [type(value) for value in settings.values()]

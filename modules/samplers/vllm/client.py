@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from common.bounded_http import BoundedHTTP, HTTPFailure
+from common.cancellable_request import CancellableRequest
 from common.errors import EngineError
-from common.open_call import OpenCall
 
 _BUSY = (429, 503)
 
@@ -70,7 +70,7 @@ class VLLMClient:
             raise EngineError(f"vLLM at {self.url} does not say how long a sequence may be: {shown}") from error
 
     def generate(
-        self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str, call: OpenCall | None = None
+        self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str, call: CancellableRequest | None = None
     ) -> Generated:
         """Continue token ids.
 
@@ -119,7 +119,9 @@ class VLLMClient:
         """Give the weights that the server has loaded at its start a version."""
         self._json("POST", "/update_weight_version", {"new_version": version})
 
-    def _json(self, method: str, path: str, body: object = None, call: OpenCall | None = None) -> dict[str, Any]:
+    def _json(
+        self, method: str, path: str, body: object = None, call: CancellableRequest | None = None
+    ) -> dict[str, Any]:
         response = self._request(method, path, body, call)
         try:
             answer = response.json()
@@ -129,7 +131,7 @@ class VLLMClient:
             raise NoAnswer(f"{path} answered {response.status_code} with {type(answer).__name__}, not an object")
         return answer
 
-    def _request(self, method: str, path: str, body: object, call: OpenCall | None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: object, call: CancellableRequest | None) -> httpx.Response:
         """One answer. A busy server is asked again until the time is up, or the call given up."""
         deadline, pause = time.monotonic() + self.timeout, 0.1
         while True:

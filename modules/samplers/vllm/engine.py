@@ -22,8 +22,8 @@ from uuid import uuid4
 
 import torch
 
+from common.cancellable_request import CancellableRequest
 from common.errors import ConfigError, EngineError
-from common.open_call import OpenCall
 from modules.policy import Dtype, Policy
 from modules.samplers.vllm.client import Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm.command import environment, free_port, installed_version, require_room, server_command
@@ -149,7 +149,7 @@ class VLLMEngine:
             except NoAnswer as error:
                 self.recover(self.life, str(error))
 
-    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], call: OpenCall) -> Generated:
+    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], call: CancellableRequest) -> Generated:
         """Continue token ids, unless the call is given up; may be called from many threads.
 
         Raises:

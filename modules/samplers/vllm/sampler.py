@@ -12,9 +12,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from common.accounts import tokens_of
+from common.cancellable_request import CancellableRequest
+from common.costs import tokens_of
 from common.errors import ConfigError, EngineError
-from common.open_call import OpenCall
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
@@ -60,7 +60,7 @@ class VLLMSampler(Sampler):
         super().__init__()
         self.engine, self.temperature, self.top_p = engine, temperature, top_p
         self._open: dict[int, Request] = {}
-        self._calls: dict[int, OpenCall] = {}
+        self._calls: dict[int, CancellableRequest] = {}
         self._done: dict[int, tuple[Request, Turn]] = {}
         self._answers: SimpleQueue[_Answer] = SimpleQueue()
         self._tickets = 0
@@ -157,7 +157,7 @@ class VLLMSampler(Sampler):
 
     def _ask(self, ticket: int) -> None:
         """Ask for a turn, in a thread that ends with its answer."""
-        request, life, call = self._open[ticket], self.engine.life, OpenCall()
+        request, life, call = self._open[ticket], self.engine.life, CancellableRequest()
         self._calls[ticket] = call
         engine, answers, arrival = self.engine, self._answers, self.arrival  # a thread must not keep the sampler
         prefix, sampling = request.prefix(), self._sampling(request)

@@ -30,9 +30,9 @@ def manifest(
     folder: Path, kind: str, needs: Sequence[str], tokens: int, updates: int, judged: int, **more: Any
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    accounts = {"tokens": {"policy": tokens} if tokens else {}, "updates": updates, "judge_calls": judged}
+    costs = {"tokens": {"policy": tokens} if tokens else {}, "updates": updates, "judge_calls": judged}
     content = {"kind": kind, "source": "aaa", "commit": "c", "versions": {"torch": "2"}, "metrics": {}}
-    content |= {"accounts": accounts | {"cpu_seconds": 10.0}}
+    content |= {"costs": costs | {"cpu_seconds": 10.0}}
     inputs = {need: {"artifact": f"{need}-{folder.name.rpartition('-')[2]}"} for need in needs}
     (folder / "manifest.json").write_text(json.dumps(content | {"inputs": inputs} | more))
 

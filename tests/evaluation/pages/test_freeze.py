@@ -24,8 +24,8 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert kept["rows"][0]["values"] == {"em": [1, 0], "f1": [1, 0], "searches": [2, 2]}
     assert [(asked["seed"], len(set(asked["hashes"]))) for asked in kept["questions"]] == [(0, 2), (1, 2)]
     place = {"arm": "eval", "experiment": "exp", "stage": "eval"}
-    unknown = {"sources": ["unknown"], "warm_up": None, "accounts": None}
-    stage = {"experiment": "exp", "stage": "eval", "seconds": None, "accounts": {}}
+    unknown = {"sources": ["unknown"], "warm_up": None, "costs": None}
+    stage = {"experiment": "exp", "stage": "eval", "seconds": None, "costs": {}}
     assert {name: value for name, value in kept.items() if name not in ("rows", "questions")} == {
         "title": "T",
         "question": "Why?",
@@ -49,7 +49,7 @@ def test_a_frozen_seed_has_every_question_and_what_each_policy_cost(tmp_path: Pa
     assert list(arms) == ["sft", "prorag_rl", "other_rl", "hiprag_rl"]
     assert rows["prorag_rl"]["values"]["em"] == [1, 1, 0, 0]
     assert rows["prorag_rl"]["values"]["needless_searches"] == [1, 0, 0, 0]
-    assert arms["prorag_rl"]["accounts"] == {
+    assert arms["prorag_rl"]["costs"] == {
         "last_tokens": 400, "tokens": {"policy": 1000}, "updates": 186, "judge_calls": 40, "cpu_seconds": 50.0,
     }  # fmt: skip
     assert [arm["warm_up"] for arm in arms.values()] == [None, "sft", "sft", "sft"]
@@ -63,8 +63,8 @@ def test_what_several_experiments_share_is_an_arm_and_a_stage_once(tmp_path: Pat
     arms = {arm["arm"]: arm for arm in kept["arms"]}
     assert list(arms) == ["compare:sft", "beta_0:rl", "beta_0.5:rl"]
     assert [arm["warm_up"] for arm in arms.values()] == [None, "compare:sft", "compare:sft"]
-    assert arms["beta_0.5:rl"]["accounts"]["tokens"] == {"policy": 300}
-    assert arms["beta_0.5:rl"]["accounts"]["updates"] == 159
+    assert arms["beta_0.5:rl"]["costs"]["tokens"] == {"policy": 300}
+    assert arms["beta_0.5:rl"]["costs"]["updates"] == 159
     stopped = {"n": 4, "em": 1, "searches": 2.5, "premature": None, "late": None}
     assert [row for row in kept["stopping"] if row["arm"] == "beta_0.5:rl"] == [
         {"arm": "beta_0.5:rl", "experiment": "beta_0.5", "seed": 0, "stage": "eval_rl"}

@@ -12,7 +12,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from datamodules.records import labelled_to_row, pair_to_row, tree_to_row, write_rows
 from datamodules.tree.node import Node, Tree
 from envs.labelled_steps import LabelledEpisode
-from envs.siblings import Pair
+from envs.pairs import Pair
 from envs.types import Action, Episode, Gold, GoldStep, Question, Step, Turn
 from tests.evaluation.fake import step_ranking
 

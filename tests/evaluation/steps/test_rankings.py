@@ -13,12 +13,12 @@ from tests.evaluation.fake import step_ranking
 
 def label(folder: Path, judged: int | None) -> Path:
     """The artifact of a stage that had steps judged, and one before it."""
-    accounts = {"updates": 0} if judged is None else {"updates": 0, "judged_steps": judged}
+    costs = {"updates": 0} if judged is None else {"updates": 0, "judged_steps": judged}
     for name, needs in ((f"search-{folder.name}", []), (folder.name, [f"search-{folder.name}"])):
         (folder.parent / name).mkdir(parents=True, exist_ok=True)
         inputs = {need: {"artifact": need} for need in needs}
-        own = accounts if name == folder.name else {}
-        (folder.parent / name / "manifest.json").write_text(json.dumps({"accounts": own, "inputs": inputs}))
+        own = costs if name == folder.name else {}
+        (folder.parent / name / "manifest.json").write_text(json.dumps({"costs": own, "inputs": inputs}))
     return folder
 
 

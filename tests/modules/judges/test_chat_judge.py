@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatClient, ChatError
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError
+from envs.pairs import Candidate, Verdict
 from envs.protocols.prorag import ProRAG
-from envs.siblings import Candidate, Verdict
 from envs.types import Document, Episode, Hit, Move, Question, Step, Turn
 from modules.judges.chat_judge import ChatJudge
 from tests.chat_server import ChatServer, chat_server

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatClient, ChatError
+from common.costs import JUDGE_CALLS
 from modules.judges.chat_labels import ChatLabels
 from tests.chat_server import ChatServer, chat_server
 from tests.modules.judges.test_chat_judge import candidate

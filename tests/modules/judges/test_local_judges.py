@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.accounts import JUDGE_CALLS
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError
 from datamodules.world_data import WorldData
-from envs.siblings import Candidate
+from envs.pairs import Candidate
 from envs.types import Action, Document, Episode, Gold, GoldStep, Hit, Question, Step, Turn
 from envs.world.facts import World
 from envs.world.relations import RELATIONS

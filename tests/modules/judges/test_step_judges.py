@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.errors import ConfigError, RetrievalError
+from envs.pairs import Candidate, Verdict
 from envs.protocols.prorag import ProRAG
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.siblings import Candidate, Verdict
 from envs.types import Document, Hit, Limits, Turn
 from modules.judges.noisy import NoisyJudge
 from modules.judges.rollout_value import RolloutValue

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from common.accounts import tokens_of
 from common.chat_client import ChatClient, ChatError
+from common.costs import tokens_of
 from common.errors import ConfigError
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment

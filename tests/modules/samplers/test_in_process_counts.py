@@ -19,18 +19,18 @@ def test_the_given_beginning_of_a_turn_does_not_count() -> None:
     sampler = InProcessSampler(small_policy(), temperature=1.0)
     sampler.submit([request(0, first_ids=(3, 4))])
     [(_, turn)] = sampler.collect()
-    assert sampler.counts == {"account/tokens/policy": len(turn.action_ids) - 2}
+    assert sampler.counts == {"cost/tokens/policy": len(turn.action_ids) - 2}
 
 
 def test_sampled_tokens_count_by_agent_and_forced_ones_do_not() -> None:
     sampler = InProcessSampler(small_policy(), temperature=1.0)
     asked = [request(0), request(1, "reader"), request(2, "reader"), request(3, forced_ids=(3, 4))]
     lengths = [len(turn.action_ids) for turn in take_turns(sampler, asked)]
-    assert sampler.counts == {"account/tokens/policy": lengths[0], "account/tokens/reader": lengths[1] + lengths[2]}
+    assert sampler.counts == {"cost/tokens/policy": lengths[0], "cost/tokens/reader": lengths[1] + lengths[2]}
     sampler.submit([request(4)])
     sampler.release([one.request.episode for one in sampler._waiting])
     assert sampler.collect() == []
-    assert sampler.counts["account/tokens/policy"] == lengths[0], "what is given up before it is sampled costs nothing"
+    assert sampler.counts["cost/tokens/policy"] == lengths[0], "what is given up before it is sampled costs nothing"
 
 
 def test_agents_may_share_a_sampler() -> None:
@@ -40,4 +40,4 @@ def test_agents_may_share_a_sampler() -> None:
     tokens: dict[str, int] = {}
     while len(tokens) < 3:
         tokens |= {request.agent: len(turn.action_ids) for request, turn in routed.collect()}
-    assert routed.counts == {f"account/tokens/{agent}": count for agent, count in tokens.items()}
+    assert routed.counts == {f"cost/tokens/{agent}": count for agent, count in tokens.items()}

@@ -4,7 +4,7 @@ import pytest
 
 from envs.text import Codec
 from envs.types import Move, Turn
-from modules.samplers.open_turn import StopTags
+from modules.samplers.running_request import StopTags
 from systems.baselines.sentences import SENTENCE_ENDS, announced, as_sentence, first_sentence, sentence_end
 from tests.tiny import byte_tokenizer
 

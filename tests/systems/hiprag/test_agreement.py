@@ -104,7 +104,7 @@ def test_verdicts_are_held_against_the_truth_and_ranks_share_the_work(tmp_path: 
     assert figures["verifier/yes/over_search/accuracy"] == pytest.approx(3 / 7)
     assert figures["verifier/yes/under_search/unjudged"] == 0.5
     assert figures["verifier/yes/under_search/accuracy"] == 0.75
-    assert figures["account/judge_calls"] == 15 * 2
+    assert figures["cost/judge_calls"] == 15 * 2
     rows = list(read_rows(tmp_path / "data" / "checks.jsonl", None))
     assert rows[0] == {
         "id": "q0",

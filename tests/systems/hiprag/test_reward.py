@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from common.accounts import JUDGE_CALLS, tokens_of
+from common.costs import JUDGE_CALLS, tokens_of
 from common.errors import ConfigError
 from envs.interfaces import Check, RewardContext
 from envs.protocols.direct import Direct

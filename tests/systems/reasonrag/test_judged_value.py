@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatClient
+from common.costs import JUDGE_CALLS
 from datamodules.tree.selection import OneAtATime, Uct
 from datamodules.tree.values import DiscountedMean, Leaf
 from envs.protocols.prorag import ProRAG

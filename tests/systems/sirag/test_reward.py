@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from common.accounts import JUDGE_CALLS
 from common.chat_client import ChatClient
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError, DataError
 from envs.interfaces import RewardContext
 from envs.types import Action, Document, Episode, Gold, Hit, Question, Turn

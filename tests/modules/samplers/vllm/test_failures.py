@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from common.cancellable_request import CancellableRequest
 from common.errors import EngineError
-from common.open_call import OpenCall
 from envs.sampling import take_turns
 from modules.samplers.vllm.client import NoAnswer, VLLMClient
 from tests.modules.samplers.vllm.conftest import Made
@@ -153,7 +153,7 @@ def test_a_released_turn_is_given_up_at_the_server(made: Made, server: VLLMServe
 
 def test_a_call_that_is_given_up_before_it_is_connected_ends_too(server: VLLMServer) -> None:
     server.faults = ["held"]
-    call = OpenCall()
+    call = CancellableRequest()
     call.give_up()
     with pytest.raises(NoAnswer, match=r"^((?!timed out).)*$"):
         VLLMClient(server.url, timeout=3.0).generate((1, 2), {"max_tokens": 2}, weights="w", call=call)

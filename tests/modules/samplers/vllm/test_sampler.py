@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.accounts import tokens_of
+from common.costs import tokens_of
 from common.errors import ConfigError, EngineError
 from envs.requests import Request
 from envs.sampling import ByAgent, Greedy, take_turns

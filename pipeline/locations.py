@@ -1,4 +1,4 @@
-"""Origins of settings: the file and line of each, for messages."""
+"""Locations of settings: the file and line of each, for messages."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Mark(str):
 
 
 @dataclass(frozen=True)
-class Origins:
+class Locations:
     """`marks` gives each key its `file:line`; `links` the key that its value references, if the value is no more."""
 
     marks: Mapping[Key, str]
     links: dict[Key, Key]
 
     @classmethod
-    def of(cls, value: dict[str, Any], marks: Mapping[Key, str]) -> Origins:
+    def of(cls, value: dict[str, Any], marks: Mapping[Key, str]) -> Locations:
         """Read the links from the settings."""
         links = {key: link for key, leaf in leaves(value) if (link := linked(leaf, key)) is not None}
         return cls(marks, links)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datamodules.tree.node import Node, Tree
-from datamodules.tree.pairs import candidate_groups, mixed_group
+from datamodules.tree.step_groups import candidate_groups, mixed_group
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Hit, Turn
 from tests.tiny import question

@@ -1,4 +1,4 @@
-"""The chosen turns of preferences as episodes to fine-tune on: what is learnt without the rejected ones."""
+"""SFT on chosen turns: the preferred turn of each pair as an episode, without the rejected one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from datamodules.records import episode_to_row, numbered_rows, pair_from_row, wr
 from envs.types import Episode
 
 
-class ChosenTurns:
-    """A `Maker` of `data/episodes.jsonl`: for every turn that some pair prefers an episode that trains that turn alone.
+class SftOnChosen:
+    """Writes `data/episodes.jsonl`: for every turn that some pair prefers an episode that trains that turn alone.
 
     A turn that several pairs prefer comes once, at the first of them.
 

@@ -13,7 +13,7 @@ from threading import Event, Thread
 import httpx
 import pytest
 
-from common.open_call import OpenCall
+from common.cancellable_request import CancellableRequest
 
 Wrap = Callable[[socket.socket], socket.socket]
 
@@ -36,7 +36,7 @@ def test_a_call_that_is_given_up_ends_its_connection(tmp_path: Path, scheme: str
     context = certified(tmp_path) if scheme == "https" else None
     listener = socket.create_server(("127.0.0.1", 0))
     asked, gone, failed = Event(), Event(), Event()
-    call = OpenCall()
+    call = CancellableRequest()
 
     def serve() -> None:
         connection, _ = listener.accept()
@@ -64,7 +64,7 @@ def test_a_call_that_is_given_up_ends_its_connection(tmp_path: Path, scheme: str
 
 
 def test_a_call_that_was_given_up_before_it_connects_ends_at_once() -> None:
-    call = OpenCall()
+    call = CancellableRequest()
     call.give_up()
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,

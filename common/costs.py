@@ -1,7 +1,7 @@
 """Costs of work: tokens that policies sampled, optimiser updates, calls of judges.
 
-A component counts in `counts: Counter[str]`, under the names of this file; a maker's headline and a fit's metrics carry
-the same names. The pipeline moves them into `accounts` of the stage's manifest.
+A component counts in `counts: Counter[str]`, under the names of this file; a record stage's headline and a fit's
+metrics carry the same names. The pipeline moves them into `costs` of the stage's manifest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-PREFIX = "account/"
+PREFIX = "cost/"
 UPDATES = f"{PREFIX}updates"
 JUDGE_CALLS = f"{PREFIX}judge_calls"
 JUDGED_STEPS = (
@@ -43,8 +43,8 @@ def _source(part: object) -> object:
     return part
 
 
-def accounts_in(counts: Mapping[str, int]) -> Counter[str]:
-    """Those of some counts that are accounts."""
+def costs_in(counts: Mapping[str, int]) -> Counter[str]:
+    """The counts that are costs: their names begin with `cost/`."""
     return Counter({name: count for name, count in counts.items() if name.startswith(PREFIX)})
 
 
@@ -54,7 +54,7 @@ def tokens_in(counts: Mapping[str, int]) -> int:
 
 
 def split(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Metrics without the accounts, and the accounts: `{tokens: {agent: n}, updates: n, judge_calls: n}`.
+    """Metrics without costs, and the costs: `{tokens: {agent: n}, updates: n, judge_calls: n}`.
 
     Where steps were judged for a reward model, `judged_steps: n` too.
     """

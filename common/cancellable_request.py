@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 
-class OpenCall:
+class CancellableRequest:
     """One request on a connection of its own; `trace` is httpx's extension of that name, which gives its socket."""
 
     def __init__(self) -> None:

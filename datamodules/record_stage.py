@@ -1,4 +1,4 @@
-"""The `data` of a stage without a module: a maker of records."""
+"""Record stages: the `data` of a stage without a module, which writes records; and how its units of work are shared."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from common.accounts import tokens_in
+from common.costs import tokens_in
 from common.files import write_json
 from datamodules.records import read_rows, write_rows
 
 Item = typing.TypeVar("Item")
 
 
-class Maker(typing.Protocol):
+class RecordStage(typing.Protocol):
     """Writes the records of a stage, mostly `folder/data/*.jsonl`.
 
     The same settings, inputs and seed give the same bytes, however often the process was killed meanwhile.

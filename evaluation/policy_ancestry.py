@@ -1,4 +1,4 @@
-"""Lineage of a policy: the stages that an evaluation's policy came from, their cost, and which were evaluated."""
+"""Ancestry of a policy: the stages that an evaluation's policy came from, their cost, and which were evaluated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evaluation.results import read_manifest
 
 
 @dataclass(frozen=True)
-class Lineage:
+class PolicyAncestry:
     """The stages of an experiment in order, each after those it depends on, with their manifests.
 
     `needs` are the stages that each reads, `ancestors` also those that these came from.
@@ -24,7 +24,7 @@ class Lineage:
     ancestors: dict[str, set[str]]
 
     @classmethod
-    def of(cls, artifacts: Mapping[str, Path]) -> Lineage:
+    def of(cls, artifacts: Mapping[str, Path]) -> PolicyAncestry:
         """Read the manifests of artifact folders by stage, in order."""
         stages = {folder.name: stage for stage, folder in artifacts.items()}
         manifests = {stage: read_manifest(folder) for stage, folder in artifacts.items()}
@@ -59,27 +59,27 @@ class Lineage:
 
         return sorted(earlier, key=order)
 
-    def accounts(self, evaluation: str) -> dict[str, Any]:
-        """What making the policy that an evaluation measures cost: the accounts of all stages it came from, added up.
+    def costs(self, evaluation: str) -> dict[str, Any]:
+        """What making the policy that an evaluation measures cost: the costs of all stages it came from, added up.
 
         `tokens` are those that policies sampled, by agent, for training: the evaluation's own are not among them.
 
         Raises:
-            DataError: a stage has no accounts, or damaged ones.
+            DataError: a stage has no costs, or damaged ones.
         """
         total: dict[str, Any] = {"tokens": {}, "updates": 0, "judge_calls": 0, "cpu_seconds": 0.0}
         for stage in sorted(self.ancestors[evaluation], key=self.order.index):
-            accounts = self.manifests[stage].get("accounts")
-            if accounts is None:
+            costs = self.manifests[stage].get("costs")
+            if costs is None:
                 raise DataError(
-                    f"stage {stage} has no accounts, an earlier version made it: --force {stage} runs it again"
+                    f"stage {stage} has no costs, an earlier version made it: --force {stage} runs it again"
                 )
-            if missing := {*total} - accounts.keys():
-                raise DataError(f"the manifest of stage {stage} is damaged, its accounts have no {min(missing)!r}")
-            for agent, count in accounts["tokens"].items():
+            if missing := {*total} - costs.keys():
+                raise DataError(f"the manifest of stage {stage} is damaged, its costs have no {min(missing)!r}")
+            for agent, count in costs["tokens"].items():
                 total["tokens"][agent] = total["tokens"].get(agent, 0) + count
             for name in ("updates", "judge_calls", "cpu_seconds"):
-                total[name] += accounts[name]
+                total[name] += costs[name]
         return total | {"cpu_seconds": round(total["cpu_seconds"], 3)}
 
     def sources(self, evaluation: str) -> list[str]:

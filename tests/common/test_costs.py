@@ -1,10 +1,10 @@
-"""Counts of several components, and what of a stage's figures is an account."""
+"""Counts of several components, and what of a stage's figures is a cost."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from common.accounts import JUDGE_CALLS, JUDGED_STEPS, UPDATES, accounts_in, counted, split, tokens_in, tokens_of
+from common.costs import JUDGE_CALLS, JUDGED_STEPS, UPDATES, costs_in, counted, split, tokens_in, tokens_of
 
 
 class Part:
@@ -18,13 +18,13 @@ def test_components_that_count_are_added_up_and_each_counts_once() -> None:
     assert counted(object()) == {}
 
 
-def test_figures_without_the_prefix_are_no_accounts() -> None:
+def test_figures_without_the_prefix_are_no_costs() -> None:
     counts = {tokens_of("policy"): 7, tokens_of("reader"): 5, JUDGE_CALLS: 3, "judge_no_reply": 2}
-    assert accounts_in(counts) == {"account/tokens/policy": 7, "account/tokens/reader": 5, "account/judge_calls": 3}
+    assert costs_in(counts) == {"cost/tokens/policy": 7, "cost/tokens/reader": 5, "cost/judge_calls": 3}
     assert tokens_in(counts) == 12
 
 
-def test_the_accounts_are_taken_out_of_the_metrics() -> None:
+def test_the_costs_are_taken_out_of_the_metrics() -> None:
     metrics = {tokens_of("reader"): 5.0, "em": 0.5, tokens_of("policy"): 7.0, UPDATES: 16, "updates": 1.0}
     assert split(metrics) == (
         {"em": 0.5, "updates": 1.0},

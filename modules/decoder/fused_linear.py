@@ -1,6 +1,6 @@
-"""Products with the weights of linear layers, laid out for sampling.
+"""FusedLinear with the weights of linear layers, laid out for sampling.
 
-On a CPU a weight is packed by oneDNN or stored by input, the order in which a product of a few rows reads it. On a GPU
+On a CPU a weight is packed by oneDNN or stored by input, the order in which a matmul of a few rows reads it. On a GPU
 it stays where it is: a copy would cost memory.
 """
 
@@ -20,11 +20,11 @@ from modules.functional.linear_logprobs import float32_product, has_fast_bfloat1
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Number types of a forward pass, and how a CPU makes its products.
+    """Number types of a forward pass, and how a CPU multiplies.
 
     Attributes:
-        stored: of activations, and of weights before they are laid out; what a product is rounded to.
-        work: what products are computed in.
+        stored: of activations, and of weights before they are laid out; what a result is rounded to.
+        work: what matmuls are computed in.
         packed: whether oneDNN makes them, from weights in an order of its own, in place of MKL.
     """
 
@@ -36,7 +36,7 @@ class Precision:
     def of(cls, weight: Tensor) -> Precision:
         """That of a model with this weight: the type of autocast where that is on.
 
-        Without fast instructions for bfloat16 a CPU multiplies in float32; products of bfloat16 numbers are summed in
+        Without fast instructions for bfloat16 a CPU multiplies in float32; bfloat16 matmuls are summed in
         float32 in any case, so only the order of the terms differs. MKL uses half of an AMD CPU's vector units.
         """
         kind = weight.device.type
@@ -51,11 +51,11 @@ class Precision:
         return cls(stored, work, packed)
 
 
-class Products:
-    """The products of an input with several linear layers, each with the adapters that it has now.
+class FusedLinear:
+    """Several linear layers of one input as one matmul, each with its current adapters.
 
     An adapter is added to a float32 weight. In a shorter type most of it would be rounded away: there it is added to
-    the product, rounded where autocast rounds in training, to the same bits. All adapters read it in one product.
+    the matmul, rounded where autocast rounds in training, to the same bits. All adapters read it in one matmul.
 
     Args:
         layers: those for which `can_multiply` holds.
@@ -107,14 +107,14 @@ class Products:
 
 
 def _laid_out(weight: Tensor, precision: Precision) -> Tensor:
-    """A weight `[out, in]` as its product reads it: packed, or `[in, out]`, which a CPU has in memory in that order."""
+    """A weight `[out, in]` as its matmul reads it: packed, or `[in, out]`, which a CPU has in memory in that order."""
     if precision.packed:
         return torch.ops.mkldnn._reorder_linear_weight(weight)
     return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()
 
 
 def can_multiply(layer: nn.Module) -> bool:
-    """Whether `Products` computes what this layer does: a plain linear layer, or one with plain LoRA adapters."""
+    """Whether `FusedLinear` computes what this layer does: a plain linear layer, or one with plain LoRA adapters."""
     if isinstance(layer, LoraLayer):
         active = [name for name in layer.active_adapters if name in layer.lora_A]
         plain = not any(layer.lora_variant.get(name) or layer.lora_bias.get(name) for name in active)

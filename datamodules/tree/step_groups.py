@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from common.seeds import stable_hash
 from datamodules.tree.node import Tree
 from envs.interfaces import AgentFormat
-from envs.siblings import Candidate
+from envs.pairs import Candidate
 from envs.types import Episode
 
 

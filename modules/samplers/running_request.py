@@ -34,7 +34,7 @@ class StopTags:
 
 
 @dataclass(slots=True, eq=False)
-class OpenTurn:
+class RunningRequest:
     """A request, and what has been sampled for it.
 
     Attributes:

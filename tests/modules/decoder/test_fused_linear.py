@@ -1,4 +1,4 @@
-"""Products of linear layers, with and without adapters."""
+"""FusedLinear of linear layers, with and without adapters."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from modules.decoder.products import Precision, Products, can_multiply
+from modules.decoder.fused_linear import FusedLinear, Precision, can_multiply
 
 FLOAT = Precision(torch.float32, torch.float32)
 
 
 def product(layer: nn.Module, x: torch.Tensor, precision: Precision = FLOAT) -> torch.Tensor:
-    return Products([layer], precision)(x)[0]
+    return FusedLinear([layer], precision)(x)[0]
 
 
 def adapted(dtype: torch.dtype = torch.float32, **settings: Any) -> nn.Module:
@@ -37,7 +37,7 @@ def test_an_adapter_is_added_to_float32_weights() -> None:
     layer: Any = adapted()
     with torch.inference_mode():
         x = torch.randn(5, 16)
-        assert Products([layer], FLOAT).down is None
+        assert FusedLinear([layer], FLOAT).down is None
         assert (product(layer, x) - layer(x)).abs().max() < 1e-5
         assert (product(layer, x) - layer.base_layer(x)).abs().max() > 0.1
 
@@ -78,7 +78,7 @@ def test_adapters_are_rounded_where_autocast_rounds_in_training(device: str, alp
         trained = [layer(x) for layer in layers]
         precision = Precision.of(layers[0].base_layer.weight)
     with torch.inference_mode():
-        sampled = Products(layers, precision)(x)
+        sampled = FusedLinear(layers, precision)(x)
         plain = [layer.base_layer(x) for layer in layers]
     for own, other, base in zip(sampled, trained, plain, strict=True):
         assert own.dtype == other.dtype == torch.bfloat16
@@ -95,8 +95,8 @@ def test_wide_results_are_those_of_the_accumulator(device: str) -> None:
         pytest.skip("this CPU rounds the results of its fast products")
     x = torch.randn(5, 256, device=device).mul_(20).bfloat16()
     with torch.inference_mode():
-        [wide] = Products([layer], precision, wide=True)(x)
-        [rounded] = Products([layer], precision)(x)
+        [wide] = FusedLinear([layer], precision, wide=True)(x)
+        [rounded] = FusedLinear([layer], precision)(x)
     exact = x.double() @ layer.weight.double().t()
     assert wide.dtype == torch.float32
     assert (wide - exact).abs().max() < 1e-4

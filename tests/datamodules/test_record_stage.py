@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.accounts import tokens_of
-from datamodules.maker import affordable, missing, unit_counts, units, write_counts
+from common.costs import tokens_of
+from datamodules.record_stage import affordable, missing, unit_counts, units, write_counts
 
 
 def test_items_are_cut_into_numbered_units(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_units_of_an_earlier_life_are_paid_from_the_same_budget(tmp_path: Path) 
     (tmp_path / "00002.json").unlink()
     assert spend(tmp_path, [10, 10, 10, 10], 25) == ["00001", "00002"]
     assert unit_counts(tmp_path / "00001.jsonl") == {
-        "account/tokens/policy": 9,
-        "account/tokens/reader": 1,
+        "cost/tokens/policy": 9,
+        "cost/tokens/reader": 1,
         "judge_no_reply": 99,
     }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envs.requests import Request
 from envs.types import Episode
-from modules.samplers.open_turn import OpenTurn, StopTags
+from modules.samplers.running_request import RunningRequest, StopTags
 from tests.tiny import byte_tokenizer, question
 
 TEXTS = ["a", "b", "</", "x>", ">", "$"]
@@ -22,12 +22,12 @@ def decode(ids: Any) -> str:
     return "".join(TEXTS[token] for token in ids)
 
 
-def opened(limit: int = 9, stop: tuple[str, ...] = ("</x>",), **request: Any) -> OpenTurn:
+def opened(limit: int = 9, stop: tuple[str, ...] = ("</x>",), **request: Any) -> RunningRequest:
     asked = Request(Episode(question(), (0, 0)), (1,), stop, **request)
-    return OpenTurn(0, asked, asked.prefix(), limit, StopTags(stop, TEXTS, decode), 1.0, 1.0)
+    return RunningRequest(0, asked, asked.prefix(), limit, StopTags(stop, TEXTS, decode), 1.0, 1.0)
 
 
-def taken(turn: OpenTurn, *ids: int) -> list[str | None]:
+def taken(turn: RunningRequest, *ids: int) -> list[str | None]:
     """How the turn had ended after each token."""
     finishes = []
     for token in ids:
@@ -55,7 +55,7 @@ def taken(turn: OpenTurn, *ids: int) -> list[str | None]:
         (opened(first_ids=(0, END)), (0, END), [None, "eos"]),
     ],
 )
-def test_a_turn_ends_where_it_should(turn: OpenTurn, ids: tuple[int, ...], finishes: list[str | None]) -> None:
+def test_a_turn_ends_where_it_should(turn: RunningRequest, ids: tuple[int, ...], finishes: list[str | None]) -> None:
     assert taken(turn, *ids) == finishes
 
 
