@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import (
@@ -131,8 +131,8 @@ def convert(
     """
     converted = {}
     for name, value in arguments.items():
-        if type(value) in (str, int, float, bool) and type(value) in alternatives(annotations[name]):
-            converted[name] = value  # as most are: OmegaConf takes milliseconds
+        if (kind := _plain_kind(value, annotations[name])) is not None:
+            converted[name] = kind(value)
             continue
         kind = _alternative(annotations[name], value)
         kind = kind if _supported(kind) else Any
@@ -145,6 +145,18 @@ def convert(
                 # for a tuple, OmegaConf names neither key nor value
                 raise ConfigError(f"{value!r} does not fit {kind} at {locations.at((*key, name))}") from error
     return converted
+
+
+def _plain_kind(value: Any, annotation: Any) -> type | None:
+    """The type of a plain value in an annotation, as of most values: OmegaConf takes milliseconds for each."""
+    if type(value) not in (str, int, float, bool):
+        return None
+    kinds = list(alternatives(annotation))
+    if type(value) in kinds:
+        return type(value)
+    if type(value) is str and any(get_origin(kind) is Literal and value in get_args(kind) for kind in kinds):
+        return str
+    return Path if type(value) is str and Path in kinds else None
 
 
 def _converted(name: str, value: Any, kind: Any) -> Any:

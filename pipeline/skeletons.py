@@ -11,6 +11,7 @@ import __future__
 import ast
 import builtins
 import functools
+import gc
 import importlib
 import importlib.util
 import logging
@@ -194,10 +195,13 @@ CURRENT: ContextVar[Skeletons | None] = ContextVar("skeletons", default=None)
 def reading() -> Iterator[Skeletons]:
     """Have components located in their source, not imported; each time the files are what they are by then."""
     skeletons = Skeletons()
-    token = CURRENT.set(skeletons)
+    token, collects = CURRENT.set(skeletons), gc.isenabled()
+    gc.disable()  # it would look for circles in syntax trees
     try:
         yield skeletons
     finally:
+        if collects:
+            gc.enable()
         CURRENT.reset(token)
         skeletons.forget()
 
@@ -269,6 +273,7 @@ def _stripped(statement: ast.stmt, within: bool = False) -> ast.stmt:
     """A statement without calls, but those that make fields of dataclasses."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         statement.decorator_list = _decorators(statement.decorator_list, _ON_METHODS, within)
+        statement.body = [ast.Pass()]  # nothing is called
         arguments = statement.args
         arguments.defaults = [_value(default) for default in arguments.defaults]
         arguments.kw_defaults = [default and _value(default) for default in arguments.kw_defaults]
