@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from common.errors import ConfigError
-from modules.functional.linear_logprobs import linear_logprobs
+from modules.functional.linear_logprobs import float32_product, linear_logprobs
 from modules.functional.logprobs import changed_logits, token_entropy, token_logprobs
 from modules.positions import require_row_fits
 
 Answer = TypeVar("Answer", bound=Tensor | tuple[Tensor, ...])
 
 
-def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor], Answer]) -> Answer:
+def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor], Answer], **call: Any) -> Answer:
     """Run a model and give its last hidden states to `read`, in place of its output layer.
 
     Padding is on the right, where a causal model never reads it, so no mask is needed and attention may use its causal
@@ -28,6 +28,7 @@ def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor],
     Args:
         ids_BT: `[B, T]`.
         read: from hidden states `[B, T, D]` to what is wanted of them.
+        call: more arguments of the model; with `logits_to_keep` fewer states are read.
 
     Raises:
         ConfigError: the model has no output layer, changes its logits in a way that `logit_change` does not know, or
@@ -55,7 +56,7 @@ def read_states(model: PreTrainedModel, ids_BT: Tensor, read: Callable[[Tensor],
     head.forward = in_its_place
     hook = model.register_forward_hook(put_in, prepend=True)
     try:
-        model(input_ids=ids_BT, use_cache=False)
+        model(input_ids=ids_BT, **({"use_cache": False} | call))
     finally:
         hook.remove()
         del head.forward
@@ -70,13 +71,29 @@ def logprobs_of_states(
     Called by what `read_states` calls. An output layer that is more than a matrix (a bias, adapters of its own) is run
     as it is, on all N states at once.
     """
-    head = cast(Any, model.get_output_embeddings())
-    scale, cap = logit_change(model)
-    if isinstance(head, (nn.Linear, TrainableTokensWrapper)) and getattr(head, "bias", None) is None:
-        return linear_logprobs(hidden_ND, cast(Any, head).weight, ids_N, temperature, scale=scale, cap=cap)
-    logits_1NV = changed_logits(cast(Any, type(head)).forward(head, hidden_ND)[None], scale, cap)
+    if (weight_VD := _head_matrix(model)) is not None:
+        scale, cap = logit_change(model)
+        return linear_logprobs(hidden_ND, weight_VD, ids_N, temperature, scale=scale, cap=cap)
+    logits_1NV = logits_of_states(model, hidden_ND)[None]
     logps_1N = token_logprobs(logits_1NV, ids_N[None], temperature)
     return logps_1N[0], token_entropy(logits_1NV, temperature)[0]
+
+
+def logits_of_states(model: PreTrainedModel, hidden_ND: Tensor) -> Tensor:
+    """Logits `[N, V]` of last hidden states, float32 where the output layer is a matrix, as `logprobs_of_states`.
+
+    Called by what `read_states` calls.
+    """
+    head, weight_VD = cast(Any, model.get_output_embeddings()), _head_matrix(model)
+    logits_NV = type(head).forward(head, hidden_ND) if weight_VD is None else float32_product(hidden_ND, weight_VD.T)
+    return changed_logits(logits_NV, *logit_change(model))
+
+
+def _head_matrix(model: PreTrainedModel) -> Tensor | None:
+    """The weight of the output layer, `[V, D]`; None where it is more than a matrix."""
+    head = cast(Any, model.get_output_embeddings())
+    plain = isinstance(head, (nn.Linear, TrainableTokensWrapper)) and getattr(head, "bias", None) is None
+    return cast(Any, head).weight if plain else None
 
 
 def logit_change(model: PreTrainedModel) -> tuple[float, float | None]:

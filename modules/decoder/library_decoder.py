@@ -13,6 +13,7 @@ from common.errors import ConfigError
 from modules.decoder.attention_masks import KNOWN, layer_kinds, row_masks
 from modules.decoder.fused_linear import Precision
 from modules.decoder.kv_cache import Rows
+from modules.hidden_states import logits_of_states, read_states
 from modules.positions import longest_row
 
 _OTHERWISE = "give a model of docs/models.md, or sample with modules.samplers.vllm.sampler:VLLMSampler"
@@ -59,13 +60,16 @@ class LibraryDecoder:
         masks = row_masks(config, columns_BN, self.rows.width)
         if config._attn_implementation == "eager":  # adds its mask to the scores
             masks = {kind: _added(mask, self.rows.dtype) for kind, mask in masks.items()}
-        return self.model(
-            input_ids=ids_BN,
+        return read_states(
+            self.model,
+            ids_BN,
+            lambda last_B1D: logits_of_states(self.model, last_B1D[:, -1]),
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=columns_BN,
             past_key_values=self.rows.cache(),
+            use_cache=True,
             logits_to_keep=1,
-        ).logits[:, -1]
+        )
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.families import tiny_config, tiny_model
 from common.errors import ConfigError
-from modules.decoder.library_decoder import require_decodable
+from modules.decoder.library_decoder import LibraryDecoder, require_decodable
+from modules.functional.linear_logprobs import has_fast_bfloat16
 
 
 def model_of(kind: str, **settings: Any) -> Any:
@@ -41,3 +42,18 @@ def test_logits_of_rows_that_depend_on_the_others_are_refused(monkeypatch: pytes
         ConfigError, match=r"GPT2LMHeadModel \(gpt2\) gives other logits \(by .*% of their deviation\) where"
     ):
         require_decodable(model)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "mixtral", "gpt2"])
+def test_logits_are_not_rounded_to_the_type_of_the_weights(kind: str) -> None:
+    if has_fast_bfloat16(torch.device("cpu")):
+        pytest.skip("this CPU rounds the results of its fast matmuls")
+    model = model_of(kind).to(torch.bfloat16).eval()
+    with torch.inference_mode():
+        decoder = LibraryDecoder(model)
+        decoder.rows.reserve(1, 4, ())
+        logits_1V = decoder.read(0, [[5, 9, 2]], [0])
+        rounded_1V = model(torch.tensor([[5, 9, 2]])).logits[:, -1]
+    assert logits_1V.dtype == torch.float32
+    assert not torch.equal(logits_1V, rounded_1V.float())
+    assert torch.allclose(logits_1V, rounded_1V.float(), atol=2**-6)
