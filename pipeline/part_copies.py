@@ -1,0 +1,81 @@
+"""Maps that are like a part: with `like: NAME`, a map is that part with its own settings merged over it.
+
+So one part can choose for many components, each of which adds what is its own: the sampler, and its temperature.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.errors import ConfigError
+from pipeline.locations import Key, Mark, children, dotted, linked, suggest, undotted
+from pipeline.merging import merge_maps
+from pipeline.references import MOST_VALUES
+from pipeline.yaml_reader import Document
+
+
+def with_parts(merged: Document) -> Document:
+    """Merged settings in which every map with a `like` is written out.
+
+    Raises:
+        ConfigError: a `like` names no map among the parts, or parts are like each other in a cycle or without end.
+    """
+    copies = _Copies(merged)
+    return Document(copies.written_out(merged.value, ()), copies.marks)
+
+
+class _Copies:
+    """Settings, and the marks of all that was copied so far."""
+
+    def __init__(self, merged: Document) -> None:
+        self._parts = merged.value.get("parts")
+        self._values = 0
+        self.marks: dict[Key, Mark] = dict(merged.marks)
+
+    def written_out(self, value: Any, key: Key) -> Any:
+        """A value in which no map has a `like`."""
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise ConfigError(f"{dotted(key)}: parts that are like others expand to more than {MOST_VALUES:,} values")
+        if isinstance(value, list):
+            return [self.written_out(item, (*key, index)) for index, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        return {name: self.written_out(item, (*key, name)) for name, item in self._copied(value, key, ()).items()}
+
+    def _copied(self, value: dict[str, Any], key: Key, trail: Key) -> dict[str, Any]:
+        """A map without a `like` of its own; the maps in it may have some."""
+        own = {name: item for name, item in value.items() if name != "like"}
+        if value.get("like") is None:
+            return own
+        part, at = self._part(undotted(str(value["like"])), (*key, "like"), trail)
+        self._mark(part, at, key)
+        return merge_maps(part, own, key, self.marks, {})
+
+    def _part(self, path: Key, like: Key, trail: Key) -> tuple[dict[str, Any], Key]:
+        """The map at a path inside the parts, and its key; the setting `like` leads there."""
+        name, line = dotted(path), f"{dotted(like)} ({self.marks[like]})"
+        if name in trail:
+            cycle = " -> ".join(map(str, (*trail[trail.index(name) :], name)))
+            raise ConfigError(f"parts are like each other in a cycle: {cycle}, at {line}")
+        trail = (*trail, name)
+        value, key = self._parts, ("parts",)
+        for inside in (*path, None):
+            if (link := linked(value, key)) and link[0] == "parts":
+                value, key = self._part(link[1:], like, trail)
+            if not isinstance(value, dict):
+                raise ConfigError(f"{line} names '{name}', but {dotted(key)} is no map")
+            value = self._copied(value, key, trail)
+            if inside is None:
+                break
+            if inside not in value:
+                raise ConfigError(f"unknown part '{name}' at {line}{suggest(str(inside), map(str, value))}")
+            value, key = value[inside], (*key, inside)
+        return value, key
+
+    def _mark(self, part: object, at: Key, key: Key) -> None:
+        """Give what is copied from `at` to `key` its lines, but where there is one."""
+        for name, item in children(part):
+            if (*at, name) in self.marks:
+                self.marks.setdefault((*key, name), self.marks[*at, name])
+            self._mark(item, (*at, name), (*key, name))
