@@ -54,24 +54,28 @@ class _Copies:
 
     def _part(self, path: Key, like: Key, trail: Key) -> tuple[dict[str, Any], Key]:
         """The map at a path inside the parts, and its key; the setting `like` leads there."""
-        name, line = dotted(path), f"{dotted(like)} ({self.marks[like]})"
-        if name in trail:
+        if (name := dotted(path)) in trail:
             cycle = " -> ".join(map(str, (*trail[trail.index(name) :], name)))
-            raise ConfigError(f"parts are like each other in a cycle: {cycle}, at {line}")
+            raise ConfigError(f"parts are like each other in a cycle: {cycle}, at {self._line(like)}")
         trail = (*trail, name)
-        value, key = self._parts, ("parts",)
-        for inside in (*path, None):
-            if (link := linked(value, key)) and link[0] == "parts":
-                value, key = self._part(link[1:], like, trail)
-            if not isinstance(value, dict):
-                raise ConfigError(f"{line} names '{name}', but {dotted(key)} is no map")
-            value = self._copied(value, key, trail)
-            if inside is None:
-                break
+        value, key = self._map(self._parts, ("parts",), like, trail)
+        for inside in path:
             if inside not in value:
-                raise ConfigError(f"unknown part '{name}' at {line}{suggest(str(inside), map(str, value))}")
-            value, key = value[inside], (*key, inside)
+                known = suggest(str(inside), map(str, value))
+                raise ConfigError(f"unknown part '{name}' at {self._line(like)}{known}")
+            value, key = self._map(value[inside], (*key, inside), like, trail)
         return value, key
+
+    def _map(self, value: object, key: Key, like: Key, trail: Key) -> tuple[dict[str, Any], Key]:
+        """The map at a key, or that which is referenced there."""
+        if (link := linked(value, key)) and link[0] == "parts":
+            return self._part(link[1:], like, trail)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self._line(like)} must name a map, and {dotted(key)} is none")
+        return self._copied(value, key, trail), key
+
+    def _line(self, like: Key) -> str:
+        return f"{dotted(like)} ({self.marks[like]})"
 
     def _mark(self, part: object, at: Key, key: Key) -> None:
         """Give what is copied from `at` to `key` its lines, but where there is one."""

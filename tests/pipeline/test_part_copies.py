@@ -20,7 +20,7 @@ parts:
   linked: ${parts.fast.sampler}
 stages:
   one:
-    data: {target: "d:D", pool: "${parts.sampling.rows}", sampler: {like: sampling.sampler, policy: a, temperature: 0.9}}
+    data: {target: d, pool: "${parts.sampling.rows}", sampler: {like: sampling.sampler, temperature: 0.9, policy: a}}
   two: {like: one, data: {sampler: {policy: b}}}
 """
 ENGINE = {"target": "e:E", "rows": 128}
@@ -52,12 +52,12 @@ def test_a_map_is_the_part_with_its_own_settings(
     tmp_path: Path, overrides: tuple[str, ...], sampler: dict[str, Any], pool: int
 ) -> None:
     stages = loaded(tmp_path, *overrides).experiment.stages
-    assert stages["one"].data == {"target": "d:D", "pool": pool, "sampler": sampler}
+    assert stages["one"].data == {"target": "d", "pool": pool, "sampler": sampler}
     assert stages["two"].data["sampler"] == sampler | {"policy": "b"}
 
 
 def test_another_like_drops_the_arguments_of_a_target(tmp_path: Path) -> None:
-    text = TEXT.replace("{like: sampling.sampler, p", "{target: 'o:O', old: 1, p")
+    text = TEXT.replace("{like: sampling.sampler, t", "{target: 'o:O', old: 1, t")
     more = "stages: {one: {data: {sampler: {like: exact.sampler, temperature: 1}}}}\n"
     sampler = loaded(tmp_path, text=text, more=more).experiment.stages["one"].data["sampler"]
     assert sampler == {"target": "x:X", "kept": 20, "temperature": 1}
@@ -81,7 +81,7 @@ def test_the_part_that_a_map_is_like_is_used_and_others_are_not(tmp_path: Path) 
     ("override", "message"),
     [
         ("parts.sampling.like=fas", r"unknown part 'fas' at .*like \(command line\); did you mean 'fast'\?"),
-        ("parts.sampling.like=fast.rows", r"parts.sampling.like \(command line\) names .*but parts.fast.rows is no map"),
+        ("parts.sampling.like=fast.rows", r"parts.sampling.like \(command line\) must .* parts.fast.rows is none"),
         ("parts.fast.like=sampling", r"in a cycle: (fast -> sampling -> fast|sampling -> fast -> sampling), at "),
         ("stages.one.data.sampler.like=linked", r"in a cycle: linked -> linked, at stages\.one\."),
     ],
