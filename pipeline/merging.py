@@ -12,6 +12,8 @@ from common.errors import ConfigError
 from pipeline.locations import Key, Mark, dotted, linked, suggest
 from pipeline.yaml_reader import Document, stages_of
 
+_OTHER = {"target", "like"}  # keys of a map that is not what a reference or an earlier target made of it
+
 
 def merge(documents: Sequence[Document]) -> Document:
     """Documents merged in order: maps merge, lists and values replace.
@@ -112,7 +114,7 @@ def merge_maps(
         if isinstance(value, dict):
             if isinstance(old, list):
                 raise ConfigError(f"{dotted(here)} ({marks[here]}) is a list, which can only be replaced whole")
-            if "target" not in value and (part := linked(old, here)):
+            if not _OTHER & value.keys() and (part := linked(old, here)):
                 raise ConfigError(f"{dotted(here)} ({marks[here]}) is '{old}': override {dotted(part)} instead")
             merged[name] = merge_maps(old if isinstance(old, dict) else {}, value, here, marks, earlier)
         elif value is None and _is_named_map(key, merged):
@@ -127,4 +129,4 @@ def merge_maps(
 
 def _is_named_map(key: Key, value: dict[str, Any]) -> bool:
     in_schema = not key or (key[0] == "stages" and (len(key) == 2 or (len(key) == 3 and key[2] == "trainer")))
-    return not in_schema and not {"target", "like"} & value.keys()
+    return not in_schema and not _OTHER & value.keys()

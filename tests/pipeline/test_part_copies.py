@@ -56,8 +56,9 @@ def test_a_map_is_the_part_with_its_own_settings(
     assert stages["two"].data["sampler"] == sampler | {"policy": "b"}
 
 
-def test_another_like_drops_the_arguments_of_a_target(tmp_path: Path) -> None:
-    text = TEXT.replace("{like: sampling.sampler, t", "{target: 'o:O', old: 1, t")
+@pytest.mark.parametrize("old", ["{target: 'o:O', old: 1}", "${parts.linked}"])
+def test_another_like_takes_the_place_of_a_target_and_of_a_reference(tmp_path: Path, old: str) -> None:
+    text = TEXT.replace("{like: sampling.sampler, temperature: 0.9, policy: a}", f'"{old}"' if old[0] == "$" else old)
     more = "stages: {one: {data: {sampler: {like: exact.sampler, temperature: 1}}}}\n"
     sampler = loaded(tmp_path, text=text, more=more).experiment.stages["one"].data["sampler"]
     assert sampler == {"target": "x:X", "kept": 20, "temperature": 1}
