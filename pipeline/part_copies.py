@@ -10,8 +10,9 @@ from typing import Any
 from common.errors import ConfigError
 from pipeline.locations import Key, Mark, children, dotted, linked, suggest, undotted
 from pipeline.merging import merge_maps
-from pipeline.references import MOST_VALUES
 from pipeline.yaml_reader import Document
+
+_MOST_COPIES = 10_000
 
 
 def with_parts(merged: Document) -> Document:
@@ -29,14 +30,11 @@ class _Copies:
 
     def __init__(self, merged: Document) -> None:
         self._parts = merged.value.get("parts")
-        self._values = 0
+        self._copies = 0
         self.marks: dict[Key, Mark] = dict(merged.marks)
 
     def written_out(self, value: Any, key: Key) -> Any:
         """A value in which no map has a `like`."""
-        self._values += 1
-        if self._values > MOST_VALUES:
-            raise ConfigError(f"{dotted(key)}: parts that are like others expand to more than {MOST_VALUES:,} values")
         if isinstance(value, list):
             return [self.written_out(item, (*key, index)) for index, item in enumerate(value)]
         if not isinstance(value, dict):
@@ -48,6 +46,11 @@ class _Copies:
         own = {name: item for name, item in value.items() if name != "like"}
         if value.get("like") is None:
             return own
+        self._copies += 1
+        if self._copies > _MOST_COPIES:
+            raise ConfigError(
+                f"more than {_MOST_COPIES:,} maps are like a part, one of them {self._line((*key, 'like'))}"
+            )
         part, at = self._part(undotted(str(value["like"])), (*key, "like"), trail)
         self._mark(part, at, key)
         return merge_maps(part, own, key, self.marks, {})

@@ -7,7 +7,7 @@ from typing import Any
 from common.errors import ConfigError
 from pipeline.locations import Key, Locations, children, references, replaced
 
-MOST_VALUES = 100_000
+_MOST_VALUES = 100_000
 
 
 def require_small(settings: dict[str, Any], locations: Locations) -> None:
@@ -25,8 +25,8 @@ def require_small(settings: dict[str, Any], locations: Locations) -> None:
         total = 1 + sum(size(item, (*key, name)) for name, item in children(value))
         for target in references(value, key):
             total += size(_looked_up(settings, target), target)
-        if total > MOST_VALUES:
-            raise ConfigError(f"{locations.at(key)} expands to more than {MOST_VALUES:,} values")
+        if total > _MOST_VALUES:
+            raise ConfigError(f"{locations.at(key)} expands to more than {_MOST_VALUES:,} values")
         sizes[key] = total
         return total
 

@@ -94,5 +94,5 @@ def test_a_wrong_like_is_one_line(tmp_path: Path, override: str, message: str) -
 
 def test_parts_that_double_without_end_are_refused(tmp_path: Path) -> None:
     doubled = "".join(f"  p{n}: {{a: {{like: p{n + 1}}}, b: {{like: p{n + 1}}}}}\n" for n in range(30))
-    with pytest.raises(ConfigError, match=r"expand to more than 100,000 values"):
+    with pytest.raises(ConfigError, match=r"more than 10,000 maps are like a part, .*base\.yaml:\d+\)"):
         loaded(tmp_path, text=TEXT.replace("  sampling:", f"{doubled}  p30: {{x: 1}}\n  sampling:"))
