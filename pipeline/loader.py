@@ -76,7 +76,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     experiment = _typed(resolved, whole.value.get("parts", {}), locations)
     _check_names(experiment, locations)
     _check_counts(experiment, locations)
-    _check_parts(merged, documents[-2:], locations)
+    _check_parts(merged, documents, locations)
     return Configuration(experiment, locations, whole.value, resolved, _changes(documents), question_of(Path(path)))
 
 
@@ -247,17 +247,30 @@ def _check_counts(experiment: Experiment, locations: Locations) -> None:
             raise ConfigError(f"{locations.at((name,))} is {value}: it must be at least {least}")
 
 
-def _check_parts(merged: Document, own: list[Document], locations: Locations) -> None:
-    """A part that the file itself or the command line sets is misspelt if nothing references it."""
+def _check_parts(merged: Document, documents: list[Document], locations: Locations) -> None:
+    """A part that the file itself or the command line sets is misspelt if nothing references it.
+
+    The command line may choose otherwise than the file, and so leave parts of the file without use.
+    """
+    *_, own, overrides = documents
+    used = _used(merged)
+    for document in (own, overrides):
+        for name in document.value.get("parts") or {}:
+            if name not in merged.value["parts"] or name in used:
+                continue
+            if document is overrides or name not in _used(merge(documents[:-1])):
+                raise ConfigError(f"nothing uses {locations.at(('parts', name))}{suggest(name, used)}")
+
+
+def _used(merged: Document) -> set[str]:
+    """The parts that stages reference, or parts that they reference."""
     parts = merged.value.get("parts") or {}
     used: set[str] = set()
     new = _referenced(merged.value["stages"])
     while new - used:
         used |= new
         new = _referenced([parts.get(name) for name in sorted(used)])
-    for name in (name for document in own for name in document.value.get("parts") or {}):
-        if name in parts and name not in used:
-            raise ConfigError(f"nothing uses {locations.at(('parts', name))}{suggest(name, used)}")
+    return used
 
 
 def _referenced(value: object) -> set[str]:

@@ -12,7 +12,7 @@ from pipeline.locations import Key, Mark, children, dotted, linked, suggest, und
 from pipeline.merging import merge_maps
 from pipeline.yaml_reader import Document
 
-_MOST_COPIES = 10_000
+_MOST_COPIES = 2_000
 
 
 def with_parts(merged: Document) -> Document:

@@ -72,10 +72,14 @@ def test_a_setting_has_the_line_where_it_is_written(tmp_path: Path) -> None:
     }
 
 
-def test_the_part_that_a_map_is_like_is_used_and_others_are_not(tmp_path: Path) -> None:
+def test_a_part_has_a_use_where_a_map_is_like_it_in_the_file_or_by_the_command_line(tmp_path: Path) -> None:
     assert loaded(tmp_path, more="parts: {fast: {rows: 64}}\n").experiment.stages["one"].data["pool"] == 64
     with pytest.raises(ConfigError, match=r"nothing uses parts\.exact \(.*arms\.yaml:2\)"):
         loaded(tmp_path, more="parts: {exact: {rows: 64}}\n")
+    fast = "parts: {fast: {rows: 64}}\n"
+    assert loaded(tmp_path, "parts.sampling.like=exact", more=fast).experiment.stages["one"].data["pool"] == 32
+    with pytest.raises(ConfigError, match=r"nothing uses parts\.fast \(command line\)"):
+        loaded(tmp_path, "parts.sampling.like=exact", "parts.fast.rows=8", more=fast)
 
 
 @pytest.mark.parametrize(
@@ -94,5 +98,5 @@ def test_a_wrong_like_is_one_line(tmp_path: Path, override: str, message: str) -
 
 def test_parts_that_double_without_end_are_refused(tmp_path: Path) -> None:
     doubled = "".join(f"  p{n}: {{a: {{like: p{n + 1}}}, b: {{like: p{n + 1}}}}}\n" for n in range(30))
-    with pytest.raises(ConfigError, match=r"more than 10,000 maps are like a part, .*base\.yaml:\d+\)"):
+    with pytest.raises(ConfigError, match=r"more than 2,000 maps are like a part, .*base\.yaml:\d+\)"):
         loaded(tmp_path, text=TEXT.replace("  sampling:", f"{doubled}  p30: {{x: 1}}\n  sampling:"))
