@@ -98,6 +98,7 @@ class Validation(Callback):
                 asked = {name: self._ask(name, dataset, trainer) for name, dataset in self.datasets.items()}
         finally:
             pl_module.model.train(training)
+        self.sampler.rest()
         values = {
             f"eval/{name}/{self.datasets[name].split}/{measure}": known
             for name, (rows, _) in asked.items()

@@ -132,6 +132,9 @@ class Sampler:
         """
         raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
 
+    def rest(self) -> None:
+        """Nothing is asked until an update has ended: give back the memory that the update can use."""
+
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that it can work with.
 

@@ -80,6 +80,10 @@ class ByAgent(Sampler):
         for sampler in self.samplers.values():
             sampler.hold(episodes)
 
+    def rest(self) -> None:
+        for sampler in self.samplers.values():
+            sampler.rest()
+
     def load(self, policy: Mapping[str, Any]) -> None:
         if unknown := policy.keys() - self.samplers.keys():
             known = ", ".join(self.samplers)
@@ -153,6 +157,9 @@ class AtTemperature(Sampler):
 
     def hold(self, episodes: Sequence[Episode]) -> None:
         self.behind.hold(episodes)
+
+    def rest(self) -> None:
+        self.behind.rest()
 
     def submit(self, requests: Sequence[Request]) -> None:
         passed = [self._changed(request) for request in requests]

@@ -165,8 +165,23 @@ def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             weight = plain[f"{name}.token_adapter.base_layer.weight"]
             trained = plain[f"{name}.token_adapter.trainable_tokens_delta.{_ADAPTER}"]
             plain[f"{name}.token_adapter.base_layer.weight"] = weight.index_copy(0, rows, trained)
-    kept = {name: value for name, value in plain.items() if not _is_adapter(name)}
+    return without_adapters(plain)
+
+
+def without_adapters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a model's state that is not its adapters', under the names of a plain model."""
+    kept = {name: value for name, value in state.items() if not _is_adapter(name)}
     return {name.replace(".token_adapter", "").replace(".base_layer", ""): value for name, value in kept.items()}
+
+
+def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+    """The adapters' part of a model's state, on the CPU."""
+    return {name: value.detach().cpu() for name, value in model.named_parameters() if _is_adapter(name)}
+
+
+def adapter_config(model: nn.Module) -> LoraConfig:
+    """The settings of a model's adapters, which it must have."""
+    return cast(dict[str, LoraConfig], model.peft_config)[_ADAPTER]
 
 
 def save_adapters(policy: Policy, state: Mapping[str, Tensor], folder: Path) -> None:
@@ -175,7 +190,7 @@ def save_adapters(policy: Policy, state: Mapping[str, Tensor], folder: Path) -> 
     The base has no rows for the policy's new tokens: unless they all train, the tables are written too, whole.
     """
     model = policy.model
-    config = copy.copy(cast(dict[str, LoraConfig], model.peft_config)[_ADAPTER])
+    config = copy.copy(adapter_config(model))
     config.target_modules = sorted(config.target_modules or ())  # a set, whose order differs from run to run
     # PEFT itself would decide by the vocabulary sizes of two configs, and write a tied table twice.
     adapters = get_peft_model_state_dict(

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
-from modules.lora import has_adapters, merged
+from modules.lora import has_adapters, merged, without_adapters
 
 
 class FSDP2(ModelParallelStrategy):
@@ -76,12 +76,17 @@ def full_state(module: nn.Module) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], get_model_state_dict(module, options=options))
 
 
-def whole(model: PreTrainedModel, state: Mapping[str, Tensor]) -> PreTrainedModel:
-    """An unsharded copy of the model from what `full_state` gathered: on the CPU, adapters merged in float32."""
+def whole(model: PreTrainedModel, state: Mapping[str, Tensor], *, base: bool = False) -> PreTrainedModel:
+    """An unsharded copy of the model from what `full_state` gathered: on the CPU, adapters merged in float32.
+
+    Args:
+        base: the model under its adapters, in place of the one with them.
+    """
     kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.device("meta"):
         copy = kind(model.config)
-    copy.load_state_dict(merged(model, state) if has_adapters(model) else state, assign=True)
+    plain = without_adapters(state) if base else merged(model, state) if has_adapters(model) else state
+    copy.load_state_dict(plain, assign=True)
     copy.tie_weights()
     copy.generation_config = model.generation_config
     return copy

@@ -25,6 +25,7 @@ from common.errors import ConfigError
 from pipeline.documents import from_overrides, question_of, read_chain
 from pipeline.locations import Key, Locations, leaves, suggest, undotted
 from pipeline.merging import merge
+from pipeline.part_copies import with_parts
 from pipeline.plain_words import alternatives, check_words
 from pipeline.references import require_small, with_written
 from pipeline.schema import Experiment
@@ -66,16 +67,17 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     """
     documents = [*read_chain(Path(path)), from_overrides(overrides)]
     merged = merge(documents)
-    locations = Locations.of(merged.value, merged.marks)
+    whole = with_parts(merged)
+    locations = Locations.of(whole.value, whole.marks)
     _check_stages(merged, documents, locations)
-    _check_maps(merged.value, locations)
-    require_small(merged.value, locations)
-    resolved = _resolved(with_written(merged.value, locations), locations)
-    experiment = _typed(resolved, merged.value.get("parts", {}), locations)
+    _check_maps(whole.value, locations)
+    require_small(whole.value, locations)
+    resolved = _resolved(with_written(whole.value, locations), locations)
+    experiment = _typed(resolved, whole.value.get("parts", {}), locations)
     _check_names(experiment, locations)
     _check_counts(experiment, locations)
-    _check_parts(merged, documents[-2:], locations)
-    return Configuration(experiment, locations, merged.value, resolved, _changes(documents), question_of(Path(path)))
+    _check_parts(merged, documents, locations)
+    return Configuration(experiment, locations, whole.value, resolved, _changes(documents), question_of(Path(path)))
 
 
 def _resolved(written: dict[str, Any], locations: Locations) -> dict[str, Any]:
@@ -257,18 +259,34 @@ def _check_counts(experiment: Experiment, locations: Locations) -> None:
             raise ConfigError(f"{locations.at((name,))} is {value}: it must be at least {least}")
 
 
-def _check_parts(merged: Document, own: list[Document], locations: Locations) -> None:
-    """A part that the file itself or the command line sets is misspelt if nothing references it."""
+def _check_parts(merged: Document, documents: list[Document], locations: Locations) -> None:
+    """A part that the file itself or the command line sets is misspelt if nothing references it.
+
+    The command line may choose otherwise than the file, and so leave parts of the file without use.
+    """
+    *_, own, overrides = documents
+    used = _used(merged)
+    for document in (own, overrides):
+        for name in document.value.get("parts") or {}:
+            if name not in merged.value["parts"] or name in used:
+                continue
+            if document is overrides or name not in _used(merge(documents[:-1])):
+                raise ConfigError(f"nothing uses {locations.at(('parts', name))}{suggest(name, used)}")
+
+
+def _used(merged: Document) -> set[str]:
+    """The parts that stages reference, or parts that they reference."""
     parts = merged.value.get("parts") or {}
     used: set[str] = set()
     new = _referenced(merged.value["stages"])
     while new - used:
         used |= new
         new = _referenced([parts.get(name) for name in sorted(used)])
-    for name in (name for document in own for name in document.value.get("parts") or {}):
-        if name in parts and name not in used:
-            raise ConfigError(f"nothing uses {locations.at(('parts', name))}{suggest(name, used)}")
+    return used
 
 
 def _referenced(value: object) -> set[str]:
-    return {name for _, leaf in leaves(value) if isinstance(leaf, str) for name in _PART.findall(leaf)}
+    texts = [(key, leaf) for key, leaf in leaves(value) if isinstance(leaf, str)]
+    return {name for _, text in texts for name in _PART.findall(text)} | {
+        text.partition(".")[0] for key, text in texts if key[-1:] == ("like",)
+    }

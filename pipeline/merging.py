@@ -12,6 +12,8 @@ from common.errors import ConfigError
 from pipeline.locations import Key, Mark, dotted, linked, suggest
 from pipeline.yaml_reader import Document, stages_of
 
+_OTHER = {"target", "like"}  # keys of a map that is not what a reference or an earlier target made of it
+
 
 def merge(documents: Sequence[Document]) -> Document:
     """Documents merged in order: maps merge, lists and values replace.
@@ -26,7 +28,7 @@ def merge(documents: Sequence[Document]) -> Document:
     likes = _likes(documents)
     merged = Document()
     for new in documents:
-        value = _merge(merged.value, _without_likes(new.value, likes), (), new.marks, merged.marks)
+        value = merge_maps(merged.value, _without_likes(new.value, likes), (), new.marks, merged.marks)
         merged = Document(value, merged.marks | new.marks)
     for name in likes.keys() & stages_of(merged).keys():
         stage = _stage(name, documents, likes, ())
@@ -84,7 +86,7 @@ def _stage(name: str, documents: Sequence[Document], likes: Mapping[str, tuple[o
         if not isinstance(stage, dict):
             removed = stage is None
             continue
-        value = _merge(start if removed else value, _without_like(stage), key, document.marks, marks)
+        value = merge_maps(start if removed else value, _without_like(stage), key, document.marks, marks)
         removed = False
         marks |= {inner: at for inner, at in document.marks.items() if inner[:2] == key}
     return Document(value, marks)
@@ -99,11 +101,11 @@ def _check_like(name: str, other: object, mark: str, documents: Sequence[Documen
         raise ConfigError(f"stages are like each other in a cycle: {cycle} ({mark})")
 
 
-def _merge(
+def merge_maps(
     base: dict[str, Any], new: dict[str, Any], key: Key, marks: Mapping[Key, str], earlier: Mapping[Key, str]
 ) -> dict[str, Any]:
     """`new`, whose lines are `marks`, over `base`; `earlier` has the keys of all documents so far."""
-    if "target" in new:
+    if "target" in new or ("like" in new and "target" in base):
         base = {}  # another target has other arguments
     merged = dict(base)
     for name, value in new.items():
@@ -112,9 +114,9 @@ def _merge(
         if isinstance(value, dict):
             if isinstance(old, list):
                 raise ConfigError(f"{dotted(here)} ({marks[here]}) is a list, which can only be replaced whole")
-            if "target" not in value and (part := linked(old, here)):
+            if not _OTHER & value.keys() and (part := linked(old, here)):
                 raise ConfigError(f"{dotted(here)} ({marks[here]}) is '{old}': override {dotted(part)} instead")
-            merged[name] = _merge(old if isinstance(old, dict) else {}, value, here, marks, earlier)
+            merged[name] = merge_maps(old if isinstance(old, dict) else {}, value, here, marks, earlier)
         elif value is None and _is_named_map(key, merged):
             if name not in base and here not in earlier:
                 hint = suggest(str(name), [str(entry) for entry in base])
@@ -127,4 +129,4 @@ def _merge(
 
 def _is_named_map(key: Key, value: dict[str, Any]) -> bool:
     in_schema = not key or (key[0] == "stages" and (len(key) == 2 or (len(key) == 3 and key[2] == "trainer")))
-    return not in_schema and "target" not in value
+    return not in_schema and not _OTHER & value.keys()

@@ -132,6 +132,7 @@ def overrides(folder: Path, url: str) -> list[str]:
     return [
         "devices=2",
         "accelerator=cpu",
+        "parts.sampling.like=in_process",
         f"output={folder / 'runs'}",
         f"parts.model={model}",
         f"parts.musique={train_file}",

@@ -9,6 +9,7 @@ import pytest
 from common.errors import ConfigError
 from pipeline.loader import load
 from pipeline.plan import Plan
+from pipeline.world_size import check_ranks
 
 RECIPES = (
     *("prorag/qwen3_8b", "prorag/qwen3_8b_one_gpu", "search_r1/qwen25_3b", "hiprag/hiprag_qwen25_3b"),
@@ -31,11 +32,18 @@ def planned(path: Path, *overrides: str) -> Plan:
     return Plan.of(load(path, overrides)).checked()
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("sampler", ["vllm", "in_process"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_for_gpus_plans_on_any_number_of_them(recipe: str, ranks: int, tmp_path: Path) -> None:
-    more = WIDE if "qwen3_8b" in recipe and ranks == 16 else ()
-    planned(Path(f"configs/{recipe}.yaml"), f"devices={ranks}", f"output={tmp_path}", *more)
+def test_a_recipe_for_gpus_plans_on_any_number_of_them(recipe: str, sampler: str, tmp_path: Path) -> None:
+    settings = [f"output={tmp_path}", f"parts.sampling.like={sampler}"]  # one word changes every frozen stage
+    one = planned(Path(f"configs/{recipe}.yaml"), *settings)
+    plans = dict.fromkeys((1, 2, 4, 8, 16), one)
+    if "qwen3_8b" in recipe:
+        plans[16] = planned(Path(f"configs/{recipe}.yaml"), *settings, *WIDE)
+    for ranks, plan in plans.items():
+        for name, stage in plan.experiment.stages.items():
+            check_ranks(stage.data, ("stages", name, "data"), plan.locations, ranks)
+    assert ("VLLMSampler" in str(one.experiment.stages)) == (sampler == "vllm")
 
 
 @pytest.mark.parametrize("left_out", sorted(WIDE))

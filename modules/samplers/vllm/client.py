@@ -70,7 +70,13 @@ class VLLMClient:
             raise EngineError(f"vLLM at {self.url} does not say how long a sequence may be: {shown}") from error
 
     def generate(
-        self, ids: Sequence[int], sampling: Mapping[str, Any], *, weights: str, call: CancellableRequest | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Mapping[str, Any],
+        *,
+        weights: str,
+        adapter: str | None = None,
+        call: CancellableRequest | None = None,
     ) -> Generated:
         """Continue token ids.
 
@@ -78,15 +84,19 @@ class VLLMClient:
             ids: the prompt.
             sampling: fields of vLLM's `SamplingParams`.
             weights: the version of the weights that every token must have been sampled by.
+            adapter: the name under which the adapter was loaded that must have sampled it; None for the model alone.
             call: by which it may be given up.
 
         Raises:
             NoAnswer: it may be sent again, unless it was given up.
             EngineError: the answer says that the request is wrong, or is not what was asked for.
         """
-        body = {"token_ids": list(ids), "sampling_params": {"logprobs": 0, **sampling}}
+        named = {} if adapter is None else {"model": adapter}
+        body = {"token_ids": list(ids), "sampling_params": {"logprobs": 0, **sampling}, **named}
         answer = self._json("POST", "/inference/v1/generate", body, call)
         try:
+            if adapter is not None and answer["model"] != adapter:
+                raise ValueError(f"sampled by {answer['model']}, not by adapter {adapter}")
             return _generated(answer["choices"][0], weights)
         except (LookupError, TypeError, ValueError) as error:
             raise EngineError(f"vLLM at {self.url}: unusable answer: {error}") from error
@@ -115,9 +125,31 @@ class VLLMClient:
             self._json("POST", "/finish_weight_update")
             self._json("POST", "/start_weight_update")
 
+    def load_adapter(self, folder: str, name: str, version: str) -> None:
+        """Load the adapter of a folder under a name that is new to the server, as this version of its weights.
+
+        What is cached of earlier adapters is forgotten, and vLLM's cache distinguishes adapters by their names anyway.
+
+        Raises:
+            NoAnswer: it may be loaded or not: load it under another name.
+            EngineError: the server rejects it.
+        """
+        self._json("POST", "/pause?mode=wait")
+        self._request("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, None)  # says no JSON
+        self.name_weights(version)
+        self._json("POST", "/resume")
+
     def name_weights(self, version: str) -> None:
-        """Give the weights that the server has loaded at its start a version."""
+        """Give the weights that the server has loaded a version."""
         self._json("POST", "/update_weight_version", {"new_version": version})
+
+    def sleep(self) -> None:
+        """Move the server's weights to the machine's memory and drop its cache, once its open turns are done."""
+        self._json("POST", "/sleep?level=1&mode=wait")
+
+    def wake_up(self) -> None:
+        """Move its weights back; a server that is awake stays as it is."""
+        self._json("POST", "/wake_up")
 
     def _json(
         self, method: str, path: str, body: object = None, call: CancellableRequest | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -30,12 +31,10 @@ def server_command(
         "block-size": 32,  # the prefix cache keeps whole blocks; a CPU takes multiples of 32
         "generation-config": "vllm",  # else the model's own top-k and top-p apply
         "logprobs-mode": "processed_logprobs",  # at the temperature
-        "weight-transfer-config": '{"backend": "files"}',
-        "worker-extension-cls": "modules.samplers.vllm.weight_files.WorkerExtension",
         "uvicorn-log-level": "warning",
     }
     switches = ["enable-scale-out", "enable-prefix-caching"]
-    if _on_cpu(python):
+    if on_cpu(python):
         # A seed together with chunked prefill ends the CPU engine; without chunks a batch must hold the longest prompt.
         flags["max-num-batched-tokens"] = max(context, 4096)
         switches += ["no-enable-chunked-prefill", "enforce-eager"]
@@ -53,8 +52,9 @@ def environment(python: Path, cache_gib: int) -> dict[str, str]:
         int(os.environ.get(name, default)) for name, default in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
     )
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    own = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    if _on_cpu(python):
+    own = {"PYTHONPATH": path, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    own |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}  # the routes of weights and of sleep
+    if on_cpu(python):
         cores = share(sorted(os.sched_getaffinity(0)), rank, ranks)
         bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
         return own | {"VLLM_CPU_KVCACHE_SPACE": str(cache_gib), "VLLM_CPU_OMP_THREADS_BIND": bound}
@@ -86,6 +86,13 @@ def share(cores: list[int], rank: int, ranks: int) -> list[int]:
     return cores[first : first + count]
 
 
+def own_url(urls: Sequence[str]) -> str:
+    """The server of this rank, of servers that run already."""
+    if len(urls) < int(os.environ.get("WORLD_SIZE", "1")):
+        raise ConfigError(f"{len(urls)} urls: each rank updates the weights of a vLLM server of its own, one a rank")
+    return urls[int(os.environ.get("RANK", "0"))]
+
+
 def free_port() -> int:
     """A port that no server listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -97,7 +104,7 @@ def installed_version(python: Path) -> str:
     return _installed(python).rpartition("-")[2] or "of an unknown version"
 
 
-def _on_cpu(python: Path) -> bool:
+def on_cpu(python: Path) -> bool:
     """Whether the engine computes on a CPU: it need not be built for what this environment's torch is built for."""
     name = _installed(python)
     return "cpu" in name if name else not torch.cuda.is_available()

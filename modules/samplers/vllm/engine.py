@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import shutil
-import tempfile
-import time
-import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import torch
-
 from common.cancellable_request import CancellableRequest
 from common.errors import ConfigError, EngineError
 from modules.policy import Dtype, Policy
 from modules.samplers.vllm.client import Generated, NoAnswer, VLLMClient
-from modules.samplers.vllm.command import environment, free_port, installed_version, require_room, server_command
-from modules.samplers.vllm.served_weights import WeightProof, write_weights
+from modules.samplers.vllm.command import (
+    environment,
+    free_port,
+    installed_version,
+    on_cpu,
+    own_url,
+    require_room,
+    server_command,
+)
+from modules.samplers.vllm.handover import AdaptersAlone, Handover, WholeWeights
+from modules.samplers.vllm.launch import free_unused_gpu_memory, kept, last_words, wait_until_up
+from modules.samplers.vllm.served_weights import WeightProof, check_log_probs, most_probable
 from modules.samplers.vllm.watched_process import WatchedProcess
 
 log = logging.getLogger(__name__)
@@ -45,19 +47,24 @@ class VLLMEngine:
     Args:
         context: tokens of the longest sequence, prompt and reply; at least `limits.total_tokens`.
         dtype: that it computes in. In bfloat16 most of what an adapter adds is rounded away as it is merged.
+        adapters: the server gets the policy's base model once and after each update its adapters alone, in place of the
+            whole model with the adapters merged.
+        sleeps: while the policy trains, the server's weights wait in the machine's memory and its cache is dropped, so
+            that both can use one GPU.
         urls: servers that run already, one a rank; None starts one. They see `scratch` under the same path.
         cache_gib: memory for keys and values, in GiB.
         rows: sequences that it decodes at once.
         options: more of vLLM's own flags.
         python: the interpreter of the engine's environment; None is that of `make engine`.
-        scratch: folder for the weights that are handed over, twice the model's size; None is a temporary one.
+        scratch: folder for the weights that are handed over, twice the model's size, with `adapters` once; None is a
+            temporary one.
         restarts: how often in its life it may be started again, also where a start failed; its open turns are asked
             again with the same seeds.
         timeout: seconds for one turn.
         start_timeout: seconds for a start.
 
     Raises:
-        ConfigError: a setting is out of range, or there is no engine.
+        ConfigError: a setting is out of range, or there is no engine or none that can sleep.
     """
 
     def __init__(
@@ -65,6 +72,8 @@ class VLLMEngine:
         context: int,
         *,
         dtype: Dtype = "bfloat16",
+        adapters: bool = False,
+        sleeps: bool = False,
         urls: list[str] | None = None,
         cache_gib: int = 1,
         rows: int = 64,
@@ -85,13 +94,16 @@ class VLLMEngine:
         self.context, self.rows, self.restarts = context, rows, restarts
         self.timeout, self.start_timeout = timeout, start_timeout
         self._cache_gib, self._options = cache_gib, options or []
-        self._url = None if urls is None else _own_url(urls)
+        self._url = None if urls is None else own_url(urls)
         self._python = Path(python or ENGINE_PYTHON)
         if urls is None and not self._python.exists():
             raise ConfigError(f"no vLLM at {self._python}: run `make engine`, or give the engine `urls`")
+        if urls is None and sleeps and on_cpu(self._python):
+            raise ConfigError(f"the vLLM at {self._python} is built for a CPU and cannot sleep: leave `sleeps` out")
         if urls is not None and scratch is None:
             raise ConfigError("an engine at `urls` reads weights from files: give it `scratch`, a folder that it sees")
-        self._scratch_root = scratch
+        self._handover: Handover = (AdaptersAlone if adapters else WholeWeights)(dtype, scratch)
+        self._sleeps, self._asleep = sleeps, False
         self._url_version = "that was not asked"
         self._name = uuid4().hex[:12]  # of its weights: a server that two engines were given must not mix them up
         self._policy: Policy | None = None
@@ -99,7 +111,6 @@ class VLLMEngine:
         self._stale = True
         self._client: VLLMClient | None = None
         self._process: WatchedProcess | None = None
-        self._scratch: Path | None = None
         self._updates = 0
         self.life = 0  # starts so far
         self.gap = 0.0  # of the last proof
@@ -129,25 +140,48 @@ class VLLMEngine:
         return self if self._policy is None or policy is self._policy else copy.deepcopy(self)
 
     def load(self, policy: Policy) -> None:
-        """Sample from this policy as it is when the next request comes; `cache_gib` must hold a sequence of it."""
+        """Sample from this policy as it is when the next request comes; `cache_gib` must hold a sequence of it.
+
+        Raises:
+            ConfigError: it does not, or the policy's weights cannot go the way that was set.
+        """
         if self._url is None:
             require_room(policy.model.config, self.context, self.dtype, self._cache_gib)
+        self._handover.check(policy)
         self._policy, self._stale = policy, True
         self._updates += 1
 
     def make_ready(self) -> None:
-        """Start the server, or give it new weights, where that is due.
+        """Start the server, wake it or give it new weights, where that is due.
 
         Raises:
             EngineError: it cannot be done.
         """
         if self._client is None:
             self._start()
-        elif self._stale:
-            try:
-                self._update(self._client, self._write())
-            except NoAnswer as error:
-                self.recover(self.life, str(error))
+            return
+        try:
+            if self._asleep:
+                self._wake(self._client)
+            if self._stale:
+                self._update(self._client)
+        except NoAnswer as error:
+            self.recover(self.life, str(error))
+
+    def rest(self) -> None:
+        """Have the server sleep until the next request, where that is set; one that does not is ended."""
+        if not self._sleeps or self._client is None or self._asleep:
+            return
+        try:
+            self._client.sleep()
+            self._asleep = True
+        except NoAnswer as error:
+            self._give_up(str(error))
+
+    def _wake(self, client: VLLMClient) -> None:
+        free_unused_gpu_memory()
+        client.wake_up()
+        self._asleep = False
 
     def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], call: CancellableRequest) -> Generated:
         """Continue token ids, unless the call is given up; may be called from many threads.
@@ -159,7 +193,7 @@ class VLLMEngine:
         client = self._client
         if client is None:
             raise NoAnswer("the engine does not run")
-        return client.generate(ids, sampling, weights=self.version, call=call)
+        return client.generate(ids, sampling, weights=self.version, adapter=self._handover.adapter, call=call)
 
     @property
     def version(self) -> str:
@@ -172,22 +206,25 @@ class VLLMEngine:
         Raises:
             EngineError: it has been started again too often.
         """
-        if life != self.life:
-            return
+        if life == self.life:
+            self._give_up(reason)
+            self._start()
+
+    def _give_up(self, reason: str) -> None:
+        """End a server that gave no answer, unless it was the last that might be started."""
         self.close()
         if self._process is not None:
-            reason = f"{reason}; it said: {self._process.last_lines() or 'nothing'}"
+            reason = f"{reason}; it said: {last_words(self._process.log)}"
         if self.life > self.restarts:
             where = self._url or "the engine"
-            kept = f" (all of it: {_kept(self._process.log)})" if self._process else ""
-            raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{kept}")
+            log_file = f" (all of it: {kept(self._process.log)})" if self._process else ""
+            raise EngineError(f"{where} gave no answer after {self.restarts} restarts: {reason}{log_file}")
         again = "started again" if self._url is None else "given its weights again"
         log.warning("vLLM gave no answer and is %s (%d of %d): %s", again, self.life, self.restarts, reason)
-        self._start()
 
     def close(self) -> None:
         """End the server, where it was started here."""
-        self._client = None
+        self._client, self._asleep = None, False
         if self._process is not None:
             self._process.stop()
 
@@ -198,103 +235,40 @@ class VLLMEngine:
         try:
             if self._url is not None:
                 client = VLLMClient(self._url, timeout=self.timeout)
-                self._wait(client, None)
+                wait_until_up(client, None, self.start_timeout)
                 self._url_version = client.version()
                 if (longest := client.context()) < self.context:
                     raise EngineError(
                         f"vLLM at {self._url} takes sequences of {longest} tokens, the engine's context is "
                         f"{self.context}: start it with --max-model-len {self.context}"
                     )
-                self._update(client, self._write())
-                _check_log_probs(client, self.version)
+                if self._sleeps:
+                    self._wake(client)  # an earlier run may have left it asleep
+                self._update(client)
+                check_log_probs(client, self.version)
             else:
-                folder = self._write()
-                self._update(self._launch(folder), folder, loaded=True)
+                self._update(self._launch(self._policy), started=True)
         except NoAnswer as error:
             self.recover(self.life, str(error))
 
-    def _launch(self, folder: Path) -> VLLMClient:
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # what the trainer has reserved and does not use; a restart comes in mid-run
+    def _launch(self, policy: Policy) -> VLLMClient:
+        folder = self._handover.start(policy, self.version)
+        free_unused_gpu_memory()  # a restart comes in mid-run
         port = free_port()
-        flags = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
-        command = server_command(self._python, folder, port, **flags) + self._options
+        settings = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
+        command = server_command(self._python, folder, port, **settings) + self._handover.flags(policy)
+        command += ["--enable-sleep-mode"] * self._sleeps + self._options
         own, log_file = environment(self._python, self._cache_gib), folder.parent / "server.log"
         process = self._process = WatchedProcess(command, folder.parent, log_file, own)
         client = VLLMClient(f"http://127.0.0.1:{port}", timeout=self.timeout)
-        self._wait(client, process)
+        wait_until_up(client, process, self.start_timeout)
         return client
 
-    def _wait(self, client: VLLMClient, process: WatchedProcess | None) -> None:
-        """Wait until a server answers.
-
-        Raises:
-            NoAnswer: the time is up, or a server that was started here has ended.
-        """
-        deadline = time.monotonic() + self.start_timeout
-        while True:
-            answers = client.healthy()
-            if process is not None and process.ended:  # then another server may have answered at its port
-                raise NoAnswer("it ended as it started")
-            if answers:
-                return
-            if time.monotonic() > deadline:
-                raise NoAnswer(f"{client.url} is not up after {self.start_timeout:g} s")
-            time.sleep(0.2)
-
-    def _update(self, client: VLLMClient, folder: Path, *, loaded: bool = False) -> None:
-        """Have the server load the weights in a folder, or name those it has loaded at its start, and prove them."""
-        if loaded:
-            client.name_weights(self.version)
-        else:
-            client.update(str(folder), self.version)
-        self.gap = self._prove(folder, partial(_greedy, client, self.version))
-        self._client, self._stale = client, False
-        self._remove_earlier_weights()
-
-    def _write(self) -> Path:
-        """Write the policy's weights, or find those of its present version."""
+    def _update(self, client: VLLMClient, *, started: bool = False) -> None:
+        """Give a server the policy's weights, which it may have been `started` on, and prove them."""
         assert self._policy is not None
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="prorag-vllm-", dir=self._scratch_root))
-            weakref.finalize(self, shutil.rmtree, self._scratch, True)
-        return write_weights(self._policy, self._scratch / self.version, self.dtype)
-
-    def _remove_earlier_weights(self) -> None:
-        assert self._scratch is not None
-        for folder in self._scratch.glob("weights-*"):
-            if folder.name != self.version:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _greedy(client: VLLMClient, version: str, prompts: Sequence[Sequence[int]]) -> list[Generated]:
-    """The most probable token after each prompt, some at a time."""
-    sampling = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
-    with ThreadPoolExecutor(16) as threads:
-        return list(threads.map(lambda ids: client.generate(ids, sampling, weights=version), prompts))
-
-
-def _check_log_probs(client: VLLMClient, version: str) -> None:
-    """Require log-probs of what was sampled from: among one token, the one kept of all, it has log-prob 0.
-
-    Raises:
-        EngineError: the server gives those of the model.
-    """
-    sampling = {"temperature": 1.0, "top_k": 1, "max_tokens": 1, "ignore_eos": True}
-    if any(abs(logp) > 1e-6 for logp in client.generate((0, 1, 2), sampling, weights=version).logps):
-        raise EngineError(
-            f"vLLM at {client.url} gives log-probs before temperature and top-p: start it with "
-            "--logprobs-mode processed_logprobs"
-        )
-
-
-def _kept(server_log: Path) -> Path:
-    """A copy of what a server has printed, which outlives the folder of its weights."""
-    return Path(shutil.copy(server_log, Path(tempfile.gettempdir()) / f"vllm-{os.getpid()}.log"))
-
-
-def _own_url(urls: Sequence[str]) -> str:
-    """The server of this rank."""
-    if len(urls) < int(os.environ.get("WORLD_SIZE", "1")):
-        raise ConfigError(f"{len(urls)} urls: each rank updates the weights of a vLLM server of its own, one a rank")
-    return urls[int(os.environ.get("RANK", "0"))]
+        self._handover.give(client, self._policy, self.version, started=started)
+        model = self._handover.proof(self._policy, self.version)
+        self.gap = self._prove(model, partial(most_probable, client, self.version, self._handover.adapter))
+        self._client, self._stale = client, False
+        self._handover.remove_earlier(self.version)

@@ -122,6 +122,11 @@ class VLLMSampler(Sampler):
             self._open[self._tickets] = request
             self._ask(self._tickets)
 
+    def rest(self) -> None:
+        """Have the server sleep, where the engine is set to; not while turns are open."""
+        if not self._open:
+            self.engine.rest()
+
     def collect(self) -> list[tuple[Request, Turn]]:
         """All turns that are done by now, in the order of submission: at least one, where any is open."""
         done: list[tuple[Request, Turn]] = []

@@ -1,24 +1,22 @@
-"""A policy's weights on their way to an engine: written whole, and proved to be those that sample.
+"""Proof that the weights which an engine was given are those that sample.
 
 Engines do not say which weights they compute with, only how they were called. So after each update a few fixed prompts
-are continued by the engine, and its log-probs are compared with those of the weights that were written.
+are continued by the engine, and its log-probs are compared with those of a model that has the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
-from transformers.utils import logging
+from transformers import PreTrainedModel
 
 from common.errors import EngineError
-from common.files import build_once
 from common.seeds import stable_hash
-from modules.policy import Dtype, Policy, embedding_rows, load_policy
-from modules.samplers.vllm.client import Generated
-from modules.sharding import whole
+from modules.policy import Dtype, embedding_rows
+from modules.samplers.vllm.client import Generated, VLLMClient
 
 PROMPT_TOKENS = 8
 _EXACT_PROMPTS, _ROUNDED_PROMPTS = 16, 256
@@ -29,20 +27,8 @@ _SURE = 4  # standard deviations: fresh weights are taken for stale ones once in
 Greedy = Callable[[Sequence[Sequence[int]]], list[Generated]]  # continues token ids by the most probable token
 
 
-def write_weights(policy: Policy, folder: Path, dtype: Dtype) -> Path:
-    """Write model and tokenizer in the Hugging Face format, adapters merged in float32; atomically, and only once.
-
-    Every rank writes for its own server, which may have a disk of its own.
-    No call in here is collective: where parameters are sharded they have been gathered.
-    """
-    parameters = {name: one.detach().cpu() for name, one in policy.model.named_parameters(remove_duplicate=False)}
-    plain = whole(policy.model, parameters).to(getattr(torch, dtype))
-    plain.should_save_on_this_rank = lambda is_main_process: True  # transformers writes on rank 0 alone
-    return build_once(folder, Policy(plain, policy.tokenizer).save)
-
-
 class WeightProof:
-    """Compares an engine, after every update, with the weights that were written for it.
+    """Compares an engine, after every update, with the weights that it was given.
 
     Both must agree to rounding: in float32 to a ten-thousandth. A step of training may be smaller. So the engine has to
     follow the weights too: its log-probs must be nearer to those of the new weights than to those of the weights proved
@@ -54,25 +40,27 @@ class WeightProof:
 
     def __init__(self, dtype: Dtype) -> None:
         self.dtype: Dtype = dtype
-        self.exact = dtype == "float32"
         self._proved_PV: Tensor | None = None
 
-    def __call__(self, folder: Path, greedy: Greedy) -> float:
-        """The mean difference of log-probs between the engine and the weights in `folder`, on the fixed prompts.
+    def __call__(self, model: PreTrainedModel, greedy: Greedy) -> float:
+        """The mean difference of log-probs between the engine and a model, on the fixed prompts.
+
+        Args:
+            model: has the weights, in evaluation mode, on any device; where it rounds the engine is not exact either.
+            greedy: asks the engine.
 
         Raises:
             EngineError: it is larger than rounding explains, or the engine still has earlier weights.
         """
-        logging.disable_progress_bar()  # of loading a model, in every iteration
-        model = load_policy(str(folder), dtype=self.dtype, device="cpu").model
-        prompts = fixed_prompts(embedding_rows(model), _EXACT_PROMPTS if self.exact else _ROUNDED_PROMPTS)
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            logits_PV = model(input_ids=torch.tensor(prompts), logits_to_keep=1).logits[:, -1]
-        own_PV = logits_PV.float().log_softmax(-1)
+        exact = self.dtype == "float32" and all(one.dtype == torch.float32 for one in model.parameters())
+        prompts = fixed_prompts(embedding_rows(model), _EXACT_PROMPTS if exact else _ROUNDED_PROMPTS)
+        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+            logits_PV = model(input_ids=torch.tensor(prompts, device=model.device), logits_to_keep=1).logits[:, -1]
+        own_PV = logits_PV.float().log_softmax(-1).cpu()
         said = greedy(prompts)
         ids_P, said_P = torch.tensor([one.ids[0] for one in said]), torch.tensor([one.logps[0] for one in said])
         own_P = own_PV.gather(1, ids_P[:, None])[:, 0]
-        gap, limit = float((own_P - said_P).abs().mean()), _EXACT if self.exact else _ROUNDED
+        gap, limit = float((own_P - said_P).abs().mean()), _EXACT if exact else _ROUNDED
         if not gap <= limit:
             reason = f"its log-probs differ by {gap:.3g} a token, more than {limit:g}"
             raise _stale(f"{reason} (or it does not compute in {self.dtype})")
@@ -100,6 +88,30 @@ def fixed_prompts(vocabulary: int, count: int) -> list[tuple[int, ...]]:
         tuple(stable_hash("fixed prompt", number, place) % vocabulary for place in range(PROMPT_TOKENS))
         for number in range(count)
     ]
+
+
+def most_probable(
+    client: VLLMClient, version: str, adapter: str | None, prompts: Sequence[Sequence[int]]
+) -> list[Generated]:
+    """The most probable token after each prompt, some at a time; arguments as of `VLLMClient.generate`."""
+    sampling = {"temperature": 0.0, "max_tokens": 1, "ignore_eos": True}
+    with ThreadPoolExecutor(16) as threads:
+        asked = [threads.submit(client.generate, ids, sampling, weights=version, adapter=adapter) for ids in prompts]
+        return [one.result() for one in asked]
+
+
+def check_log_probs(client: VLLMClient, version: str) -> None:
+    """Require log-probs of what was sampled from: among one token, the one kept of all, it has log-prob 0.
+
+    Raises:
+        EngineError: the server gives those of the model.
+    """
+    sampling = {"temperature": 1.0, "top_k": 1, "max_tokens": 1, "ignore_eos": True}
+    if any(abs(logp) > 1e-6 for logp in client.generate((0, 1, 2), sampling, weights=version).logps):
+        raise EngineError(
+            f"vLLM at {client.url} gives log-probs before temperature and top-p: start it with "
+            "--logprobs-mode processed_logprobs"
+        )
 
 
 def _stale(reason: str) -> EngineError:

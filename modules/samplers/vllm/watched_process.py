@@ -51,11 +51,6 @@ class WatchedProcess:
         """Whether it runs no longer."""
         return self._watcher.poll() is not None
 
-    def last_lines(self, count: int = 3) -> str:
-        """The end of what it has printed, on one line."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return " | ".join(line.strip() for line in lines[-count:] if line.strip())
-
 
 def _stop(watcher: subprocess.Popen[bytes]) -> None:
     assert watcher.stdin is not None

@@ -65,32 +65,26 @@ class Engine:
         return [Generated((int(i),), (float(x),), "length", None) for i, x in zip(best.indices, rounded, strict=True)]
 
 
-def saved(policy: Policy, folder: Path) -> Path:
-    policy.save(folder)
-    return folder
-
-
 @pytest.mark.parametrize(("dtype", "rounding", "lr"), [("bfloat16", 0.05, 3e-4), ("float32", 6e-6, 3e-7)])
-def test_steps_within_rounding_are_proved_together(tmp_path: Path, dtype: Dtype, rounding: float, lr: float) -> None:
+def test_steps_within_rounding_are_proved_together(dtype: Dtype, rounding: float, lr: float) -> None:
     """One engine follows, one stays at its first weights; each step moves log-probs less than rounding shows."""
     policy, stuck = small_policy(), Engine(small_policy(), rounding)
     follows, stays = WeightProof(dtype), WeightProof(dtype)
     for number in range(9):
-        folder = saved(policy, tmp_path / str(number))
-        follows(folder, Engine(policy, rounding))
+        follows(policy.model, Engine(policy, rounding))
         if number < 3:
-            stays(folder, stuck)
+            stays(policy.model, stuck)
         step(policy, lr)
     with pytest.raises(EngineError, match="nearer to those of earlier weights"):
-        stays(folder, stuck)
+        stays(policy.model, stuck)
 
 
-def test_rounding_alone_is_no_reason_and_far_weights_are(tmp_path: Path) -> None:
-    policy = small_policy()
-    folder, proof = saved(policy, tmp_path / "weights"), WeightProof("bfloat16")
+def test_rounding_alone_is_no_reason_and_far_weights_are() -> None:
+    policy, other = small_policy(), small_policy()
+    proof = WeightProof("bfloat16")
     for _ in range(20):
-        assert proof(folder, Engine(policy)) == pytest.approx(0.04, abs=0.02)
+        assert proof(policy.model, Engine(policy)) == pytest.approx(0.04, abs=0.02)
     with torch.no_grad():
-        policy.model.lm_head.weight.mul_(3.0)
+        other.model.lm_head.weight.mul_(3.0)
     with pytest.raises(EngineError, match=r"differ by .* a token, more than 0.2"):
-        WeightProof("bfloat16")(folder, Engine(policy))
+        WeightProof("bfloat16")(policy.model, Engine(other))
