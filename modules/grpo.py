@@ -17,7 +17,7 @@ from common.errors import ConfigError
 from envs.packing import SequenceBatch
 from envs.types import Episode
 from modules.episode_tensors import token_estimates
-from modules.functional.credit import Credit
+from modules.functional.credit import PATH_CREDITS, Credit
 from modules.functional.credit_inputs import CreditInputs
 from modules.functional.losses import Aggregate
 from modules.lora import LoRA
@@ -57,8 +57,6 @@ class GRPO(PolicyGradient, Training):
         ConfigError: a setting is out of range, or there is a KL weight but no reference.
     """
 
-    smallest_group = 2  # a lone episode has nothing to be compared with
-
     def __init__(
         self,
         policy: Policy,
@@ -90,11 +88,17 @@ class GRPO(PolicyGradient, Training):
             raise ConfigError(f"importance_cap {importance_cap}: it must be > 0, or null for none")
         if ratio == "sequence" and aggregate != "sequence_mean":
             raise ConfigError(f"ratio sequence is a mean over sequences, but aggregate is {aggregate}: sequence_mean")
+        compares_paths = getattr(credit, "func", credit) in PATH_CREDITS
+        if compares_paths and zero_variance == "resample":
+            raise ConfigError(
+                "zero_variance resample replaces groups, but this credit compares the paths of a tree: drop"
+            )
         if reference is not None:
             reference = frozen_reference(reference, policy, lora)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.set_loss(temperature, clip_low, clip_high, kl_weight, entropy_weight)
         self.credit, self.importance_cap = credit, importance_cap
+        self.smallest_group = 1 if compares_paths else 2  # a lone episode has nothing to be compared with
         self.ratio: Literal["token", "sequence"] = ratio
         self.aggregate: Aggregate = aggregate
         self.denominator, self.reference, self.zero_variance = denominator, reference, zero_variance
