@@ -25,10 +25,13 @@ def credit_inputs(episodes: Sequence[Episode], scores: Scores, group_size: int) 
     trained = [[torch.full((len(turn.action_ids),), turn.trainable) for turn in e.turns] for e in episodes]
     sampled = [[torch.tensor(turn.action_logps) for turn in e.turns] for e in episodes]
     valid = [[*[step.valid for step in e.steps], *[True] * (S - len(e.steps))] for e in episodes]
+    outcomes = [scores.breakdown[name] for name in scores.outcome_weights]
     return CreditInputs(
         step_rewards_BS=scores.step_BS,
         step_mask_BS=scores.step_mask_BS,
         outcome_B=scores.outcome_B,
+        outcomes_BR=torch.stack(outcomes, dim=1) if outcomes else scores.outcome_B.new_zeros(len(episodes), 0),
+        outcome_weights_R=torch.tensor(list(scores.outcome_weights.values()), dtype=torch.float32),
         group_size=group_size,
         questions_B=tuple(e.question.id for e in episodes),
         step_lengths_BS=step_lengths(episodes, S),

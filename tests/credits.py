@@ -25,6 +25,8 @@ def credit_inputs_of(**given: Any) -> CreditInputs:
         "step_states_BS": turns,
         "step_passages_BS": turns,
         "questions_B": tuple(f"q{b // given['group_size']}" for b in range(len(mask_BS))),
+        "outcomes_BR": given["outcome_B"][:, None],
+        "outcome_weights_R": torch.ones(1),
         "step_agents_BS": alike,
         "trained_BT": trained_BT,
         "old_logps_BT": torch.zeros(given.get("trained_BT", trained_BT).shape),

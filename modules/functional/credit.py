@@ -31,18 +31,26 @@ from modules.functional.tree_credit import node_values as node_values
 from modules.functional.tree_credit import tree_credit as tree_credit
 from modules.functional.tree_credit import tree_gae_credit as tree_gae_credit
 
+ScaleRewards = Literal["sum", "each"]
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
 
 
 def dual_granularity_credit(
-    inputs: CreditInputs, *, beta: float = 0.3, statistics: Statistics = "step", scale: bool = True
+    inputs: CreditInputs,
+    *,
+    beta: float = 0.3,
+    statistics: Statistics = "step",
+    scale: bool = True,
+    scale_rewards: ScaleRewards = "sum",
 ) -> Tensor:
     """ProRAG's credit, `[B, S]`: outcome advantage plus `beta` times process advantage.
 
     `statistics` says which steps a step is compared with; `kind` and `kind_index` compare steps of one kind alone.
     `scale: false` does not divide the process advantage by a deviation. Both are explained at
-    `modules.functional.process_advantages.process_advantages`. Source: ProRAG Eqs 7 and 8.
+    `modules.functional.process_advantages.process_advantages`. `scale_rewards: each` normalises each outcome reward,
+    and not their sum (GDPO, `modules.functional.advantages.scaled_rewards`). Source: ProRAG Eqs 7 and 8.
     """
+    each = scale_rewards == "each"
     return advantages.dual_granularity(
         inputs.step_rewards_BS,
         inputs.step_mask_BS,
@@ -54,6 +62,7 @@ def dual_granularity_credit(
         step_kinds_BS=numbered(inputs.step_kinds_BS, inputs.group_size),
         step_valid_BS=inputs.step_valid_BS,
         scale=scale,
+        outcome_advantages_B=_scaled_each(inputs, inputs.outcomes_BR, inputs.outcome_weights_R) if each else None,
     )
 
 
@@ -96,12 +105,21 @@ def state_gain_credit(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     return _with_outcome(inputs, by_set(gains, deviations_BS, weights_BS, states_BS, inputs.group_size), beta)
 
 
-def grpo_credit(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
+def grpo_credit(
+    inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6, scale_rewards: ScaleRewards = "sum"
+) -> Tensor:
     """GRPO's credit, `[B, S]`: an episode's rewards compared with those of its group, the same for all its steps.
 
     `scale: false` does not divide by the group's deviation (Dr. GRPO). `modules.functional.advantages.grpo` has both.
+    `scale_rewards: each` normalises each outcome reward, and the sum of step rewards, and not the sum of all (GDPO,
+    `modules.functional.advantages.scaled_rewards`); it always divides.
     """
-    advantages_B = advantages.grpo(inputs.total_B, group_size=inputs.group_size, scale=scale, eps=eps)
+    if scale_rewards == "each":
+        steps_B1 = (inputs.total_B - inputs.outcome_B)[:, None]
+        weights_R = torch.cat([inputs.outcome_weights_R, torch.ones(1)])
+        advantages_B = _scaled_each(inputs, torch.cat([inputs.outcomes_BR, steps_B1], dim=1), weights_R)
+    else:
+        advantages_B = advantages.grpo(inputs.total_B, group_size=inputs.group_size, scale=scale, eps=eps)
     return advantages_B[:, None] * inputs.step_mask_BS
 
 
@@ -198,6 +216,11 @@ def _paid_on_last(inputs: CreditInputs) -> Tensor:
     """`[B, S]`: step rewards, with the outcome added to that of the last step."""
     last_BS = last_steps(inputs.step_mask_BS)
     return torch.where(last_BS, inputs.outcome_B[:, None], 0.0) + inputs.step_rewards_BS
+
+
+def _scaled_each(inputs: CreditInputs, rewards_BR: Tensor, weights_R: Tensor) -> Tensor:
+    ranks = inputs.sum_over_ranks
+    return advantages.scaled_rewards(rewards_BR, weights_R, group_size=inputs.group_size, sum_over_ranks=ranks)
 
 
 def _token_rewards(inputs: CreditInputs, kl_weight: float) -> Tensor:

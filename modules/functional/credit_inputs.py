@@ -27,6 +27,8 @@ class CreditInputs:
         step_rewards_BS: `[B, S]` float32, NaN where unscored, 0 outside the mask.
         step_mask_BS: `[B, S]` bool, true where an episode has a step that the policy sampled.
         outcome_B: `[B]` float32, NaN where unscored.
+        outcomes_BR: `[B, R]` float32, the outcome rewards that `outcome_B` is the weighted sum of; NaN if unscored.
+        outcome_weights_R: `[R]` float32, their weights.
         group_size: episodes a question; 1 where a question's episodes are the paths of a tree.
         questions_B: B ids of the questions that the episodes are on.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
@@ -52,6 +54,8 @@ class CreditInputs:
     step_rewards_BS: Tensor
     step_mask_BS: Tensor
     outcome_B: Tensor
+    outcomes_BR: Tensor
+    outcome_weights_R: Tensor
     group_size: int
     questions_B: tuple[str, ...]
     step_lengths_BS: Tensor
