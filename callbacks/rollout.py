@@ -106,6 +106,8 @@ class RolloutCallback(Callback):
                 f"group_size {data.group_size}: this module's credit compares the episodes of a question, at least "
                 f"{module.smallest_group}; with a critic (modules.ppo:PPO) a question needs one alone"
             )
+        if module.likelihood_weight and data.updates == 1:
+            raise ConfigError("likelihood_weight acts from the second update of an iteration on: give data.updates: 2")
         if module.resample_rounds:
             data.spares(0, module.resample_rounds - 1)  # raises where there are too few questions
         self.environment.check(self.sampler)

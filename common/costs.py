@@ -1,4 +1,4 @@
-"""Costs of work: tokens that policies sampled, optimiser updates, calls of judges.
+"""Costs of work: tokens that policies sampled, tokens that scorers read, optimiser updates, calls of judges.
 
 A component counts in `counts: Counter[str]`, under the names of this file; a record stage's headline and a fit's
 metrics carry the same names. The pipeline moves them into `costs` of the stage's manifest.
@@ -17,11 +17,17 @@ JUDGED_STEPS = (
     f"{PREFIX}judged_steps"  # different steps that a reward model learns from; a step judged twice counts once
 )
 _TOKENS = f"{PREFIX}tokens/"
+_READ = f"{PREFIX}read_tokens/"
 
 
 def tokens_of(agent: str) -> str:
     """The name under which the tokens sampled for an agent are counted."""
     return _TOKENS + agent
+
+
+def read_by(agent: str) -> str:
+    """The name under which tokens that are read without sampling are counted: by a scorer, an encoder, a compressor."""
+    return _READ + agent
 
 
 def counted(*parts: object) -> Counter[str]:
@@ -56,11 +62,16 @@ def tokens_in(counts: Mapping[str, int]) -> int:
 def split(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics without costs, and the costs: `{tokens: {agent: n}, updates: n, judge_calls: n}`.
 
-    Where steps were judged for a reward model, `judged_steps: n` too.
+    Where steps were judged for a reward model, `judged_steps: n` too; `read_tokens: {agent: n}` where any were read.
     """
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
-    tokens = {name.removeprefix(_TOKENS): int(n) for name, n in sorted(metrics.items()) if name.startswith(_TOKENS)}
-    spent = {"updates": int(metrics.get(UPDATES, 0)), "judge_calls": int(metrics.get(JUDGE_CALLS, 0))}
+    tokens, read = (
+        {name.removeprefix(kind): int(n) for name, n in sorted(metrics.items()) if name.startswith(kind)}
+        for kind in (_TOKENS, _READ)
+    )
+    spent: dict[str, Any] = {"updates": int(metrics.get(UPDATES, 0)), "judge_calls": int(metrics.get(JUDGE_CALLS, 0))}
     if JUDGED_STEPS in metrics:
         spent["judged_steps"] = int(metrics[JUDGED_STEPS])
+    if read:
+        spent["read_tokens"] = read
     return rest, {"tokens": tokens} | spent

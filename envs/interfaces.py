@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError
 from envs.pairs import Candidate, Verdict
@@ -155,6 +155,18 @@ class Sampler:
         """What it samples from, where that is a model in this process, which may train; None elsewhere."""
         return None
 
+    def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        """Log-probs of each request's `forced_ids` after its prefix, in the order of the requests; nothing is sampled.
+
+        They are in nats, one a token, at temperature 1 whatever the sampler's. What the model reads for it is counted
+        by agent (`common.costs.read_by`). `envs.requests.forced_request` makes a request of token ids alone.
+
+        Raises:
+            ConfigError: it has no log-probs of tokens that it did not sample.
+        """
+        name = type(self).__name__
+        raise ConfigError(f"{name} gives no log-probs of tokens that it did not sample: score with InProcessSampler")
+
     @property
     def waits(self) -> bool:
         """Whether turns are being made elsewhere, so that those of several samplers can be waited for at once."""
@@ -199,34 +211,6 @@ class StepJudge(typing.Protocol):
         """For each candidate's last turn a number in [0, 1], 1 where all that it wrote is right; None is no label.
 
         A failed call is counted by the judge and never becomes a label. A judge that cannot work at all raises a
-        UserError: what it left undone is asked for when the command is repeated.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A question about one step of an episode, to be answered by yes or no.
-
-    - `over_search`: does `answer`, the policy's own to the step's query, alone and without passages, say the same as
-      the claim that reads the search? If so the search was needless.
-    - `under_search`: is the claim of the step true, and does it follow from what the step says? If not, it should have
-      searched.
-    """
-
-    kind: Literal["over_search", "under_search"]
-    episode: Episode
-    step: int
-    answer: str = ""
-
-
-class Verifier(typing.Protocol):
-    """Answers checks: by the truth, by gold reasoning, by comparing texts, by a model's opinion."""
-
-    def verify(self, checks: Sequence[Check]) -> list[bool | None]:
-        """One verdict a check, in order; None where no verdict was had.
-
-        A failed call is counted by the verifier and never becomes a verdict. One that cannot work at all raises a
         UserError: what it left undone is asked for when the command is repeated.
         """
         ...

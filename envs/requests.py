@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.types import Action, Episode, Finish, Status, Turn
+from envs.types import Action, Episode, Finish, Question, Status, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,11 @@ class Request:
             context_ids=self.context_ids,
             trainable=self.trains,
         )
+
+
+def forced_request(prefix_ids: Sequence[int], ids: Sequence[int], *, agent: str) -> Request:
+    """A request of token ids alone, outside of any episode: to score `ids` after `prefix_ids` (`Sampler.score`)."""
+    return Request(Episode(Question("", "", ()), tuple(prefix_ids)), (), (), agent=agent, forced_ids=tuple(ids))
 
 
 @dataclass(frozen=True, slots=True)

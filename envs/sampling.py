@@ -56,12 +56,23 @@ class ByAgent(Sampler):
             sampler.check(protocol, limits)
 
     def submit(self, requests: Sequence[Request]) -> None:
-        if unknown := {request.agent for request in requests} - set(self.samplers):
-            known = ", ".join(self.samplers)
-            raise ConfigError(f"the protocol asks for agent '{min(unknown)}', but samplers has only {known}")
+        self._require_known(requests)
         for agent, sampler in self.samplers.items():
             sampler.arrival = self._arrival
             sampler.submit([request for request in requests if request.agent == agent])
+
+    def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        self._require_known(requests)
+        scores: dict[int, tuple[float, ...]] = {}
+        for agent, sampler in self.samplers.items():
+            own = [request for request in requests if request.agent == agent]
+            scores |= zip(map(id, own), sampler.score(own) if own else (), strict=True)
+        return [scores[id(request)] for request in requests]
+
+    def _require_known(self, requests: Sequence[Request]) -> None:
+        if unknown := {request.agent for request in requests} - set(self.samplers):
+            known = ", ".join(self.samplers)
+            raise ConfigError(f"the protocol asks for agent '{min(unknown)}', but samplers has only {known}")
 
     def collect(self) -> list[tuple[Request, Turn]]:
         """Turns of any agents; where all are made elsewhere, those that come first."""
@@ -182,6 +193,10 @@ class AtTemperature(Sampler):
 
     def load(self, policy: Any) -> None:
         self.behind.load(policy)
+
+    def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        """Those of the sampler behind: given tokens are scored at temperature 1 in any case."""
+        return self.behind.score(requests)
 
     def _changed(self, request: Request) -> Request:
         return replace(request, temperature=self.temperature, top_p=self.top_p)

@@ -65,3 +65,17 @@ def step_states(episode: Episode) -> tuple[str, ...]:
         found = "\n".join(hit.document.id for hit in step.hits)
         state = stable_hash(state, step.kind, found, normalize_answer(step.claim or ""))
     return tuple(names)
+
+
+def last_passages(episode: Episode) -> tuple[str, ...]:
+    """For each step a name of the passages, in any order, that the last search before it found.
+
+    Before the first search it is empty; a search that found nothing has a name of its own.
+    """
+    names: list[str] = []
+    found = ""
+    for step in episode.steps:
+        names.append(found)
+        if step.query:
+            found = "\n".join(["found:", *sorted(hit.document.id for hit in step.hits)])
+    return tuple(names)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from envs.packing import SequenceBatch, by_length, collate, pack
-from envs.search_steps import step_states
+from envs.search_steps import last_passages, step_states
 from envs.types import Episode
 from modules.functional.credit_inputs import CreditInputs
 from modules.rewards.terms import Scores
@@ -25,16 +25,21 @@ def credit_inputs(episodes: Sequence[Episode], scores: Scores, group_size: int) 
     trained = [[torch.full((len(turn.action_ids),), turn.trainable) for turn in e.turns] for e in episodes]
     sampled = [[torch.tensor(turn.action_logps) for turn in e.turns] for e in episodes]
     valid = [[*[step.valid for step in e.steps], *[True] * (S - len(e.steps))] for e in episodes]
+    outcomes = [scores.breakdown[name] for name in scores.outcome_weights]
     return CreditInputs(
         step_rewards_BS=scores.step_BS,
         step_mask_BS=scores.step_mask_BS,
         outcome_B=scores.outcome_B,
+        outcomes_BR=torch.stack(outcomes, dim=1) if outcomes else scores.outcome_B.new_zeros(len(episodes), 0),
+        outcome_weights_R=torch.tensor(list(scores.outcome_weights.values()), dtype=torch.float32),
         group_size=group_size,
+        questions_B=tuple(e.question.id for e in episodes),
         step_lengths_BS=step_lengths(episodes, S),
         step_kinds_BS=_names([[step.kind for step in e.steps] for e in episodes], S),
         step_valid_BS=torch.tensor(valid, dtype=torch.bool).reshape(len(episodes), S),
         step_turns_BS=_names([[turn.uid if turn else "" for turn in row] for row in begun], S),
         step_states_BS=_names([step_states(e) for e in episodes], S),
+        step_passages_BS=_names([last_passages(e) for e in episodes], S),
         step_agents_BS=_names([[turn.agent if turn else "" for turn in row] for row in begun], S),
         trained_BT=_by_token(episodes, trained).bool(),
         old_logps_BT=_by_token(episodes, sampled),

@@ -17,7 +17,7 @@ from common.errors import ConfigError
 from envs.packing import SequenceBatch
 from envs.types import Episode
 from modules.episode_tensors import token_estimates
-from modules.functional.credit import Credit
+from modules.functional.credit import PATH_CREDITS, Credit
 from modules.functional.credit_inputs import CreditInputs
 from modules.functional.losses import Aggregate
 from modules.lora import LoRA
@@ -48,6 +48,8 @@ class GRPO(PolicyGradient, Training):
             groups of other questions in their place, and drop those that are still flat after `resample_rounds`.
         importance_cap: for a sampler that is not the trainer, such as a quantised or a remote one: the log-probs before
             the update are computed again, and each token weighs their ratio to the sampler's, at most this much (TIS).
+        likelihood_weight: weight of what good actions have lost in likelihood since they were sampled (LLDS), from the
+            second update of an iteration on.
         kl_weight: weight of the divergence from `reference` (k3), added to the loss of each token.
         entropy_weight: weight of the entropy, a reward in the loss of each token; a whole distribution's, in nats.
         reference: the frozen reference. Where it is the policy's own component it is the policy as it is now: the
@@ -56,8 +58,6 @@ class GRPO(PolicyGradient, Training):
     Raises:
         ConfigError: a setting is out of range, or there is a KL weight but no reference.
     """
-
-    smallest_group = 2  # a lone episode has nothing to be compared with
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class GRPO(PolicyGradient, Training):
         zero_variance: Literal["keep", "drop", "resample"] = "keep",
         resample_rounds: int = 3,
         importance_cap: float | None = None,
+        likelihood_weight: float = 0.0,
         kl_weight: float = 0.0,
         entropy_weight: float = 0.0,
         reference: Policy | None = None,
@@ -88,13 +89,21 @@ class GRPO(PolicyGradient, Training):
             raise ConfigError(f"denominator {denominator!r}, resample_rounds {resample_rounds}: at least 1")
         if importance_cap is not None and importance_cap <= 0:
             raise ConfigError(f"importance_cap {importance_cap}: it must be > 0, or null for none")
+        if likelihood_weight < 0:
+            raise ConfigError(f"likelihood_weight {likelihood_weight}: it must be at least 0")
         if ratio == "sequence" and aggregate != "sequence_mean":
             raise ConfigError(f"ratio sequence is a mean over sequences, but aggregate is {aggregate}: sequence_mean")
+        compares_paths = getattr(credit, "func", credit) in PATH_CREDITS
+        if compares_paths and zero_variance == "resample":
+            raise ConfigError(
+                "zero_variance resample replaces groups, but this credit compares the paths of a tree: drop"
+            )
         if reference is not None:
             reference = frozen_reference(reference, policy, lora)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.set_loss(temperature, clip_low, clip_high, kl_weight, entropy_weight)
-        self.credit, self.importance_cap = credit, importance_cap
+        self.credit, self.importance_cap, self.likelihood_weight = credit, importance_cap, likelihood_weight
+        self.smallest_group = 1 if compares_paths else 2  # a lone episode has nothing to be compared with
         self.ratio: Literal["token", "sequence"] = ratio
         self.aggregate: Aggregate = aggregate
         self.denominator, self.reference, self.zero_variance = denominator, reference, zero_variance

@@ -24,6 +24,7 @@ from modules.functional.losses import (
     clipped_policy_loss,
     clipped_tokens,
     k3_divergence,
+    likelihood_guard,
     masked_total,
     truncated_weights,
     with_sequence_ratio,
@@ -69,6 +70,7 @@ class PolicyGradient(BaseTraining):
     ratio: Literal["token", "sequence"] = "token"
     aggregate: Aggregate = "token_mean"
     importance_cap: float | None = None
+    likelihood_weight: float = 0.0
     smallest_group: int = 1
     resample_rounds: int = 0
 
@@ -162,6 +164,12 @@ class PolicyGradient(BaseTraining):
         anchor_BT = batch.channels.get("reference_logps", old_BT)  # without a reference the policy that sampled
         if self.kl_weight:
             total = total + self.kl_weight * masked_total(k3_divergence(logps_BT, anchor_BT), mask_BT, self.aggregate)
+        later = index >= self.trainer.accumulate_grad_batches  # in the first update nothing but rounding is lost
+        if self.likelihood_weight and later:
+            lost = likelihood_guard(
+                logps_BT, old_BT, advantages_BT, mask_BT, batch.step_index_BT, aggregate=self.aggregate, denominator=1.0
+            )
+            total = total + self.likelihood_weight * lost
         if self.entropy_weight:
             total = total - self.entropy_weight * masked_total(entropy_BT, mask_BT, self.aggregate)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""REINFORCE++, groups sampled anew, comparison by states: two ranks step as one, a killed run as an unbroken one."""
+"""Credit over ranks, groups sampled anew, trees: two ranks step as one, a killed run as an unbroken one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ RESAMPLE: dict[str, Any] = {
     "reward": "tests.toy_rl:some_letters",
 }
 REINFORCE_PP: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:reinforce_pp_credit"}}}
+EACH: dict[str, Any] = {
+    "module": {"credit": {"target": "modules.functional.credit:grpo_credit", "scale_rewards": "each"}}
+}
+TREE: dict[str, Any] = {
+    "module": {"credit": {"target": "modules.functional.credit:node_values_credit"}},
+    "data": {"group_size": 1},
+    "rollout": {"sampling": {"target": "envs.tree_rollout:TreeRollout"}},
+}
 STATE_GAIN: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:state_gain_credit"}}}
 
 
@@ -30,6 +38,7 @@ def changed(folder: Path, changes: dict[str, Any], **settings: Any) -> Path:
     stage = content["stages"]["rl"]
     stage["module"] |= changes["module"]
     stage["data"] |= changes.get("data", {})
+    stage["callbacks"]["rollout"] |= changes.get("rollout", {})
     if "reward" in changes:
         term = {"weight": 1.0, "level": "outcome", "reward": {"target": changes["reward"]}}
         stage["callbacks"]["rollout"]["rewards"] = {"letters": term}
@@ -47,10 +56,12 @@ def first_gradients(folder: Path, rank: int = 0) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "changes", [REINFORCE_PP, RESAMPLE, STATE_GAIN], ids=["reinforce_pp", "resample", "state_gain"]
+    "changes",
+    [REINFORCE_PP, RESAMPLE, STATE_GAIN, EACH, TREE],
+    ids=["reinforce_pp", "resample", "state_gain", "each", "tree"],
 )
 def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Statistics over all ranks in the first, groups replaced by each rank for itself in the second."""
+    """Statistics over all ranks in the first and fourth, groups replaced by each rank for itself in the second."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     assert run(config=changed(tmp_path / "one", changes, max_epochs=1)) == 0

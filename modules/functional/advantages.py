@@ -88,6 +88,7 @@ def batch_normalize(
     sum_over_ranks: Callable[[Tensor], Tensor],
     eps: float = 1e-8,
     counted: Tensor | None = None,
+    correction: int = 0,
 ) -> Tensor:
     """(value - mean) / (std + eps) over all known values of all ranks. Source: REINFORCE++, arXiv 2501.03262.
 
@@ -97,6 +98,7 @@ def batch_normalize(
         values: of any shape.
         known: bool of that shape; what is not known is left out.
         counted: bool of that shape, which values mean and std are of; None: all that are known.
+        correction: 1 for the sample std, 0 for the population's.
 
     Returns:
         Of that shape; 0 where not known, and everywhere if the std is at most 1e-6.
@@ -105,10 +107,44 @@ def batch_normalize(
     sums_3 = torch.stack([torch.tensor(float(len(values_N))).double(), values_N.sum(), (values_N**2).sum()])
     count, total, squares = sum_over_ranks(sums_3)
     mean = total / count.clamp(min=1)
-    std = (squares / count.clamp(min=1) - mean**2).clamp(min=0).sqrt()
+    variance = (squares / count.clamp(min=1) - mean**2).clamp(min=0)
+    std = (variance * count / (count - correction).clamp(min=1)).sqrt()
     if std <= NO_SPREAD:
         return torch.zeros_like(values)
     return ((values - mean) / (std + eps)).masked_fill(~known, 0.0).to(values.dtype)
+
+
+def scaled_rewards(
+    rewards_BR: Tensor,
+    weights_R: Tensor,
+    *,
+    group_size: int,
+    sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums,
+) -> Tensor:
+    """Each reward normalised within its group, their weighted sum, normalised over the batch. Source: GDPO.
+
+    A sum of rewards that is normalised afterwards weighs them by their spread; here the weights alone decide. Both
+    stds are sample stds + 1e-4, that of the batch over all ranks. Source: arXiv 2601.05242.
+
+    Args:
+        rewards_BR: `[B, R]`, R rewards of each episode, B a multiple of `group_size`; an episode that lacks one (NaN)
+            is left out of all statistics. A reward of weight 0 is not looked at.
+        weights_R: `[R]`.
+
+    Returns:
+        `[B]`; a reward without spread in a group adds 0 there, a group without any spread has 0.
+    """
+    weights_R = torch.as_tensor(weights_R)
+    rewards_BR, weights_R = _floating(rewards_BR)[:, weights_R != 0], weights_R[weights_R != 0]
+    if not rewards_BR.numel():
+        return rewards_BR.new_zeros(len(rewards_BR))
+    known_B = rewards_BR.isfinite().all(dim=1)
+    rewards_BR = rewards_BR.masked_fill(~known_B[:, None], float("nan"))
+    normal_BR = torch.stack([group_normalize(values_B, group_size) for values_B in rewards_BR.T], dim=1)
+    spread_Q1 = (normal_BR != 0).reshape(len(normal_BR) // group_size, -1).any(dim=1, keepdim=True)
+    total_B = (normal_BR * weights_R).sum(dim=1).to(rewards_BR.dtype)
+    scaled_B = batch_normalize(total_B, known_B, sum_over_ranks=sum_over_ranks, eps=1e-4, correction=1)
+    return scaled_B * spread_Q1.expand(-1, group_size).flatten()
 
 
 def dual_granularity(
@@ -123,6 +159,7 @@ def dual_granularity(
     step_kinds_BS: Tensor | None = None,
     step_valid_BS: Tensor | None = None,
     scale: bool = True,
+    outcome_advantages_B: Tensor | None = None,
 ) -> Tensor:
     """Outcome advantage plus `beta` times process advantage, one a step. Source: ProRAG Eqs 7 and 8.
 
@@ -132,6 +169,7 @@ def dual_granularity(
         step_rewards_BS: `[B, S]`; NaN is left out.
         step_mask_BS: `[B, S]`, true where an episode has that step.
         outcome_B: `[B]`; an episode whose outcome is NaN gets advantage 0 in all its steps.
+        outcome_advantages_B: `[B]`; None: the outcome, normalised within its group.
 
     Returns:
         `[B, S]`; 0 outside the mask.
@@ -146,17 +184,27 @@ def dual_granularity(
         step_valid_BS=step_valid_BS,
         scale=scale,
     )
-    return outcome_and_process(outcome_B, process_BS, step_mask_BS, group_size=group_size, beta=beta)
+    return outcome_and_process(
+        outcome_B, process_BS, step_mask_BS, outcome_advantages_B, group_size=group_size, beta=beta
+    )
 
 
 def outcome_and_process(
-    outcome_B: Tensor, process_BS: Tensor, step_mask_BS: Tensor, *, group_size: int, beta: float
+    outcome_B: Tensor,
+    process_BS: Tensor,
+    step_mask_BS: Tensor,
+    outcome_advantages_B: Tensor | None = None,
+    *,
+    group_size: int,
+    beta: float,
 ) -> Tensor:
     """`[B, S]`: the normalised outcome plus `beta` times a process advantage. Source: ProRAG Eq 8.
 
     0 outside the mask and in an episode whose outcome is NaN.
     """
-    advantages_BS = group_normalize(outcome_B, group_size)[:, None] + beta * process_BS
+    if outcome_advantages_B is None:
+        outcome_advantages_B = group_normalize(outcome_B, group_size)
+    advantages_BS = outcome_advantages_B[:, None] + beta * process_BS
     return advantages_BS.masked_fill(~(step_mask_BS.bool() & outcome_B.isfinite()[:, None]), 0.0)
 
 

@@ -13,7 +13,8 @@ summed its episode has no advantage.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,19 +24,33 @@ from modules.functional.credit_inputs import CreditInputs, MissingInput
 from modules.functional.gae import generalized_advantages, token_rewards
 from modules.functional.normalization import less_others
 from modules.functional.process_advantages import Statistics, by_set, numbered, process_advantages
+from modules.functional.returns import Normalise, anchor_return, last_steps, turn_returns
+from modules.functional.tree_credit import leaf_groups as leaf_groups
+from modules.functional.tree_credit import leaf_groups_credit, node_values_credit
+from modules.functional.tree_credit import node_values as node_values
+from modules.functional.tree_credit import tree_credit as tree_credit
+from modules.functional.tree_credit import tree_gae_credit as tree_gae_credit
 
+ScaleRewards = Literal["sum", "each"]
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
 
 
 def dual_granularity_credit(
-    inputs: CreditInputs, *, beta: float = 0.3, statistics: Statistics = "step", scale: bool = True
+    inputs: CreditInputs,
+    *,
+    beta: float = 0.3,
+    statistics: Statistics = "step",
+    scale: bool = True,
+    scale_rewards: ScaleRewards = "sum",
 ) -> Tensor:
     """ProRAG's credit, `[B, S]`: outcome advantage plus `beta` times process advantage.
 
     `statistics` says which steps a step is compared with; `kind` and `kind_index` compare steps of one kind alone.
     `scale: false` does not divide the process advantage by a deviation. Both are explained at
-    `modules.functional.process_advantages.process_advantages`. Source: ProRAG Eqs 7 and 8.
+    `modules.functional.process_advantages.process_advantages`. `scale_rewards: each` normalises each outcome reward,
+    and not their sum (GDPO, `modules.functional.advantages.scaled_rewards`). Source: ProRAG Eqs 7 and 8.
     """
+    each = scale_rewards == "each"
     return advantages.dual_granularity(
         inputs.step_rewards_BS,
         inputs.step_mask_BS,
@@ -47,6 +62,7 @@ def dual_granularity_credit(
         step_kinds_BS=numbered(inputs.step_kinds_BS, inputs.group_size),
         step_valid_BS=inputs.step_valid_BS,
         scale=scale,
+        outcome_advantages_B=_scaled_each(inputs, inputs.outcomes_BR, inputs.outcome_weights_R) if each else None,
     )
 
 
@@ -89,12 +105,21 @@ def state_gain_credit(inputs: CreditInputs, *, beta: float = 0.3) -> Tensor:
     return _with_outcome(inputs, by_set(gains, deviations_BS, weights_BS, states_BS, inputs.group_size), beta)
 
 
-def grpo_credit(inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6) -> Tensor:
+def grpo_credit(
+    inputs: CreditInputs, *, scale: bool = True, eps: float = 1e-6, scale_rewards: ScaleRewards = "sum"
+) -> Tensor:
     """GRPO's credit, `[B, S]`: an episode's rewards compared with those of its group, the same for all its steps.
 
     `scale: false` does not divide by the group's deviation (Dr. GRPO). `modules.functional.advantages.grpo` has both.
+    `scale_rewards: each` normalises each outcome reward, and the sum of step rewards, and not the sum of all (GDPO,
+    `modules.functional.advantages.scaled_rewards`); it always divides.
     """
-    advantages_B = advantages.grpo(inputs.total_B, group_size=inputs.group_size, scale=scale, eps=eps)
+    if scale_rewards == "each":
+        steps_B1 = (inputs.total_B - inputs.outcome_B)[:, None]
+        weights_R = torch.cat([inputs.outcome_weights_R, torch.ones(1)])
+        advantages_B = _scaled_each(inputs, torch.cat([inputs.outcomes_BR, steps_B1], dim=1), weights_R)
+    else:
+        advantages_B = advantages.grpo(inputs.total_B, group_size=inputs.group_size, scale=scale, eps=eps)
     return advantages_B[:, None] * inputs.step_mask_BS
 
 
@@ -108,11 +133,51 @@ def return_to_go_credit(inputs: CreditInputs) -> Tensor:
 
     An action has no credit for rewards before it. Explained at `modules.functional.advantages.return_to_go`.
     """
-    mask_BS = inputs.step_mask_BS
-    places_S = torch.arange(1, mask_BS.shape[1] + 1)
-    last_B1 = (mask_BS * places_S).amax(dim=1, keepdim=True) if mask_BS.numel() else places_S
-    rewards_BS = torch.where((places_S == last_B1) & mask_BS, inputs.outcome_B[:, None], 0.0) + inputs.step_rewards_BS
-    return advantages.return_to_go(rewards_BS, mask_BS, group_size=inputs.group_size)
+    return advantages.return_to_go(_paid_on_last(inputs), inputs.step_mask_BS, group_size=inputs.group_size)
+
+
+def turn_returns_credit(inputs: CreditInputs, *, gamma: float = 1.0, normalise: Normalise = "joint") -> Tensor:
+    """IGPO's credit, `[B, S]`: rewards of all turns of the group, normalised and then summed from each turn on.
+
+    The outcome is paid on the last step. An answer without a step reward of its own has no gain, and is left out of the
+    statistics of gains. Explained at `modules.functional.returns.turn_returns`.
+    """
+    kinds = [[kind == "answer" for kind in kinds] for kinds in inputs.step_kinds_BS]
+    answers_BS = torch.tensor(kinds, dtype=torch.bool).view(inputs.step_mask_BS.shape)
+    return turn_returns(
+        inputs.step_rewards_BS.masked_fill(answers_BS & (inputs.step_rewards_BS == 0), math.nan),
+        inputs.step_mask_BS,
+        group_size=inputs.group_size,
+        gamma=gamma,
+        normalise=normalise,
+        outcome_B=inputs.outcome_B,
+    )
+
+
+def anchor_return_credit(
+    inputs: CreditInputs,
+    *,
+    gamma: float = 0.95,
+    omega: float = 1.0,
+    scale: bool = False,
+    steps_weigh: bool = False,
+    anchor: Literal["state", "last_passages"] = "state",
+) -> Tensor:
+    """GiGPO's credit, `[B, S]`: the episode's return, and `omega` times that of a step among those from its state.
+
+    The outcome is paid on the last step. A `state` is all passages and claims so far; `last_passages`, the paper's, is
+    the set of passages that the last search found. Explained at `modules.functional.returns.anchor_return`.
+    """
+    return anchor_return(
+        _paid_on_last(inputs),
+        inputs.step_mask_BS,
+        inputs.step_states_BS if anchor == "state" else inputs.step_passages_BS,
+        group_size=inputs.group_size,
+        gamma=gamma,
+        omega=omega,
+        scale=scale,
+        steps_weigh=steps_weigh,
+    )
 
 
 def reinforce_pp_credit(inputs: CreditInputs, *, kl_weight: float = 0.0, eps: float = 1e-8) -> Tensor:
@@ -144,67 +209,18 @@ def gae_credit(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl
     return generalized_advantages(rewards_BT, inputs.critic_values_BT, known_BT, gamma=gamma, lam=lam)[0]
 
 
-def tree_credit(
-    leaf_rewards: Tensor | Sequence[float], process: Tensor | float, *, alpha: float = 0.5, beta: float = 0.5
-) -> Tensor:
-    """What an action of a tree is worth, a scalar: `alpha` * mean leaf reward + `beta` * process reward (SIRAG).
-
-    Args:
-        leaf_rewards: `[L]`, outcomes of the episodes that the action led to; it is in all their paths.
-        process: how reasonable the action itself was, in [0, 1].
-
-    Where one of the two is unknown (NaN) and its weight is not 0, the credit is unknown.
-    """
-    credit = torch.zeros(())
-    if alpha:
-        credit = credit + alpha * torch.as_tensor(leaf_rewards, dtype=torch.float32).mean()
-    if beta:
-        credit = credit + beta * torch.as_tensor(process, dtype=torch.float32).reshape(())
-    return credit
+PATH_CREDITS = (leaf_groups_credit, node_values_credit)  # compare all paths of a question, however many there are
 
 
-def tree_gae_credit(
-    inputs: CreditInputs, *, alpha: float = 0.5, beta: float = 0.5, gamma: float = 1.0, lam: float = 0.95
-) -> Tensor:
-    """SIRAG's credit, `[B, T]`: `tree_credit` on the last token of an action, generalised over its own tokens.
-
-    An action is the part of a step that one agent wrote. Its credit holds the mean outcome of all that it led to, so
-    nothing that follows is added, neither later credits nor the value of the next state. An action that is in several
-    episodes has the same advantage in all of them. Where none of its leaves has a known outcome, or its process reward
-    is unknown, it has none (0).
-
-    Raises:
-        MissingInput: there are no values.
-    """
-    mask_BT, values_BT = inputs.trained_BT, inputs.critic_values_BT
-    credits_BS = _tree_credits(inputs, alpha, beta)
-    known_BS = credits_BS.isfinite()
-    rewards_BS = credits_BS.masked_fill(~known_BS, 0.0)
-    ends_BS = inputs.step_lengths_BS.cumsum(dim=1)
-    starts_BS = ends_BS - inputs.step_lengths_BS
-    places_T = torch.arange(mask_BT.shape[1])
-    advantages_BT = torch.zeros_like(values_BT)
-    for s in range(ends_BS.shape[1]):
-        inside_BT = (places_T >= starts_BS[:, s, None]) & (places_T < ends_BS[:, s, None])
-        own_BT = inside_BT & mask_BT & known_BS[:, s, None]
-        rewards_BT = rewards_BS[:, s, None] * (own_BT & (own_BT.cumsum(1) == own_BT.sum(1, keepdim=True)))
-        advantages_BT += generalized_advantages(rewards_BT, values_BT, own_BT, gamma=gamma, lam=lam)[0]
-    return advantages_BT
+def _paid_on_last(inputs: CreditInputs) -> Tensor:
+    """`[B, S]`: step rewards, with the outcome added to that of the last step."""
+    last_BS = last_steps(inputs.step_mask_BS)
+    return torch.where(last_BS, inputs.outcome_B[:, None], 0.0) + inputs.step_rewards_BS
 
 
-def _tree_credits(inputs: CreditInputs, alpha: float, beta: float) -> Tensor:
-    """`[B, S]`: `tree_credit` of every step, NaN where it is unknown."""
-    leaves: dict[str, list[float]] = {}
-    for turns, outcome in zip(inputs.step_turns_BS, inputs.outcome_B, strict=True):
-        for turn in set(turns) if outcome.isfinite() else ():
-            leaves.setdefault(turn, []).append(float(outcome))
-    credits_BS = torch.full(inputs.step_mask_BS.shape, math.nan)
-    for row, turns in enumerate(inputs.step_turns_BS):
-        for column, turn in enumerate(turns):
-            if outcomes := leaves.get(turn):
-                process = inputs.step_rewards_BS[row, column]
-                credits_BS[row, column] = tree_credit(outcomes, process, alpha=alpha, beta=beta)
-    return credits_BS.masked_fill(~inputs.step_mask_BS, math.nan)
+def _scaled_each(inputs: CreditInputs, rewards_BR: Tensor, weights_R: Tensor) -> Tensor:
+    ranks = inputs.sum_over_ranks
+    return advantages.scaled_rewards(rewards_BR, weights_R, group_size=inputs.group_size, sum_over_ranks=ranks)
 
 
 def _token_rewards(inputs: CreditInputs, kl_weight: float) -> Tensor:

@@ -27,7 +27,10 @@ class CreditInputs:
         step_rewards_BS: `[B, S]` float32, NaN where unscored, 0 outside the mask.
         step_mask_BS: `[B, S]` bool, true where an episode has a step that the policy sampled.
         outcome_B: `[B]` float32, NaN where unscored.
-        group_size: episodes a question.
+        outcomes_BR: `[B, R]` float32, the outcome rewards that `outcome_B` is the weighted sum of; NaN if unscored.
+        outcome_weights_R: `[R]` float32, their weights.
+        group_size: episodes a question; 1 where a question's episodes are the paths of a tree.
+        questions_B: B ids of the questions that the episodes are on.
         step_lengths_BS: `[B, S]` int64, sampled tokens of each step.
         step_kinds_BS: B rows of S names, the protocol's own words; empty beyond the last step.
         step_valid_BS: `[B, S]` bool, false on steps out of format.
@@ -35,6 +38,8 @@ class CreditInputs:
             episodes are paths of one tree, steps that they share have the same.
         step_states_BS: B rows of S names of the states in which the steps begin, as `envs.search_steps` names them
             apart; empty beyond the last step.
+        step_passages_BS: B rows of S names of the passages that the last search before each step found; empty beyond
+            the last step.
         step_agents_BS: B rows of S names, the agents that wrote the steps; empty beyond the last step.
         trained_BT: `[B, T]` bool, true on tokens of turns that train; false on a frozen agent's, and beyond the last.
         old_logps_BT: `[B, T]` float32, log-probs that the tokens were sampled with, or what the module computed again
@@ -49,12 +54,16 @@ class CreditInputs:
     step_rewards_BS: Tensor
     step_mask_BS: Tensor
     outcome_B: Tensor
+    outcomes_BR: Tensor
+    outcome_weights_R: Tensor
     group_size: int
+    questions_B: tuple[str, ...]
     step_lengths_BS: Tensor
     step_kinds_BS: tuple[tuple[str, ...], ...]
     step_valid_BS: Tensor
     step_turns_BS: tuple[tuple[str, ...], ...]
     step_states_BS: tuple[tuple[str, ...], ...]
+    step_passages_BS: tuple[tuple[str, ...], ...]
     step_agents_BS: tuple[tuple[str, ...], ...]
     trained_BT: Tensor
     old_logps_BT: Tensor

@@ -80,10 +80,42 @@ def clipped_policy_loss(
     ratio_BT = (logps_BT - old_logps_BT).masked_fill(~mask_BT, 0.0).exp()
     advantages_BT = advantages_BT.masked_fill(~mask_BT, 0.0)
     clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_BT
-    total = masked_total(-torch.minimum(ratio_BT * advantages_BT, clipped_BT), mask_BT, aggregate)
-    if denominator is None:
-        denominator = mask_BT.sum() if aggregate == "token_mean" else mask_BT.any(dim=1).sum()
-    return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
+    return _aggregated(-torch.minimum(ratio_BT * advantages_BT, clipped_BT), mask_BT, aggregate, denominator)
+
+
+def likelihood_guard(
+    logps_BT: Tensor,
+    old_logps_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    segments_BT: Tensor,
+    *,
+    aggregate: Aggregate = "token_mean",
+    denominator: float | Tensor | None = None,
+) -> Tensor:
+    """What good actions have lost in likelihood: mean over trained tokens of max(0, old - new log-prob).
+
+    It counts on tokens whose advantage is not negative, in segments whose log-prob fell in sum; 0 on all others.
+    Source: LLDS, arXiv 2512.04220, without its weight.
+
+    Args:
+        logps_BT: `[B, T]` log-probabilities under the policy that is trained.
+        old_logps_BT: `[B, T]` under the policy that sampled, no gradient.
+        advantages_BT: `[B, T]`.
+        mask_BT: `[B, T]`, true on trained tokens; nothing else is looked at, not even a NaN.
+        segments_BT: `[B, T]` whole numbers, the same for the tokens of one segment of a row, such as a step.
+        aggregate: as in `clipped_policy_loss`.
+        denominator: as in `clipped_policy_loss`.
+
+    Returns:
+        A scalar; 0 where nothing is trained.
+    """
+    mask_BT = mask_BT.bool()
+    lost_BT = (old_logps_BT - logps_BT).masked_fill(~mask_BT, 0.0)
+    names_N, places_BT = torch.unique(segments_BT, return_inverse=True)
+    sums_BN = lost_BT.new_zeros(len(lost_BT), len(names_N)).scatter_add(1, places_BT, lost_BT.detach())
+    guarded_BT = (advantages_BT >= 0) & (sums_BN.gather(1, places_BT) > 0)
+    return _aggregated(lost_BT.clamp(min=0).masked_fill(~guarded_BT, 0.0), mask_BT, aggregate, denominator)
 
 
 def sequence_policy_loss(
@@ -213,6 +245,14 @@ def _value_errors(values_BT: Tensor, old_BT: Tensor, returns_BT: Tensor, clip: f
     """Squared errors of the values, and of the values held within `clip` of the old ones."""
     held_BT = torch.clamp(values_BT, old_BT - clip, old_BT + clip)
     return (values_BT - returns_BT) ** 2, (held_BT - returns_BT) ** 2
+
+
+def _aggregated(terms_BT: Tensor, mask_BT: Tensor, aggregate: Aggregate, denominator: float | Tensor | None) -> Tensor:
+    """The mean of an aggregate; by a `denominator` in place of the local count where it is given."""
+    if denominator is None:
+        denominator = mask_BT.sum() if aggregate == "token_mean" else mask_BT.any(dim=1).sum()
+    total = masked_total(terms_BT, mask_BT, aggregate)
+    return total / torch.as_tensor(denominator, device=total.device).clamp(min=1e-8)
 
 
 def masked_total(terms_BT: Tensor, mask_BT: Tensor, aggregate: Aggregate) -> Tensor:

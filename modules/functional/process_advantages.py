@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -60,11 +60,11 @@ def process_advantages(
     return torch.where(step_valid_BS, within_BS, among_all_BS)
 
 
-def numbered(names_BS: Sequence[Sequence[str]], group_size: int) -> Tensor:
+def numbered(names_BS: Sequence[Sequence[Hashable]], group_size: int) -> Tensor:
     """`[B, S]` int64: within a question, the same number for the same name."""
     rows: list[list[int]] = []
     for start in range(0, len(names_BS), group_size):
-        numbers: dict[str, int] = {}
+        numbers: dict[Hashable, int] = {}
         for names in names_BS[start : start + group_size]:
             rows.append([numbers.setdefault(name, len(numbers)) for name in names])
     return torch.tensor(rows, dtype=torch.long)

@@ -77,6 +77,7 @@ class Scores:
         step_mask_BS: `[B, S]` bool, true where an episode has a step that the policy sampled.
         outcome_B: `[B]` float32, the weighted sum of outcome rewards, NaN where unscored.
         breakdown: each reward's values before its weight, by name: `[B, S]` or `[B]`.
+        outcome_weights: by name the weights of the outcome rewards that count.
         failures: why a reward failed for all episodes, by name.
         logged: what rewards logged, by the name of the reward and the one it gave.
     """
@@ -85,6 +86,7 @@ class Scores:
     step_mask_BS: Tensor
     outcome_B: Tensor
     breakdown: dict[str, Tensor]
+    outcome_weights: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     logged: dict[str, Tensor] = field(default_factory=dict)
 
@@ -129,6 +131,7 @@ def combine(terms: Mapping[str, Term], episodes: Sequence[Episode], context: Rew
         step_mask_BS=step_mask_BS,
         outcome_B=unscored_B,
         breakdown={},
+        outcome_weights={n: term.weight for n, term in terms.items() if term.level == "outcome" and term.weight},
     )
     for name, term in terms.items():
         shape = step_mask_BS.shape if term.level == "step" else unscored_B.shape
@@ -183,6 +186,7 @@ def replaced(scores: Scores, rows: Sequence[int], fresh: Scores) -> Scores:
         step_mask_BS=mixed(scores.step_mask_BS, fresh.step_mask_BS),
         outcome_B=mixed(scores.outcome_B, fresh.outcome_B),
         breakdown={name: mixed(values, fresh.breakdown[name]) for name, values in scores.breakdown.items()},
+        outcome_weights=scores.outcome_weights,
         failures=scores.failures | fresh.failures,
         logged={name: _joined(name, scores, fresh) for name in scores.logged | fresh.logged},
     )

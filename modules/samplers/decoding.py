@@ -14,6 +14,7 @@ from modules.decoder.fused_decoder import FusedDecoder, can_fuse
 from modules.decoder.library_decoder import LibraryDecoder
 from modules.functional.token_choice import RowSettings, choose_tokens
 from modules.positions import require_row_fits
+from modules.samplers.given_tokens import NOT_NUMBERS
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.running_request import RunningRequest
 
@@ -96,7 +97,7 @@ class Decoding:
         tokens_B, logps_B = choose_tokens(self._logits, self._seeds, self._steps, self._settings, forced_B=forced_B)
         chosen = torch.stack([tokens_B.double(), logps_B.double()]).tolist()  # in one transfer
         if any(math.isnan(logp) for logp in chosen[1]):
-            raise DataError("the policy gives log-probs that are not numbers: its weights or activations are NaN")
+            raise DataError(NOT_NUMBERS)
         for turn, token, logp in zip(self.live, *chosen, strict=True):
             turn.take(int(token), logp, self.ends)
         done = [turn for turn in self.live if turn.finish is not None]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel
 
-from common.costs import tokens_of
+from common.costs import read_by, tokens_of
 from common.errors import ConfigError
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
@@ -22,6 +22,7 @@ from modules.decoder.fused_decoder import can_fuse
 from modules.decoder.library_decoder import require_decodable
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
+from modules.samplers.given_tokens import Given, given_logps
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.running_request import Decode, RunningRequest, StopTags
 
@@ -45,8 +46,8 @@ class InProcessSampler(Sampler):
 
     Rows that have finished are replaced by open requests, those with the longest prefixes first, the first submitted
     among equals, and the others continue; `collect` returns once an eighth of the rows under way has finished. So what
-    shares a batch is a function of config and token counts. `counts` has the tokens that were sampled, by agent; given
-    ones are not sampled.
+    shares a batch is a function of config and token counts. `counts` has the tokens that were sampled, by agent,
+    and those that were read to score given ones.
 
     Args:
         policy: the model and tokenizer; None where it comes by `load`, as in training.
@@ -154,6 +155,22 @@ class InProcessSampler(Sampler):
             self._admit()
         done.sort(key=lambda turn: turn.number)
         return [(turn.request, self._turn(turn)) for turn in done]
+
+    def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        """Log-probs of the requests' `forced_ids` at temperature 1; in float32 the same in any batch, to rounding.
+
+        Open requests and what is kept for them stay as they are.
+
+        Raises:
+            ConfigError: no policy was given or loaded, or a sequence is longer than its positions.
+        """
+        given = [Given(request.prefix(), request.forced_ids or ()) for request in requests]
+        if not all(one.prefix and one.ids for one in given):
+            raise ValueError("a request to be scored needs forced_ids, and tokens before them")
+        logps, read = given_logps(self.model, given, self.batch_size)
+        for request, count in zip(requests, read, strict=True):
+            self.counts[read_by(request.agent)] += count
+        return logps
 
     @torch.inference_mode()
     def release(self, episodes: Sequence[Episode]) -> None:

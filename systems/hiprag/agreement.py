@@ -13,12 +13,20 @@ from common.files import atomic_write, write_json
 from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import Check, Oracle, Sampler, Verifier
+from envs.interfaces import Oracle, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
 from evaluation.tables import MISSING, table
-from systems.hiprag.checks import answers_alone, claims_of_searches, over_search_checks, read_claim, under_search_checks
+from systems.hiprag.checks import (
+    Check,
+    Verifier,
+    answers_alone,
+    claims_of_searches,
+    over_search_checks,
+    read_claim,
+    under_search_checks,
+)
 
 KINDS = ("over_search", "under_search")
 Row = dict[str, Any]

@@ -1,19 +1,49 @@
-"""Checks of the steps of episodes: whether their searches were needed and their statements hold."""
+"""Checks of the steps of episodes: whether their searches were needed and their statements hold; what answers them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from common.costs import tokens_of
 from common.seeds import stable_hash
-from envs.interfaces import Check, Sampler
+from envs.interfaces import Sampler
 from envs.requests import OwnAnswer
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import Greedy
 from envs.search_steps import searches, statements
 from envs.types import Episode, Question
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question about one step of an episode, to be answered by yes or no.
+
+    - `over_search`: does `answer`, the policy's own to the step's query, alone and without passages, say the same as
+      the claim that reads the search? If so the search was needless.
+    - `under_search`: is the claim of the step true, and does it follow from what the step says? If not, it should have
+      searched.
+    """
+
+    kind: Literal["over_search", "under_search"]
+    episode: Episode
+    step: int
+    answer: str = ""
+
+
+class Verifier(Protocol):
+    """Answers checks: by the truth, by gold reasoning, by comparing texts, by a model's opinion."""
+
+    def verify(self, checks: Sequence[Check]) -> list[bool | None]:
+        """One verdict a check, in order; None where no verdict was had.
+
+        A failed call is counted by the verifier and never becomes a verdict. One that cannot work at all raises a
+        UserError: what it left undone is asked for when the command is repeated.
+        """
+        ...
 
 
 def claims_of_searches(episode: Episode) -> dict[int, str]:

@@ -16,14 +16,14 @@ from torch import Tensor
 from common.answers import cover_match, exact_match
 from common.costs import JUDGE_CALLS
 from common.errors import ConfigError
-from envs.interfaces import RewardContext, Verifier
+from envs.interfaces import RewardContext
 from envs.retrieval import RetrievalEnvironment
 from envs.search_steps import searches, statements
 from envs.token_ids import require_same
 from envs.types import Episode
 from modules.rewards.hiprag import hierarchical
 from modules.rewards.terms import IterationReward, Total
-from systems.hiprag.checks import answers_alone, claims_of_searches, over_search_checks, under_search_checks
+from systems.hiprag.checks import Verifier, answers_alone, claims_of_searches, over_search_checks, under_search_checks
 
 _CORRECT = {"cover": cover_match, "exact": exact_match}
 

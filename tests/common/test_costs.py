@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from common.costs import JUDGE_CALLS, JUDGED_STEPS, UPDATES, costs_in, counted, split, tokens_in, tokens_of
+from common.costs import JUDGE_CALLS, JUDGED_STEPS, UPDATES, costs_in, counted, read_by, split, tokens_in, tokens_of
 
 
 class Part:
@@ -21,7 +21,7 @@ def test_components_that_count_are_added_up_and_each_counts_once() -> None:
 def test_figures_without_the_prefix_are_no_costs() -> None:
     counts = {tokens_of("policy"): 7, tokens_of("reader"): 5, JUDGE_CALLS: 3, "judge_no_reply": 2}
     assert costs_in(counts) == {"cost/tokens/policy": 7, "cost/tokens/reader": 5, "cost/judge_calls": 3}
-    assert tokens_in(counts) == 12
+    assert tokens_in(counts | {read_by("scorer"): 9}) == 12, "what is read is not sampled"
 
 
 def test_the_costs_are_taken_out_of_the_metrics() -> None:
@@ -31,4 +31,6 @@ def test_the_costs_are_taken_out_of_the_metrics() -> None:
         {"tokens": {"policy": 7, "reader": 5}, "updates": 16, "judge_calls": 0},
     )
     assert split({JUDGED_STEPS: 9.0})[1] == {"tokens": {}, "updates": 0, "judge_calls": 0, "judged_steps": 9}
+    read = split({read_by("scorer"): 9.0, tokens_of("policy"): 7.0})[1]
+    assert read == {"tokens": {"policy": 7}, "updates": 0, "judge_calls": 0, "read_tokens": {"scorer": 9}}
     assert split({JUDGE_CALLS: 4.0}) == ({}, {"tokens": {}, "updates": 0, "judge_calls": 4})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from envs.protocols.prorag import ProRAG
-from envs.search_steps import searches, statements, step_states
+from envs.search_steps import last_passages, searches, statements, step_states
 from envs.types import Document, Episode, Hit, Step
 from tests import steps as said
 from tests.tiny import byte_tokenizer
@@ -102,3 +102,11 @@ def test_a_step_of_another_kind_leads_elsewhere() -> None:
 def _with_hits(episode: Episode, hits: list[Hit]) -> Episode:
     first, *rest = episode.steps
     return replace(episode, steps=(replace(first, hits=tuple(hits)), *rest))
+
+
+def test_the_last_passages_are_a_set_and_a_search_that_found_nothing_is_no_beginning() -> None:
+    episode = said.played(PROTOCOL, [FIRST, said.subanswer("Ada"), said.final("Ada")])
+    hits = [Hit(Document(name, name, "")) for name in ("a", "b")]
+    orders = [last_passages(_with_hits(episode, some)) for some in ([], hits, hits[::-1])]
+    assert orders[1] == orders[2] == ("", "found:\na\nb", "found:\na\nb"), "a claim changes nothing"
+    assert orders[0] == ("", "found:", "found:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from envs.packing import SequenceBatch
-from modules.functional.credit import dual_granularity_credit
+from modules.functional.credit import dual_granularity_credit, node_values_credit
 from modules.grpo import GRPO
 from modules.optimizer import AdamW
 from modules.sequence_logprobs import sequence_logprobs
@@ -185,6 +186,21 @@ def test_entropy_is_a_reward_of_the_loss(batch: SequenceBatch) -> None:
     assert made.logged["entropy"] > entropy  # pyright: ignore
 
 
+def test_lost_likelihood_is_added_from_the_second_update_on(batch: SequenceBatch) -> None:
+    fallen = changed(batch, logps_BT=batch.logps_BT + 0.5, advantages=torch.full_like(batch.logps_BT, 1e-9))
+    made = module(likelihood_weight=0.2)
+    first, second = (float(made.training_step(fallen, index)) for index in (0, 1))
+    assert second - first == pytest.approx(0.2 * 0.5 * int(batch.loss_mask_BT.sum()), rel=1e-4)
+    assert float(module().training_step(fallen, 1)) == first
+
+
+def test_a_tree_is_one_place_of_the_buffer_and_is_not_sampled_again() -> None:
+    trees = {"credit": partial(node_values_credit, divide=False)}
+    assert (GRPO(small_policy(), AdamW(1e-3), **trees).smallest_group, module().smallest_group) == (1, 2)
+    with pytest.raises(ConfigError, match="give zero_variance: drop"):
+        GRPO(small_policy(), AdamW(1e-3), **trees, zero_variance="resample")
+
+
 def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: SequenceBatch) -> None:
     empty = changed(batch, loss_mask_BT=torch.zeros_like(batch.loss_mask_BT))
     loss, gradients = step(module(), empty)
@@ -202,6 +218,7 @@ def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: Seq
         ({"denominator": 0}, "denominator 0, resample_rounds 3: at least 1"),
         ({"zero_variance": "resample", "resample_rounds": 0}, "resample_rounds 0: at least 1"),
         ({"ratio": "sequence"}, "ratio sequence is a mean over sequences, but aggregate is token_mean"),
+        ({"likelihood_weight": -0.1}, "likelihood_weight -0.1: it must be at least 0"),
         ({"importance_cap": 0.0}, "importance_cap 0.0: it must be > 0"),
         ({"clip_low": 0.0}, "clips must be > 0"),
         ({"clip_low": 1.5}, "clip_low <= 1"),

@@ -10,8 +10,7 @@ from pydantic import BaseModel, StrictBool
 
 from common.chat_client import ChatCall, ChatClient
 from common.plain_text import without_tags
-from envs.interfaces import Check
-from systems.hiprag.checks import read_claim
+from systems.hiprag.checks import Check, read_claim
 
 _REPLY = """
 

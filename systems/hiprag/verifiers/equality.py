@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.answers import normalize_answer
-from envs.interfaces import Check
-from systems.hiprag.checks import read_claim
+from systems.hiprag.checks import Check, read_claim
 
 
 class Equality:

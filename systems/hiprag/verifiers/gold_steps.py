@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from common.answers import f1_score, normalize_answer
 from common.errors import ConfigError
-from envs.interfaces import Check
-from systems.hiprag.checks import read_claim
+from systems.hiprag.checks import Check, read_claim
 
 
 class GoldSteps:

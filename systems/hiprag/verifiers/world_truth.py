@@ -7,11 +7,10 @@ from pathlib import Path
 
 from common.answers import normalize_answer
 from common.plain_text import without_tags
-from envs.interfaces import Check
 from envs.world.claims import is_true
 from envs.world.facts import Hop, World
 from envs.world.query_reader import Reader
-from systems.hiprag.checks import read_claim
+from systems.hiprag.checks import Check, read_claim
 
 
 class WorldTruth:

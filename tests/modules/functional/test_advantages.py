@@ -14,6 +14,7 @@ from modules.functional.advantages import (
     grpo,
     leave_one_out,
     return_to_go,
+    scaled_rewards,
 )
 
 NAN = float("nan")
@@ -241,3 +242,26 @@ def test_mean_and_deviation_may_be_those_of_some_values_alone() -> None:
 def test_a_batch_without_spread_says_nothing(value: float, known: bool) -> None:
     flat = torch.full((3, 2), value)
     assert not batch_normalize(flat, torch.full((3, 2), known), sum_over_ranks=lambda sums: sums).any()
+
+
+TWO_REWARDS = torch.tensor([[1.0, 0.0], [0.0, 0.2], [0.0, 0.0]])
+
+
+def test_each_reward_is_normalised_before_they_are_added_up() -> None:
+    scaled = scaled_rewards(TWO_REWARDS, torch.ones(2), group_size=3)
+    assert scaled.tolist() == pytest.approx([0.577892, 0.576693, -1.154585], abs=2e-6)
+    wide = torch.cat([TWO_REWARDS, torch.tensor([[7.0], [NAN], [0.0]])], dim=1)
+    logged_only = torch.tensor([1.0, 1.0, 0.0])
+    assert torch.equal(scaled_rewards(wide, logged_only, group_size=3), scaled)
+
+
+def test_a_reward_or_a_group_without_spread_adds_nothing_and_an_unknown_reward_leaves_its_episode_out() -> None:
+    flat = torch.cat([TWO_REWARDS, torch.full((3, 2), 0.3)])
+    scaled = scaled_rewards(flat, torch.ones(2), group_size=3)
+    assert scaled[3:].tolist() == [0, 0, 0]
+    assert scaled[:3].tolist() == pytest.approx([0.913674, 0.911777, -1.825450], abs=2e-6), "the batch has six values"
+    alone = scaled_rewards(TWO_REWARDS * torch.tensor([1.0, 0.0]), torch.ones(2), group_size=3)
+    assert alone.tolist() == pytest.approx([1.154582, -0.577291, -0.577291], abs=1e-5)
+    unknown = torch.cat([TWO_REWARDS, torch.tensor([[1.0, NAN]])])
+    known = scaled_rewards(unknown, torch.ones(2), group_size=4)
+    assert known.tolist() == pytest.approx([0.577892, 0.576693, -1.154585, 0], abs=2e-6)

@@ -275,3 +275,21 @@ def test_an_unknown_outcome_trains_nothing_and_is_left_out(credit) -> None:
 @pytest.mark.parametrize("credit", [potential_difference_credit, state_gain_credit])
 def test_process_credit_of_beta_0_is_the_outcome_alone(credit) -> None:
     assert credit(KINDS, beta=0.0)[0].tolist() == pytest.approx([OUTCOME] * 2)
+
+
+def test_rewards_of_each_kind_may_be_normalised_before_they_are_added_up() -> None:
+    two = credit_inputs_of(
+        step_rewards_BS=torch.tensor([[0.0], [0.2], [0.0]]),
+        step_mask_BS=torch.ones(3, 1, dtype=torch.bool),
+        outcome_B=torch.tensor([10.0, 0.0, 0.0]),
+        outcomes_BR=torch.tensor([[10.0], [0.0], [0.0]]),
+        group_size=3,
+    )
+    each = grpo_credit(two, scale_rewards="each").flatten()
+    assert each.tolist() == pytest.approx([0.577892, 0.576693, -1.154585], abs=1e-4), "steps are one more reward"
+    outcome = dual_granularity_credit(two, beta=0.0, scale_rewards="each").flatten()
+    assert outcome.tolist() == pytest.approx([1.154582, -0.577291, -0.577291], abs=1e-3)
+    process = dual_granularity_credit(two, beta=1.0, scale_rewards="each").flatten() - outcome
+    assert process.tolist() == pytest.approx([-0.707107, 1.414214, -0.707107], abs=1e-5)
+    nothing = replace(two, outcomes_BR=torch.zeros(3, 0), outcome_weights_R=torch.zeros(0))
+    assert not dual_granularity_credit(nothing, beta=0.0, scale_rewards="each").any()

@@ -13,12 +13,14 @@ from torch import Tensor
 import train
 from modules.functional.credit import (
     Credit,
+    anchor_return_credit,
     dual_granularity_credit,
     gae_credit,
     grpo_credit,
     reinforce_pp_credit,
     return_to_go_credit,
     rloo_credit,
+    turn_returns_credit,
 )
 from modules.functional.credit_inputs import CreditInputs
 from modules.functional.losses import clipped_policy_loss, sequence_policy_loss
@@ -45,6 +47,9 @@ CREDITS: dict[str, Credit] = {
     "`rloo_credit`": rloo_credit,
     "`grpo_credit`, `scale: false`": partial(grpo_credit, scale=False),
     "`grpo_credit`": grpo_credit,
+    "`turn_returns_credit`": turn_returns_credit,
+    "`anchor_return_credit`": anchor_return_credit,
+    "`anchor_return_credit`, `omega: 0`": partial(anchor_return_credit, omega=0.0),
     "`reinforce_pp_credit`": reinforce_pp_credit,
     "`gae_credit`, values exact, `lam: 0.5`": partial(gae_credit, lam=0.5),
     "`gae_credit`, values 0, `lam: 1`": partial(without_values, lam=1.0),

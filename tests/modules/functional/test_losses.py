@@ -16,6 +16,7 @@ from modules.functional.losses import (
     dpo_loss,
     format_weighted_nll,
     k3_divergence,
+    likelihood_guard,
     masked_total,
     pairwise_ranking_loss,
     sequence_policy_loss,
@@ -281,3 +282,29 @@ def test_the_value_loss_is_a_mean_over_its_mask_and_looks_at_nothing_else() -> N
     assert values.grad.tolist() == [[0.5, 0.0], [1.0, 0.0]]
     assert clipped_value_loss(values, old, returns, mask, clip=0.5, denominator=10.0).item() == pytest.approx(2.5 / 10)
     assert clipped_value_loss(values, old, returns, mask & False, clip=0.5) == 0
+
+
+OLD = torch.tensor([[-1.0, -2.0, -1.5]])
+FELL, ROSE = torch.tensor([[-1.2, -1.9, -1.5]]), torch.tensor([[-0.9, -1.9, -1.6]])
+
+
+def guarded(new: Tensor, advantages: float = 0.0, segments: tuple[int, ...] = (4, 4, 4), **settings) -> Tensor:
+    mask = settings.pop("mask", torch.ones(1, 3))
+    return likelihood_guard(new, OLD, torch.full((1, 3), advantages), mask, torch.tensor([segments]), **settings)
+
+
+def test_a_good_action_that_lost_likelihood_is_guarded_and_none_that_gained_or_is_bad() -> None:
+    assert float(guarded(FELL)) == pytest.approx(0.2 / 3)
+    assert float(0.2 * guarded(FELL, advantages=1.0)) == pytest.approx(0.013333, abs=1e-6)
+    assert float(guarded(ROSE)) == float(guarded(FELL, advantages=-0.1)) == float(guarded(OLD)) == 0
+    assert float(guarded(ROSE, segments=(-1, 7, 7))) == 0
+    assert float(guarded(ROSE, segments=(7, 7, 9))) == pytest.approx(0.1 / 3), "the last token is an action of its own"
+
+
+def test_the_guard_s_gradient_lifts_the_tokens_that_fell_and_its_mask_hides_the_rest() -> None:
+    new = FELL.clone().requires_grad_()
+    guarded(new, denominator=1.0).backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [[-1, 0, 0]]
+    hidden = torch.tensor([[-1.2, float("nan"), -1.5]])
+    assert float(guarded(hidden, mask=torch.tensor([[True, False, True]]))) == pytest.approx(0.1)

@@ -8,7 +8,14 @@ import math
 import pytest
 import torch
 
-from modules.functional.credit import tree_credit, tree_gae_credit
+from modules.functional.credit import (
+    leaf_groups,
+    leaf_groups_credit,
+    node_values,
+    node_values_credit,
+    tree_credit,
+    tree_gae_credit,
+)
 from modules.functional.credit_inputs import MissingInput
 from modules.functional.gae import generalized_advantages
 from tests.credits import credit_inputs_of
@@ -77,3 +84,58 @@ def test_an_episode_is_one_leaf_of_an_action_that_holds_several_steps() -> None:
 def test_it_needs_a_critic() -> None:
     with pytest.raises(MissingInput, match="reads a critic's values"):
         tree_gae_credit(dataclasses.replace(INPUTS, values_BT=None))
+
+
+def test_a_node_is_compared_with_its_root_and_its_parent() -> None:
+    # A root with a{1, 1} and b{0, 1, 0}: V is .6, 1 and 1/3.
+    assert float(node_values(1.0, 0.6, 0.6, 2)) == pytest.approx(0.565685, abs=1e-6)
+    assert float(node_values(1 / 3, 0.6, 0.6, 3)) == pytest.approx(-0.307920, abs=1e-6)
+    assert float(node_values(torch.tensor(1.0), 1 / 3, 0.6, torch.tensor(1))) == pytest.approx(1.066667, abs=1e-6)
+    assert float(node_values(0.0, 1 / 3, 0.6, 1)) == pytest.approx(-0.933333, abs=1e-6)
+    assert float(node_values(1.0, 0.6, 0.6, 2, divide=False)) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("trees", [torch.tensor([0, 0, 0, 5, 5, 5]), ["a", "a", "a", "b", "b", "b"]])
+def test_leaves_are_compared_with_all_of_their_question_and_with_those_of_their_tree(trees) -> None:
+    given = leaf_groups(torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 0.0]), trees)
+    assert given.tolist() == pytest.approx([1.868341, -1.800195, 1.868341, *[-0.645496] * 3], abs=2e-6)
+
+
+def test_a_tree_of_one_leaf_adds_nothing_and_an_unknown_leaf_is_left_out() -> None:
+    given = leaf_groups(torch.tensor([1.0, NAN, 0.0]), [1, 1, 2])
+    assert given.tolist() == pytest.approx([0.707106, 0, -0.707106], abs=2e-6)
+    assert leaf_groups(torch.tensor([1, 1, 1]), [1, 1, 2]).tolist() == [0, 0, 0]
+
+
+# Of one question the tree above, each path of two turns; of another a lone path, and one whose outcome is unknown.
+TREE = credit_inputs_of(
+    step_rewards_BS=torch.zeros(7, 2),
+    step_mask_BS=torch.ones(7, 2, dtype=torch.bool),
+    outcome_B=torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0, NAN]),
+    group_size=1,
+    questions_B=("q", "q", "q", "q", "q", "p", "p"),
+    step_turns_BS=(("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2"), ("b", "b3"), ("c", "c1"), ("c", "c2")),
+)
+
+
+def test_a_shared_decision_has_the_credit_of_its_node_in_all_its_paths() -> None:
+    a, b = [0.565685, 0.4], -0.307920
+    expected = [a, a, [b, -0.933333], [b, 1.066667], [b, -0.933333], [0, 0], [0, 0]]
+    assert node_values_credit(TREE).tolist() == [pytest.approx(row, abs=2e-6) for row in expected]
+
+
+def test_all_steps_of_a_path_have_its_leaf_s_advantage() -> None:
+    # All leaves: mean .6, std sqrt(.3); of b mean 1/3, std sqrt(1/3). a is flat, as is the last question.
+    right, wrong = 0.4 / math.sqrt(0.3), -0.6 / math.sqrt(0.3)
+    own = [2 / 3 / math.sqrt(1 / 3), -1 / 3 / math.sqrt(1 / 3)]
+    leaves = [right, right, wrong + own[1], right + own[0], wrong + own[1], 0, 0]
+    assert leaf_groups_credit(TREE).tolist() == [pytest.approx([leaf] * 2, abs=1e-5) for leaf in leaves]
+
+
+def test_of_independent_episodes_each_is_its_own_tree() -> None:
+    chains = dataclasses.replace(
+        TREE, group_size=7, questions_B=("q",) * 7, step_turns_BS=tuple((f"{n}", f"{n}+") for n in range(7))
+    )
+    mean = 4 / 6
+    assert node_values_credit(chains)[0].tolist() == pytest.approx([2 * (1 - mean), 1 - mean], abs=1e-6)
+    assert leaf_groups_credit(chains)[0].tolist() == pytest.approx([(1 - mean) / math.sqrt(4 / 15)] * 2, abs=1e-5)

@@ -12,7 +12,7 @@ import pytest
 from common.chat_client import ChatClient, ChatError
 from common.costs import tokens_of
 from common.errors import ConfigError
-from envs.requests import Request
+from envs.requests import Request, forced_request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
@@ -53,6 +53,12 @@ def played(one: ChatSampler, questions: Sequence[Question] = QUESTIONS, limits: 
     environment = RetrievalEnvironment(PROTOCOL, FixedRetriever(pages), limits=limits)
     agents = dict.fromkeys((DECISION_MAKER, KNOWLEDGE_SELECTOR, GENERATOR), one)
     return rollout(environment, ByAgent(agents), questions, seed=0)
+
+
+def test_it_refuses_to_score_given_tokens_in_one_line(sampler) -> None:
+    line = r"^ChatSampler gives no log-probs of tokens that it did not sample: score with InProcessSampler$"
+    with chat_server(plays) as server, pytest.raises(ConfigError, match=line):
+        sampler(server).score([forced_request((1,), (2,), agent="scorer")])
 
 
 def test_it_plays_every_agent_from_what_that_agent_sees(sampler) -> None:

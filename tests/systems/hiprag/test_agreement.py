@@ -12,11 +12,11 @@ import pytest
 
 from common.errors import ConfigError, DataError
 from datamodules.records import read_rows
-from envs.interfaces import Check
 from envs.protocols.direct import Direct
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Limits
 from systems.hiprag.agreement import VerifierAgreement, agreement
+from systems.hiprag.checks import Check
 from systems.hiprag.parse import TAGS
 from systems.hiprag.protocol import HiPRAG
 from systems.hiprag.verifiers.equality import Equality

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envs.interfaces import Check, RewardContext
+from envs.interfaces import RewardContext
 from envs.protocols.direct import Direct
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Limits, Step, Turn
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
-from systems.hiprag.checks import answers_alone, over_search_checks, read_claim, under_search_checks
+from systems.hiprag.checks import Check, answers_alone, over_search_checks, read_claim, under_search_checks
 from tests.tiny import Scripted, question
 from tests.toy_rl import TERMS, learn, small_policy
 

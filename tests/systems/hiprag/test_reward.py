@@ -14,13 +14,14 @@ from torch import Tensor
 
 from common.costs import JUDGE_CALLS, tokens_of
 from common.errors import ConfigError
-from envs.interfaces import Check, RewardContext
+from envs.interfaces import RewardContext
 from envs.protocols.direct import Direct
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Question, Turn
 from modules.rewards.terms import Term, combine, settled
+from systems.hiprag.checks import Check
 from systems.hiprag.parse import TAGS
 from systems.hiprag.protocol import HiPRAG
 from systems.hiprag.reward import HierarchicalReward

@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 
 from common.errors import ConfigError, DataError
-from envs.interfaces import Check
 from envs.types import Episode, Gold, GoldStep, Question, Step
+from systems.hiprag.checks import Check
 from systems.hiprag.verifiers.equality import Equality
 from systems.hiprag.verifiers.gold_steps import GoldSteps
 from systems.hiprag.verifiers.world_truth import WorldTruth
