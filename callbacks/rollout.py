@@ -114,7 +114,7 @@ class RolloutCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, rollout = cast(PolicyGradient, pl_module), _data(trainer), self._rollout
-        searched, before = self.environment.seconds, counted(self.sampler)
+        searched, before = self.environment.seconds, counted(self.sampler, self.environment)
         context = RewardContext(self.environment.protocol, self.sampler)
         with _evaluating(module), gathered(module):
             self.sampler.load(module.policy)
@@ -133,7 +133,7 @@ class RolloutCallback(Callback):
         module.log_dict(means(values))
         flat = credited.flat if module.resample_rounds else None
         own = own_costs(groups, data.group_size, reward_tokens=rollout.reward_tokens, flat=flat)
-        totals = costs_of_ranks(own, counted(self.sampler) - before, context)
+        totals = costs_of_ranks(own, counted(self.sampler, self.environment) - before, context)
         self.counts += costs_in(totals)
         module.log_dict({name: float(totals[name]) for name in own} | {n: float(c) for n, c in self.counts.items()})
         self._sampled = own["tokens/rollout"]

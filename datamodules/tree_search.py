@@ -118,7 +118,7 @@ class TreeSearch:
         """
         searcher = TreeSearcher(self.environment, self.expander, self.simulator, self.settings, seed=seed)
         share = {"rank": rank, "world_size": world_size, "max_tokens": self.max_tokens}
-        counting = self.expander, self.simulator, self.settings.leaf_value
+        counting = self.expander, self.simulator, self.environment, self.settings.leaf_value
         for path, questions in affordable(self._chunks(folder), **share):
             before = counted(*counting)
             total = len(questions) * self.settings.simulations

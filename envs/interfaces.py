@@ -189,6 +189,17 @@ class Retriever(typing.Protocol):
         ...
 
 
+class Compressor(typing.Protocol):
+    """Shortens passages between the retriever and the prompt."""
+
+    def compress(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The hits, each once, in the order to be shown in, with what the prompt shows of them in `shown`.
+
+        `question` is the query that found them. What it reads or writes for this is in its `counts`.
+        """
+        ...
+
+
 class Judge(typing.Protocol):
     """Compares steps on one question: siblings, which differ in their last turn, or steps with different histories.
 

@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from common.costs import counted
 from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
-from envs.interfaces import AgentFormat, Retriever, Sampler
+from envs.interfaces import AgentFormat, Compressor, Retriever, Sampler
 from envs.requests import Act, Data, Done, Piece, Request
 from envs.token_ids import fingerprint
 from envs.types import Episode, Hit, Limits, Question, Status, Turn
@@ -25,6 +26,7 @@ class RetrievalEnvironment:
     Args:
         protocol: the format.
         retriever: where queries go; None where a protocol never searches.
+        compressor: shortens what a query finds for the prompt; the passages themselves stay in the episode's hits.
         top_k: passages a query.
         limits: budgets; an episode that runs out of turns ends with `step_budget`, of tokens with `token_budget`.
         max_failures: failed retrieval calls in a row after which work stops; single ones end only their episodes.
@@ -38,14 +40,20 @@ class RetrievalEnvironment:
         protocol: AgentFormat,
         retriever: Retriever | None = None,
         *,
+        compressor: Compressor | None = None,
         top_k: int = 3,
         limits: Limits | None = None,
         max_failures: int = 3,
     ) -> None:
-        self.protocol, self.retriever, self.top_k = protocol, retriever, top_k
+        self.protocol, self.retriever, self.compressor, self.top_k = protocol, retriever, compressor, top_k
         self.limits = limits or Limits()
         self.max_failures = max_failures
         self._failures, self.seconds = 0, 0.0
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What the compressor has counted."""
+        return counted(self.compressor)
 
     def check(self, *samplers: Sampler) -> None:
         """Check before any work that these samplers can be used here.
@@ -128,7 +136,7 @@ class RetrievalEnvironment:
                 episodes[i].error = str(hits)
                 self._finish(episodes[i], "error")
             else:
-                turns[i].hits = tuple(hits)
+                turns[i].hits = self._shortened(turns[i].action.text, hits)
         for episode, turn in zip(episodes, turns, strict=True):
             if episode.status is None:
                 turn.observation_ids = self._observation(episode, turn)
@@ -176,6 +184,20 @@ class RetrievalEnvironment:
             return retriever.search([query], self.top_k)[0]
         except RejectedError as error:
             return error
+
+    def _shortened(self, query: str, hits: list[Hit]) -> tuple[Hit, ...]:
+        """The hits as they are to be shown; one query at a time, so that no batch changes what it leaves of them.
+
+        Raises:
+            ConfigError: the compressor lost a hit or made one up.
+        """
+        if self.compressor is None or not hits:
+            return tuple(hits)
+        shortened = self.compressor.compress(query, hits)
+        if Counter(hit.document.id for hit in shortened) != Counter(hit.document.id for hit in hits):
+            name = type(self.compressor).__name__
+            raise ConfigError(f"{name}.compress must return every hit once: set `shown` to '' for what is left out")
+        return tuple(shortened)
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:
         """Ids of what the environment writes; only the untrusted part is cut, so that there is room to continue.

@@ -63,10 +63,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A retrieved passage; `score` is None where the backend gives none."""
+    """A retrieved passage; `score` is None where the backend gives none.
+
+    `shown` is what a compressor leaves of it for the prompt; None is all of it, title and text, and empty nothing.
+    """
 
     document: Document
     score: float | None = None
+    shown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

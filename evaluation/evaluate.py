@@ -93,13 +93,13 @@ class Evaluation:
             for path, questions in self._units(folder, name, dataset)
         )
         for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
-            start, before = time.perf_counter(), counted(self.sampler)
+            start, before = time.perf_counter(), counted(self.sampler, self.environment)
             episodes = rollout(
                 environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
             )
             _check_failures(episodes, environments[name])
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
-            write_counts(path, counted(self.sampler) - before)
+            write_counts(path, counted(self.sampler, self.environment) - before)
             write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
             write_json(path.with_suffix(".passages"), passages(episodes))
             write_rows(path, rows)

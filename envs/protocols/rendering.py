@@ -8,8 +8,14 @@ from envs.types import Hit
 
 
 def render_hits(hits: Sequence[Hit], *, first: int = 1) -> str:
-    """`Doc 1(Title: …) text` a line, best first, numbered from `first`; empty for no hits."""
+    """`Doc 1(Title: …) text` a line, best first, numbered from `first`; empty for no hits.
+
+    Of a compressed passage what is shown of it, `Doc 1 …`; one that is not shown keeps its number and has no line.
+    """
     return "".join(
         f"Doc {number}(Title: {hit.document.title}) {hit.document.text}\n"
+        if hit.shown is None
+        else f"Doc {number} {hit.shown}\n"
         for number, hit in enumerate(hits, start=first)
+        if hit.shown != ""
     )

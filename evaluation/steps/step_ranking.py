@@ -76,14 +76,14 @@ class StepRanking:
             RetrievalError: the retriever failed for a question; its unit is not written, and is redone by the next run.
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
-            before = counted(self.sampler)
+            before = counted(self.sampler, self.environment)
             episodes = rollout(
                 self.environment, self.sampler, questions, seed=seed, samples=self.samples, pool=self.pool,
                 label=f"steps {path.stem}",
             )  # fmt: skip
             if failed := [episode.error for episode in episodes if episode.status == "error"]:
                 raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
-            write_counts(path, counted(self.sampler) - before)
+            write_counts(path, counted(self.sampler, self.environment) - before)
             write_rows(path, self._rows(episodes))
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
