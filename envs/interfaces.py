@@ -132,6 +132,10 @@ class Sampler:
         """
         raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
 
+    def freeze(self) -> bool:
+        """Whether it samples from the weights as they are now until the next `load`, even while the policy trains."""
+        return False
+
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that it can work with.
 
@@ -195,8 +199,7 @@ class StepJudge(typing.Protocol):
     def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
         """For each candidate's last turn a number in [0, 1], 1 where all that it wrote is right; None is no label.
 
-        A failed call is counted by the judge and never becomes a label. A judge that cannot work at all raises a
-        UserError: what it left undone is asked for when the command is repeated.
+        A failed call never becomes a label, and a judge that cannot work at all raises, as in `Judge.compare`.
         """
         ...
 
@@ -223,8 +226,7 @@ class Verifier(typing.Protocol):
     def verify(self, checks: Sequence[Check]) -> list[bool | None]:
         """One verdict a check, in order; None where no verdict was had.
 
-        A failed call is counted by the verifier and never becomes a verdict. One that cannot work at all raises a
-        UserError: what it left undone is asked for when the command is repeated.
+        A failed call never becomes a verdict, and one that cannot work at all raises, as in `Judge.compare`.
         """
         ...
 
