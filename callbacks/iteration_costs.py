@@ -35,5 +35,5 @@ def costs_of_ranks(own: dict[str, int], spent: Counter[str], context: RewardCont
 
 def _tokens(episodes: Sequence[Episode]) -> int:
     """Sampled tokens; those of a turn that several episodes share count once."""
-    turns = {id(turn): turn for episode in episodes for turn in episode.turns}
+    turns = {turn.uid: turn for episode in episodes for turn in episode.turns}
     return sum(len(turn.action_ids) for turn in turns.values())

@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+
+T = TypeVar("T")
 
 
 def summed(tensor: Tensor) -> Tensor:
@@ -28,6 +30,20 @@ def means(values: Mapping[str, Tensor]) -> dict[str, float]:
     return {name: total / count if count else math.nan for name, (total, count) in zip(values, totals, strict=True)}
 
 
+def own_rank() -> int:
+    """This process's place among the ranks."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def of_ranks(own: T) -> list[T]:
+    """The values of all ranks, in their order; all ranks call it."""
+    gathered: list[Any] = [own]
+    if distributed.is_initialized():
+        gathered = [None] * distributed.get_world_size()
+        distributed.all_gather_object(gathered, own)
+    return gathered
+
+
 def counts_over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = MappingProxyType({})) -> Counter[str]:
     """Counts of all ranks together. Each rank has the names that it met, so they cannot be added up as a tensor.
 
@@ -35,16 +51,14 @@ def counts_over_ranks(counts: Counter[str], alike: Mapping[str, Counter[str]] = 
     """
     if not distributed.is_initialized():
         return counts
-    of_ranks: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(of_ranks, (counts, dict(alike)))
-    return without_repeats(of_ranks)
+    return without_repeats(of_ranks((counts, dict(alike))))
 
 
-def without_repeats(of_ranks: Sequence[tuple[Counter[str], Mapping[str, Counter[str]]]]) -> Counter[str]:
+def without_repeats(counted: Sequence[tuple[Counter[str], Mapping[str, Counter[str]]]]) -> Counter[str]:
     """The sum of ranks' counts, where what has one key in several ranks counts once."""
-    total: Counter[str] = sum((counts for counts, _ in of_ranks), Counter())
+    total: Counter[str] = sum((counts for counts, _ in counted), Counter())
     seen: set[str] = set()
-    for _, alike in of_ranks:
+    for _, alike in counted:
         for key, spent in alike.items():
             if key in seen:
                 total.subtract(spent)

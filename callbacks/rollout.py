@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from callbacks.iteration_costs import costs_of_ranks, own_costs
 from callbacks.over_ranks import means, summed
-from callbacks.scored_groups import GroupSampling
+from callbacks.sampling_ahead import SamplingAhead
+from callbacks.scored_groups import GroupSampling, evaluating
 from common.costs import costs_in, counted
 from common.errors import ConfigError
 from datamodules.question_data import QuestionData
@@ -52,6 +52,8 @@ class RolloutCallback(Callback):
         sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         sampling: how the episodes of an iteration are sampled; independent groups by default.
+        overlap: 0 samples with the current policy; 1 while the iteration before trains, with the policy of before its
+            updates, for which the module needs `importance_cap`.
         oracle: logs how many searches were needless and how many statements untrue, where truth is known.
 
     Raises:
@@ -68,12 +70,14 @@ class RolloutCallback(Callback):
         *,
         rewards: Mapping[str, Term],
         sampling: Sampling = independent_groups,
+        overlap: Literal[0, 1] = 0,
         oracle: Oracle | None = None,
     ) -> None:
         self.sampler, self.terms = sampler, read_terms(rewards)
         self.environment, self.oracle = environment, oracle
         self.sampling = sampling
-        self._rollout = GroupSampling(environment, sampler, sampling, self.terms)
+        self._ahead = SamplingAhead(environment, sampler, sampling) if overlap else None
+        self._rollout = GroupSampling(environment, sampler, self._ahead or sampling, self.terms)
         self.counts: Counter[str] = Counter()
         self._sampled = 0  # tokens of an iteration
         self._update_start = 0.0
@@ -101,6 +105,8 @@ class RolloutCallback(Callback):
                 "would take the engine's log-probs for the trainer's: give both float32, or use modules.grpo:GRPO with "
                 "importance_cap: 2.0"
             )
+        if self._ahead is not None:
+            self._ahead.check(module)
         if data.group_size < module.smallest_group:
             raise ConfigError(
                 f"group_size {data.group_size}: this module's credit compares the episodes of a question, at least "
@@ -114,9 +120,9 @@ class RolloutCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, rollout = cast(PolicyGradient, pl_module), _data(trainer), self._rollout
-        searched, before = self.environment.seconds, counted(self.sampler, self.environment)
+        searched, before = self.environment.seconds, counted(self.sampler, self._ahead, self.environment)
         context = RewardContext(self.environment.protocol, self.sampler)
-        with _evaluating(module), gathered(module):
+        with evaluating(module), gathered(module):
             self.sampler.load(module.policy)
             groups = rollout.groups(module, data, trainer.current_epoch, context)
             with rollout.timed("time/estimates"):
@@ -133,26 +139,37 @@ class RolloutCallback(Callback):
         module.log_dict(means(values))
         flat = credited.flat if module.resample_rounds else None
         own = own_costs(groups, data.group_size, reward_tokens=rollout.reward_tokens, flat=flat)
-        totals = costs_of_ranks(own, counted(self.sampler, self.environment) - before, context)
+        totals = costs_of_ranks(own, counted(self.sampler, self._ahead, self.environment) - before, context)
         self.counts += costs_in(totals)
         module.log_dict({name: float(totals[name]) for name in own} | {n: float(c) for n, c in self.counts.items()})
         self._sampled = own["tokens/rollout"]
         rollout.seconds["time/retrieval"] = self.environment.seconds - searched
+        if self._ahead is not None:
+            self._ahead.start(trainer, module, data)
         self._update_start = time.perf_counter()  # after the ranks have waited for each other
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._ahead is not None and trainer.is_last_batch:  # before a validation loads or a checkpoint is written
+            self._ahead.finish()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Straight to the logger: times differ from run to run, so they are no result of the stage.
-        seconds = self._rollout.seconds
+        seconds = self._rollout.seconds | {"time/update": time.perf_counter() - self._update_start}
+        if self._ahead is not None:
+            seconds = self._ahead.with_times(seconds)
         speed = {"perf/tokens_per_s": self._sampled / max(seconds["time/rollout"], 1e-9)}
-        update = {"time/update": time.perf_counter() - self._update_start}
         if trainer.logger is not None:
-            trainer.logger.log_metrics(seconds | update | speed, step=trainer.global_step)
+            trainer.logger.log_metrics(seconds | speed, step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": dict(self.counts)}
+        return {"counts": dict(self.counts)} | ({} if self._ahead is None else {"ahead": self._ahead.kept})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.counts = Counter(state_dict["counts"])
+        if self._ahead is not None:
+            self._ahead.kept = state_dict["ahead"]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if _data(trainer).mid_iteration:
@@ -160,16 +177,6 @@ class RolloutCallback(Callback):
                 "a checkpoint in the middle of an iteration could not be resumed: give ModelCheckpoint filename: last, "
                 "enable_version_counter: false and no every_n_train_steps or train_time_interval"
             )
-
-
-@contextmanager
-def _evaluating(module: LightningModule) -> Iterator[None]:
-    """In evaluation mode: no dropout, no gradient checkpointing."""
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train()
 
 
 def _computed_in(trainer: Trainer, policy: Policy | Mapping[str, Policy]) -> str:

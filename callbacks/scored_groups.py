@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from common.costs import counted, tokens_in
@@ -105,6 +106,16 @@ class GroupSampling:
         start = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - start
+
+
+@contextmanager
+def evaluating(module: LightningModule) -> Iterator[None]:
+    """In evaluation mode: no dropout, no gradient checkpointing."""
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train()
 
 
 def _no_other_ranks(sums: Tensor) -> Tensor:

@@ -6,13 +6,11 @@ import time
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import distributed
 
-from callbacks.over_ranks import summed
+from callbacks.over_ranks import of_ranks, summed
 from common.errors import ConfigError
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
@@ -133,14 +131,11 @@ class Validation(Callback):
 
     def _keep(self, name: str, rows: list[Row], found: dict[str, Row], trainer: Trainer) -> None:
         """Write the episodes of all ranks, in the order of the questions; every rank calls this after its rollout."""
-        of_ranks: list[Any] = [(rows, found)]
-        if distributed.is_initialized():
-            of_ranks = [None] * trainer.world_size
-            distributed.all_gather_object(of_ranks, (rows, found))
+        asked = of_ranks((rows, found))
         if trainer.global_rank:
             return
-        dealt = zip_longest(*(rows for rows, _ in of_ranks))
-        everything = {id_: row for _, found in of_ranks for id_, row in found.items()}
+        dealt = zip_longest(*(rows for rows, _ in asked))
+        everything = {id_: row for _, found in asked for id_, row in found.items()}
         split, update = self.datasets[name].split, trainer.global_step
         keep(
             Path(trainer.default_root_dir) / "data" / "validation" / f"{name}-{split}-{update:06d}.json",

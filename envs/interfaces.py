@@ -135,6 +135,10 @@ class Sampler:
     def rest(self) -> None:
         """Nothing is asked until an update has ended: give back the memory that the update can use."""
 
+    def freeze(self) -> bool:
+        """Whether it samples from the weights as they are now until the next `load`, even while the policy trains."""
+        return False
+
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that it can work with.
 
@@ -221,8 +225,7 @@ class StepJudge(typing.Protocol):
     def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
         """For each candidate's last turn a number in [0, 1], 1 where all that it wrote is right; None is no label.
 
-        A failed call is counted by the judge and never becomes a label. A judge that cannot work at all raises a
-        UserError: what it left undone is asked for when the command is repeated.
+        A failed call never becomes a label, and a judge that cannot work at all raises, as in `Judge.compare`.
         """
         ...
 

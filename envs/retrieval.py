@@ -119,6 +119,11 @@ class RetrievalEnvironment:
             RetrievalError: `max_failures` calls failed in a row.
             ConfigError: a protocol searches and there is no retriever.
         """
+        searching = self.append(episodes, turns)
+        self.observe(searching, self.search([turn.action.text for _, turn in searching]))
+
+    def append(self, episodes: Sequence[Episode], turns: Sequence[Turn]) -> list[tuple[Episode, Turn]]:
+        """The part of `apply` before the search; returns what is to be searched for, its observations still missing."""
         for episode, turn in zip(episodes, turns, strict=True):
             if turn.finish == "error":
                 episode.error = turn.text
@@ -129,19 +134,29 @@ class RetrievalEnvironment:
             episode.turns.append(turn)
             if turn.finish == "length" and len(episode.context()) < self.limits.total_tokens:
                 episode.truncations["turn"] += 1
-        searching = [i for i, turn in enumerate(turns) if turn.action.kind == "query"]
-        results = self._search([turns[i].action.text for i in searching])
-        for i, hits in zip(searching, results, strict=True):
+        pairs = list(zip(episodes, turns, strict=True))
+        for episode, turn in pairs:
+            if episode.status is None and turn.action.kind != "query":
+                turn.observation_ids = self._observation(episode, turn)
+        return [pair for pair in pairs if pair[1].action.kind == "query"]
+
+    def observe(self, searching: Sequence[tuple[Episode, Turn]], results: Sequence[list[Hit] | RetrievalError]) -> None:
+        """The part of `apply` after the search: the observations of what was found, or the end of an episode."""
+        for (episode, turn), hits in zip(searching, results, strict=True):
             if isinstance(hits, RetrievalError):
-                episodes[i].error = str(hits)
-                self._finish(episodes[i], "error")
+                episode.error = str(hits)
+                self._finish(episode, "error")
             else:
-                turns[i].hits = self._shortened(turns[i].action.text, hits)
-        for episode, turn in zip(episodes, turns, strict=True):
-            if episode.status is None:
+                turn.hits = self._shortened(turn.action.text, hits)
                 turn.observation_ids = self._observation(episode, turn)
 
-    def _search(self, queries: list[str]) -> Sequence[list[Hit] | RetrievalError]:
+    def search(self, queries: Sequence[str]) -> Sequence[list[Hit] | RetrievalError]:
+        """Hits or an error for each query, in one call; one call at a time.
+
+        Raises:
+            RetrievalError: `max_failures` calls failed in a row.
+            ConfigError: there is no retriever.
+        """
         if not queries:
             return []
         if self.retriever is None:
@@ -161,7 +176,7 @@ class RetrievalEnvironment:
         self._failures = 0
         return results
 
-    def _answered(self, retriever: Retriever, queries: list[str]) -> Sequence[list[Hit] | RetrievalError]:
+    def _answered(self, retriever: Retriever, queries: Sequence[str]) -> Sequence[list[Hit] | RetrievalError]:
         """Hits or an error for each query: where a call is rejected its queries are asked one by one.
 
         Raises:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import chain
 
 from common.progress import progress_bar
+from envs.background_search import BackgroundSearch
 from envs.interfaces import Sampler
 from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
@@ -88,12 +89,16 @@ def play_out(
 ) -> None:
     """Take episodes, begun or not, to their ends, as `rollout` does; `tick` gets the number that ended.
 
+    Where turns are made elsewhere, no turn waits for another episode's search.
+
     Raises:
         RetrievalError: the retriever failed too often in a row.
     """
     waiting = iter(episodes)
     ready: list[Episode] = []  # their last turn is done
-    in_flight = 0
+    in_flight = 0  # turns and searches that are open
+    elsewhere, search = False, BackgroundSearch(environment)
+    sampler.arrival = search.arrival
     with ExitStack() as leaving:
         leaving.callback(sampler.release, episodes)  # also when a retriever's failure ends the work
         while True:
@@ -113,14 +118,15 @@ def play_out(
             sampler.release(done)
             tick(len(done))
             sampler.submit(requests)
-            in_flight += len(requests)
-            ready = [act.episode for act in acts]
-            environment.apply(ready, [environment.act(act) for act in acts])
-            if acts:
-                continue
+            in_flight += len(requests) + len(acts)
             if not in_flight:
                 return
-            finished = collected(sampler)
-            in_flight -= len(finished)
-            ready = [request.episode for request, _ in finished]
-            environment.apply(ready, [turn for _, turn in finished])
+            taken = [(act.episode, environment.act(act)) for act in acts]
+            elsewhere = elsewhere or sampler.waits
+            if elsewhere:
+                ready = search.ready(sampler, taken)
+            else:
+                taken = taken or [(request.episode, turn) for request, turn in collected(sampler)]
+                ready = [episode for episode, _ in taken]
+                environment.apply(ready, [turn for _, turn in taken])
+            in_flight -= len(ready)

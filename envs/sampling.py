@@ -36,7 +36,7 @@ class ByAgent(Sampler):
             raise ConfigError("samplers is empty: give each agent of the protocol its sampler")
         self.samplers = dict(samplers)
         self._loading: set[str] = set()
-        self._arrival = Event()
+        self.arrival = Event()
         first = next(iter(self.samplers.values()))
         self.temperature, self.top_p = first.temperature, first.top_p
 
@@ -58,7 +58,7 @@ class ByAgent(Sampler):
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_known(requests)
         for agent, sampler in self.samplers.items():
-            sampler.arrival = self._arrival
+            sampler.arrival = self.arrival
             sampler.submit([request for request in requests if request.agent == agent])
 
     def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
@@ -76,12 +76,20 @@ class ByAgent(Sampler):
 
     def collect(self) -> list[tuple[Request, Turn]]:
         """Turns of any agents; where all are made elsewhere, those that come first."""
+        assert self.arrival is not None
         while True:
-            self._arrival.clear()  # before looking: what comes from now on sets it again
-            done = [pair for sampler in self.samplers.values() for pair in sampler.poll()]
-            if done or not any(sampler.waits for sampler in self.samplers.values()):
+            self.arrival.clear()  # before looking: what comes from now on sets it again
+            if (done := self.poll()) or not self.waits:
                 return done
-            self._arrival.wait()
+            self.arrival.wait()
+
+    @property
+    def waits(self) -> bool:
+        """Whether any agent's turns are being made elsewhere."""
+        return any(sampler.waits for sampler in self.samplers.values())
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        return [pair for sampler in self.samplers.values() for pair in sampler.poll()]
 
     def release(self, episodes: Sequence[Episode]) -> None:
         for sampler in self.samplers.values():

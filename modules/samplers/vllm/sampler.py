@@ -79,6 +79,11 @@ class VLLMSampler(Sampler):
         self._policy = policy
         self._eos = end_of_message(policy)
 
+    def freeze(self) -> bool:
+        """Send the weights now, where the server has others: it keeps them until new ones are loaded."""
+        self.engine.make_ready()
+        return True
+
     @property
     def policy(self) -> Policy:
         """What is sampled from.
