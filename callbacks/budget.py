@@ -62,7 +62,7 @@ class TokenBudget(Callback):
         if trainer.is_last_batch:
             if self._rollout is not None and not self.spent:
                 kind = type(self._rollout.sampler).__name__
-                raise ConfigError(f"max_tokens needs a sampler that counts its tokens in `counts`: {kind} has not")
+                raise ConfigError(f"max_tokens needs a sampler that counts its tokens in `counts`: {kind} does not")
             self._stop_when_spent(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -38,8 +38,9 @@ class GuardError(UserError):
 class Guard(Callback):
     """Compares the metrics of an iteration (an epoch of the Trainer) with limits; None switches a limit off.
 
-    The guard acts on a metric that is beyond its limit, or NaN, for `patience` iterations in a row. Not checked is a
-    metric that is not logged, or a mean over tokens where none was trained on: NaN, while the gradient is not.
+    The guard acts on a metric that is beyond its limit, or NaN, for `patience` iterations in a row. A metric that is
+    not logged is not checked, nor is the NaN mean over tokens of an iteration that trained on none (its gradient is
+    finite).
 
     Args:
         action: warn once for each limit, or stop the run at the first.
@@ -93,7 +94,7 @@ class Guard(Callback):
 
     @property
     def state_key(self) -> str:
-        """Names the settings, for a run may have several guards: some that warn, one that stops."""
+        """Holds the settings, because a run may have several guards: some that warn, one that stops."""
         return self._generate_state_key(
             action=self.action, patience=self.patience, reward_drop=self.reward_drop, **self.limits
         )

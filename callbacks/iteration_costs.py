@@ -25,7 +25,7 @@ def own_costs(
 
 
 def costs_of_ranks(own: dict[str, int], spent: Counter[str], context: RewardContext) -> Counter[str]:
-    """Costs of all ranks, with the `cost/` counts of what they `spent`; what several ranks asked alike counts once."""
+    """Costs of all ranks, with the `cost/` counts of what they `spent`; what several ranks spent alike counts once."""
     alone = {
         query: answer.spent + Counter({"tokens/rewards": tokens_in(answer.spent)})
         for query, answer in context.alone.items()

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def summed(tensor: Tensor) -> Tensor:
-    """A tensor added up over all ranks, on the CPU, where they may wait for hours for the one that samples last."""
+    """Sum of a tensor over all ranks, on the CPU, where ranks may wait for hours for the slowest to sample."""
     total = tensor.detach().cpu().clone()
     if distributed.is_initialized() and distributed.get_world_size() > 1:
         distributed.all_reduce(total)
@@ -23,7 +23,7 @@ def summed(tensor: Tensor) -> Tensor:
 
 
 def means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Means over all ranks; NaN is left out, and stands for a tag without any value."""
+    """Means over all ranks, without NaN; a tag without any value has NaN."""
     known = [value_N.double()[value_N.double().isfinite()] for value_N in values.values()]
     totals = torch.tensor([[float(value_N.sum()), float(len(value_N))] for value_N in known])
     totals = summed(totals).tolist()

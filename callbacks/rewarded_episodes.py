@@ -17,10 +17,10 @@ Row = dict[str, Any]
 
 
 def shown(iteration: Iteration, questions: int) -> Iterator[tuple[int, str]]:
-    """The episodes that are kept of the first questions, by their place in the iteration, each with what it is.
+    """The episodes kept of the first questions, by their place in the iteration, each with its label.
 
-    Of independent samples the one with the best and the one with the worst reward, of equals the first; one where all
-    are equal. Of the paths of a tree, which share turns, all.
+    Independent samples: the first with the best and the first with the worst reward, one where all are equal. Paths of
+    a tree, which share turns: all.
     """
     rewards = iteration.scores.outcome_B.nan_to_num(-math.inf).tolist()
     groups = groupby(range(len(iteration.episodes)), key=lambda place: iteration.episodes[place].question.id)

@@ -102,7 +102,7 @@ class GroupSampling:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add what is done meanwhile to `seconds`."""
+        """Add the time of the block to `seconds`."""
         start = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - start
@@ -119,8 +119,8 @@ def evaluating(module: LightningModule) -> Iterator[None]:
 
 
 def _no_other_ranks(sums: Tensor) -> Tensor:
-    """In place of a sum over ranks while they sample, where no collective call may be."""
-    raise MissingInput("zero_variance: resample needs credit that compares the episodes of a group alone")
+    """Stands in for a sum over ranks while they sample, when no collective call is allowed."""
+    raise MissingInput("zero_variance: resample needs credit that compares only the episodes of a group")
 
 
 def _check_scored(groups: ScoredGroups, iteration: int) -> None:

@@ -69,7 +69,8 @@ class Validation(Callback):
         for one in trainer.checkpoint_callbacks:
             monitor = getattr(one, "monitor", None) or ""
             if monitor.startswith("eval/") and not monitor.startswith(drawn):
-                raise ConfigError(f"monitor: {monitor} of a ModelCheckpoint is of none of {', '.join(drawn)}")
+                logged = ", ".join(drawn)
+                raise ConfigError(f"monitor: {monitor} of a ModelCheckpoint is not logged: give one of {logged}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
@@ -82,9 +83,9 @@ class Validation(Callback):
             pl_module.log_dict(self._measured(trainer, pl_module), logger=False)
 
     def _measured(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
-        """The means over all ranks of each measure that applies, drawn at the number of updates made so far.
+        """Means over all ranks of each measure that applies, logged at the number of updates made so far.
 
-        The Trainer's own point for an epoch lies one update early, where the start of training is drawn.
+        The Trainer's own step at the end of an epoch is one lower, where the start of training is drawn.
         """
         assert isinstance(pl_module, BaseTraining)
         start = time.perf_counter()

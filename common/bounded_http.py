@@ -1,4 +1,4 @@
-"""An HTTP client that bounds each call as a whole: seconds, from the look-up of the name on, and bytes, unpacked.
+"""HTTP client with a deadline and a maximum size for each call as a whole: name look-up included, after decompression.
 
 httpx limits each read alone, so a server that sends a byte now and then, or never ends, would hold a run for ever.
 """
@@ -34,7 +34,7 @@ for _name in ("httpx", "httpcore"):  # each logs a line a call, with words of th
 
 
 class HTTPFailure(Exception):
-    """No usable answer came; `kind` is a word or two for counting, and another try may help unless it `lasts`."""
+    """A call without a usable answer; `kind` is its name in counts. Where it `lasts`, another try would not help."""
 
     def __init__(self, kind: str, reason: str, *, lasts: bool = False) -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class BoundedHTTP:
         address: root of the server; a `user:password@` in it is sent and never shown.
         what: name of the server in messages.
         key: sent as `Authorization: Bearer`, where the address has no password.
-        most_bytes: of an answer, unpacked.
+        most_bytes: of an answer, after decompression.
         proxies: whether to use those of the environment.
 
     Raises:
@@ -94,7 +94,7 @@ class BoundedHTTP:
             path: after the root of the server.
             body: sent as JSON.
             timeout: seconds until the call is abandoned.
-            call: by which another thread may give it up.
+            call: lets another thread cancel the request.
 
         Raises:
             HTTPFailure: no whole answer came in time, or it is too long.
@@ -167,14 +167,14 @@ class BoundedHTTP:
     def settled(
         self, send: Callable[[], httpx.Response], retries: int, pause: Callable[[int], float]
     ) -> httpx.Response:
-        """The first answer that a retry would not change, of at most `retries` + 1 tries.
+        """Send with retries: the first answer that another try would not change, of at most `retries` + 1 tries.
 
         Args:
             send: one try.
             pause: seconds to wait after the given try, counted from 1; `Retry-After` may make it longer.
 
         Raises:
-            HTTPFailure: there was none.
+            HTTPFailure: no try gave one.
         """
         failure = HTTPFailure("", "")
         for tries in range(1, retries + 2):
@@ -195,7 +195,7 @@ class BoundedHTTP:
 
 
 class _Unpacked:
-    """A body as it was before it was packed, bounded a part."""
+    """Decompressed body, with a bound on each part."""
 
     def __init__(self, packing: str) -> None:
         if packing not in ("identity", "gzip", "x-gzip", "deflate"):

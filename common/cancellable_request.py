@@ -1,4 +1,4 @@
-"""An HTTP request that another thread may give up: its connection ends, and a server that sees it stops working."""
+"""HTTP request that another thread may cancel: its connection closes, so a server that notices stops working on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CancellableRequest:
                 self.give_up()
 
     def give_up(self) -> None:
-        """End the connection, now or as soon as there is one; whoever waits for the answer gets an error."""
+        """Cancel: close the connection, now or once there is one; the waiting thread gets an error."""
         self.given_up = True
         with self._lock:
             if self._socket is not None:

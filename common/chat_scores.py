@@ -23,7 +23,7 @@ class _Reply(BaseModel):
 def chat_scores(client: ChatClient, calls: Sequence[ChatCall], *, label: str) -> list[float | None]:
     """A hundredth of each reply's `score`; None after a timeout, or replies that are not the JSON object asked for.
 
-    A score above 0 and up to 1 is invalid: it is far more likely one of a scale to 1 than a hundredth of one to 100.
+    A score above 0 and up to 1 is invalid: it is far more likely on a scale to 1 than at most 1 of 100.
 
     Args:
         client: asks the model.

@@ -30,7 +30,7 @@ def damages(
     """What is wrong with the files of an artifact, a line each: which file, what, and what to remove.
 
     Sizes are compared, and with `hashes` contents too: of files that have not been read on this machine, or of all of
-    them `anew`. Of an artifact whose files are not `listed`, as an earlier version left it, nothing is known.
+    them `anew`. An artifact whose manifest lists no files (an earlier version) cannot be checked.
     """
     if listed is None:
         return
@@ -59,7 +59,7 @@ def check_sizes(folder: Path) -> None:
 
 
 def remembered(store: Path) -> FileHashes:
-    """The hashes of artifacts' files that were read on this machine: where others share the store, they read anew."""
+    """Hashes of artifact files that this machine has read; machines that share a store each read for themselves."""
     return FileHashes(store / f".hashes-{_machine()}.json")
 
 
@@ -72,7 +72,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 @functools.cache
 def _machine() -> str:
-    """A name for this machine that says nothing of it."""
+    """A stable, anonymous name of this machine."""
     number = Path("/etc/machine-id")
     text = platform.node() + (number.read_text() if number.is_file() else "")
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -31,10 +31,7 @@ def read_by(agent: str) -> str:
 
 
 def counted(*parts: object) -> Counter[str]:
-    """All that these components have counted so far in `counts`; one that is given twice counts once.
-
-    So does one that stands `behind` another, which hands its work on to it.
-    """
+    """Sum of the components' `counts`, each component once: a wrapper has the counts of the component `behind` it."""
     different = {id(source): source for source in map(_source, parts)}
     total: Counter[str] = Counter()
     for part in different.values():
@@ -43,7 +40,7 @@ def counted(*parts: object) -> Counter[str]:
 
 
 def _source(part: object) -> object:
-    """Who counts what this component does."""
+    """The component whose `counts` hold the work of this one."""
     while (behind := getattr(part, "behind", None)) is not None:
         part = behind
     return part

@@ -19,7 +19,7 @@ _temporary: set[Path] = set()  # what this process has begun to write
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """A file or folder that is gone after the block, and after `remove_temporary` where the block never ends."""
+    """A temporary file or folder, removed after the block, or by `remove_temporary` where the process ends in it."""
     _temporary.add(path)
     try:
         yield path
@@ -29,7 +29,7 @@ def temporary(path: Path) -> Iterator[Path]:
 
 
 def remove_temporary() -> None:
-    """Remove what this process has begun to write, before it ends without leaving its blocks; raises nothing."""
+    """Remove the temporary files of this process before it exits inside their blocks; raises nothing."""
     for path in list(_temporary):
         with suppress(OSError):
             _remove(path)

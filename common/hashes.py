@@ -23,7 +23,7 @@ class FileHashes:
         self._new: dict[str, list[Any]] = {}
 
     def of(self, path: Path, *, anew: bool = False) -> str:
-        """sha256 of a file's content; read `anew`, or only if the file is not the one that was read before.
+        """sha256 of a file's content: remembered where its stamp is unchanged, unless `anew`.
 
         Two changes within a tick of the clock leave the same times, so a file just written is read a tick later.
         """
@@ -39,7 +39,7 @@ class FileHashes:
         return known
 
     def save(self) -> None:
-        """Write what is new to the memory, beside what other processes have written there."""
+        """Add new hashes to the memory file, and keep those that other processes have added."""
         if self._memory is not None and self._new:
             with atomic_write(self._memory) as f:
                 json.dump(_read(self._memory) | self._new, f, indent=0, sort_keys=True)
@@ -47,7 +47,7 @@ class FileHashes:
 
 
 def stamp(path: Path) -> list[int]:
-    """Size, time of content, time of status and inode: they do not all stay where a file is changed or replaced."""
+    """Size, mtime, ctime and inode: at least one differs once a file is changed or replaced."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 

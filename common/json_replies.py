@@ -25,7 +25,7 @@ def json_object(reply: str, *, cut: bool = False) -> dict[str, Any]:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:  # it could not be written later
-        raise ValueError("half a character, as of an emoji cut in two") from error
+        raise ValueError("a lone surrogate, half of a character") from error
     return value
 
 
@@ -66,7 +66,7 @@ def _among_prose(text: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a name stands twice in a JSON object")
+        raise ValueError("a duplicate key in a JSON object")
     return value
 
 

@@ -27,7 +27,7 @@ class Secrets:
         self._short = [re.compile(re.escape(value), re.IGNORECASE) for value in values if 3 <= len(value) < _PART]
 
     def without(self, text: str, *, part: int = _PART) -> str:
-        """The text with every `part` and more characters in a row of a secret masked; shorter secrets are none."""
+        """The text with every run of at least `part` characters of a secret masked; shorter values are not secrets."""
         known = {form[at : at + part] for form in self._forms for at in range(len(form) - part + 1)}
         lowered, kept, at = text.translate(_LOWER), [], 0
         while known and at <= len(text) - part:

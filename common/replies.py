@@ -77,7 +77,7 @@ class Replies(SharedStore):
 
     @contextmanager
     def owner(self) -> Iterator[str]:
-        """Someone who claims calls; others drop the claims left at the end, also where the process is killed."""
+        """An owner of claims. Claims that it leaves behind, also when killed, are dropped by other owners."""
         name = f"{os.getpid()}-{uuid.uuid4().hex}"
         own = FileLock(self._lock_of(name))
         try:
@@ -113,7 +113,7 @@ class Replies(SharedStore):
             return True
 
     def _has_room(self, db: sqlite3.Connection, tokens: int, caps: Caps) -> bool:
-        """Whether a call stays within the caps, whatever becomes of those in flight; without any, the last may exceed.
+        """Whether a call stays within the caps even if all calls in flight are paid; alone it may exceed them.
 
         Raises:
             CapReached: what is paid for has reached one.
@@ -141,7 +141,7 @@ class Replies(SharedStore):
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether nobody holds the lock of this file; it is removed then."""
+    """Whether no process holds the lock of this file, which is then removed."""
     try:
         if path.exists():
             with FileLock(path, timeout=0):

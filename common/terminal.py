@@ -1,4 +1,4 @@
-"""Text that leaves for a terminal: printed lines, the line of an error, log lines."""
+"""Terminal output that text from elsewhere cannot control: printed lines, error lines, log lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _VisibleRecord(logging.LogRecord):
 
 
 def prepare_terminal() -> None:
-    """Make log lines visible text, and output streams ones that no character and no closed stream breaks.
+    """Escape control characters in log lines, and make output streams accept any character and survive being closed.
 
     Call it before Hugging Face libraries are imported: without a terminal they draw no bars.
     """
@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 
 def flush_output() -> None:
-    """Flush the output streams; what a full disk or an ended reader does not take is dropped, as it was reported."""
+    """Flush the output streams; text that a full disk or a closed pipe rejects is dropped, since that was reported."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()

@@ -127,7 +127,7 @@ class WorldText(LightningDataModule):
         return pack(TrainingSequence(tuple(ids[:T]), tuple(mask[:T]), (-1,) * T, (0.0,) * T, ()))
 
     def _repeats(self, rng: Random) -> tuple[list[int], list[int]]:
-        """Random tokens said two or three times, trained from the second time on."""
+        """Random tokens repeated two or three times, trained from the second time on."""
         said, times = rng.choices(self._words, k=rng.choice(REPEATED)), rng.choice((2, 3))
         return said * times, [0] * len(said) + [1] * len(said) * (times - 1)
 

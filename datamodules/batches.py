@@ -40,7 +40,7 @@ def items_of_a_pass(batch_size: int, micro_batch: int | None, ranks: int) -> int
     if (micro_batch or 1) < 1 or batch_size % size or size % ranks:
         sizes = f"batch_size {batch_size}" + (f", micro_batch {micro_batch}" if micro_batch is not None else "")
         raise ConfigError(
-            f"{sizes}: the micro-batches must divide the batch, and themselves divide among {ranks} ranks"
+            f"{sizes}: the batch must be a multiple of the micro-batch, and that must divide among {ranks} ranks"
         )
     return size
 
@@ -60,7 +60,7 @@ def check_micro(micro_batch: int | None, micro_tokens: int | None) -> None:
 def passes_needed(lengths: Sequence[int], *, batch_size: int, tokens: int, ranks: int = 1) -> int:
     """How many forward passes of at most `tokens` padded tokens a rank needs for any step of `batch_size` items.
 
-    No step takes more than one of the longest items, for a shorter item never needs more room than a longer one.
+    It is the number for a step of the longest items, since a shorter item never needs more room.
     """
     longest = sorted(lengths, reverse=True)[:batch_size]
     return sum(1 for _ in by_length(longest[::ranks], length=int, tokens=tokens))

@@ -31,10 +31,10 @@ Keep = Literal["all", "correct", "grounded"]
 
 @typing.runtime_checkable
 class Selective(typing.Protocol):
-    """A sampler that cannot answer every question, and knows beforehand which."""
+    """A sampler that knows beforehand which questions it cannot answer."""
 
     def unable(self, questions: Sequence[Question]) -> Mapping[str, str]:
-        """Why it cannot, by question id."""
+        """Reasons by question id, for the questions that it cannot answer."""
         ...
 
 
@@ -168,7 +168,7 @@ class EpisodeSampling:
         return "ungrounded" if self.keep == "grounded" and not self._grounded(episode) else None
 
     def _grounded(self, episode: Episode) -> bool:
-        """Whether every claim that the passages retrieved before it hold was also shown, not cut away."""
+        """Whether every claim found in passages retrieved before it was also shown, and not cut off."""
         decode = self.environment.protocol.codec.decode
         for step in episode.steps:
             if step.claim and step.spans:

@@ -58,7 +58,7 @@ class Preferences:
         visits = {"min_visits": min_visits, "descend_visits": descend_visits}
         if unit < 1 or not sum(counts.values()) or min(counts.values()) < 0 or min(visits.values()) < 0:
             settings = ", ".join(f"{name} {value}" for name, value in ({"unit": unit} | counts | visits).items())
-            raise ConfigError(f"{settings}: unit and one of the numbers of pairs must be at least 1, none below 0")
+            raise ConfigError(f"{settings}: unit must be >= 1, the others >= 0, the pairs not both 0")
         self.trees, self.protocol, self.judge = Path(trees), protocol, judge
         self.pairs_per_node, self.pairs_per_tree, self.unit = pairs_per_node, pairs_per_tree, unit
         self.min_visits, self.descend_visits = min_visits, descend_visits
@@ -123,7 +123,7 @@ class Preferences:
 def _pairs(
     group: Sequence[Candidate], verdicts: Sequence[Verdict] | None, most: int, seen: set[tuple[int, int]]
 ) -> list[Pair]:
-    """The first pairs of a group that are not `seen`: siblings may meet again among the steps of their tree."""
+    """The first pairs of a group that are not `seen`: siblings may recur among the steps of their tree."""
     pairs = []
     for verdict in verdicts or ():
         better, worse = group[verdict.chosen], group[verdict.rejected]

@@ -80,7 +80,7 @@ def join_units(folder: Path, name: str, schema: str) -> list[Path]:
 
 
 def summed(paths: Iterable[Path]) -> tuple[Counter[str], Counter[str]]:
-    """Of these units what `write_counts` wrote beside them, added up: the counts, and the numbers of the summaries."""
+    """Sums over units of what `write_counts` wrote beside them: the counts, and the numbers of the summaries."""
     counts, total = Counter[str](), Counter[str]()
     for path in paths:
         summary = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))

@@ -35,7 +35,7 @@ class Refinement:
         scorer: the reward model; None keeps every step in the right format.
         threshold: a step's calibrated score must be above it.
         quantile: in place of the threshold, the share of steps that is left out, lowest scores first, of each kind of
-            step separately: training on few answers would unlearn to stop.
+            step separately: training on few answers would make the policy forget to stop.
         require_all_steps: leave out an episode as soon as one of its steps fails.
         answer: `exact` keeps episodes whose answer equals one of the accepted ones, normalised; `any` keeps all.
         oracle: measures the precision and recall of the filter where the truth of steps is known.

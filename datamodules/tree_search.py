@@ -162,7 +162,7 @@ class TreeSearch:
 
 
 def _played(unit: Path) -> Path:
-    """The file of what was played out for a unit of trees."""
+    """The file of the rollouts of a unit of trees."""
     return unit.parent.with_name("played") / unit.name
 
 

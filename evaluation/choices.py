@@ -12,7 +12,8 @@ KEPT, SHOWN = "passages/kept", "passages/shown"
 def choices_by_hops(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Of all rows of predictions with `choices`, and of those of each number of hops: `n` and the mean of each count.
 
-    What no row has chosen is left out. `kept_share` is the share of the passages shown that were kept, of all questions
+    Choices that no row has are left out. `kept_share` is the share of the passages shown that were kept, of all
+    questions
     of the group together, absent where none was shown. Rows without choices are left out; empty where all are.
     """
     known = [row for row in rows if row.get("choices")]

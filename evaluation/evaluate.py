@@ -154,7 +154,7 @@ class Evaluation:
 
 
 def _check_failures(episodes: Sequence[Episode], environment: RetrievalEnvironment) -> None:
-    """Raise for a unit with failed questions, or one whose prompts leave no room for any turn: it is not a result."""
+    """Raise for a unit that is no result: one with failed questions, or whose prompts leave no room for any turn."""
     failed = [episode.error for episode in episodes if episode.status == "error"]
     if failed:
         raise RetrievalError(

@@ -76,7 +76,7 @@ def measure(
 
 
 def _search_truth(episodes: Sequence[Episode], oracle: Oracle) -> dict[str, Tensor]:
-    """What an oracle says of every search and of every statement without one, where it can tell."""
+    """The oracle's verdicts on every search and on every statement without a search, where it has one."""
     judged = [oracle.judge(episode) for episode in episodes if episode.status != "error"]
     return {
         "search/needless_rate": _floats(v for judgement in judged for v in judgement.needless if v is not None),

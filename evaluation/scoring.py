@@ -89,8 +89,8 @@ def score(
             judged = [v for v, step in zip(verdicts, episode.steps, strict=True) if step.spans and v is not None]
             row["true_steps"] = _mean(judged)
             for rate, truth in (("osr", judgement.needless), ("usr", judgement.unfounded)):
-                told = [verdict for verdict in truth if verdict is not None]
-                row |= dict(zip(RATES[rate], (sum(told), len(told)), strict=True))
+                known = [verdict for verdict in truth if verdict is not None]
+                row |= dict(zip(RATES[rate], (sum(known), len(known)), strict=True))
     row["steps"] = [_step(episode, place, step, judgement) for place, step in enumerate(episode.steps)]
     return row
 
@@ -116,7 +116,7 @@ def _step(episode: Episode, place: int, step: Step, judgement: Judgement | None)
     row |= {"agent": episode.turns[step.spans[0][0]].agent} if step.spans and len(agents) > 1 else {}
     if judgement is not None:
         verdicts = {"truth": judgement.valid, "needless": judgement.needless, "unfounded": judgement.unfounded}
-        row |= {name: told[place] for name, told in verdicts.items() if place < len(told) and told[place] is not None}
+        row |= {name: of[place] for name, of in verdicts.items() if place < len(of) and of[place] is not None}
     return row
 
 

@@ -60,11 +60,11 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
         if row[measure] is not None
     }
     shown = {name: _plain(value) for name, value in settings.items()}
-    told = {"settings": shown, "metrics": metrics}
+    entry = {"settings": shown, "metrics": metrics}
     place = folder / "summary"
     content = place / "summary.json"
     with suppress(DataError):  # it is missing or damaged: it is written again
-        if read_json(content) == told:
+        if read_json(content) == entry:
             return
     from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
     from torch.utils.tensorboard.summary import hparams
@@ -78,7 +78,7 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
             writer.add_scalar(name, value)
         charts = {title: {name: ["Multiline", tags] for name, tags in part.items()} for title, part in _LAYOUT.items()}
         writer.add_custom_scalars(charts)
-    write_json(content, told)
+    write_json(content, entry)
 
 
 def _plain(value: object) -> bool | int | float | str:

@@ -110,6 +110,6 @@ class DPO(Training):
 
     def _named(self, prefix: str, values: Tensor) -> dict[str, Tensor]:
         """The measures by name, without those of a reference that there is not."""
-        told = self.reference is not None
+        has_reference = self.reference is not None
         named = zip(_MEASURES, values, strict=True)
-        return {prefix + name: value for name, value in named if told or not name.endswith("drift")}
+        return {prefix + name: value for name, value in named if has_reference or not name.endswith("drift")}

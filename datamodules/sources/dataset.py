@@ -62,7 +62,7 @@ class Dataset(ABC, Generic[R]):
         self.path = None if path is None else Path(path)
         self.hub, self.name, self.split, self.revision = hub, name, split, revision
         self.part, self.limit, self.sample, self.seed = part, limit, sample, seed
-        self._told = False
+        self._warned = False
 
     @abstractmethod
     def question(self, row: R, default_id: str) -> Question | str:
@@ -93,8 +93,8 @@ class Dataset(ABC, Generic[R]):
         try:
             yield from self._checked(silent)
         finally:  # also where a limit ends the iteration
-            if silent and not self._told:
-                self._told = True
+            if silent and not self._warned:
+                self._warned = True
                 log.warning(
                     "%s: %d questions have no answer but ones that normalise to nothing, such as %r of %s: "
                     "no prediction is right there",

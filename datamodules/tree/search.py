@@ -147,7 +147,7 @@ class TreeSearcher:
 
     @contextmanager
     def _prefixes_kept(self, roots: Sequence[Episode]) -> Iterator[None]:
-        """Have the samplers keep what they read of these trees, for a node's path begins those of all below it."""
+        """Have the samplers keep the prefixes of these trees, since a node's path is a prefix of all below it."""
         samplers = [self.expander] if self.simulator is self.expander else [self.expander, self.simulator]
         with ExitStack() as leaving:
             for sampler in samplers:
@@ -249,7 +249,7 @@ class TreeSearcher:
     def _simulate(self, visits: Sequence[_Visit]) -> None:
         """Play out the episodes of all visits in one pool, value the nodes reached, and back the values up.
 
-        A visit all of whose rollouts failed, or whose value was not had, changes no value.
+        A visit whose rollouts all failed, or that got no value, changes nothing.
         """
         for visit in visits:
             if visit.path[-1].outcome is None:

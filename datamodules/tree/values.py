@@ -45,7 +45,7 @@ class LeafValue(typing.Protocol):
         ...
 
     def __call__(self, leaves: Sequence[Leaf]) -> Sequence[float | None]:
-        """The value of every leaf, in order; None where none was had, which changes nothing in the tree.
+        """The value of every leaf, in order; None where a call failed, which changes nothing in the tree.
 
         A failed call is counted by the leaf value and never becomes a value.
         """

@@ -135,12 +135,12 @@ def _flaw(steps: Sequence[GoldStep], hops: Sequence[_Hop]) -> str:
         return "clean: a sub-question or its answer is empty"
     if any(not f1_score(hop.answer, step.answer) for hop, step in zip(hops, steps, strict=True)):
         return "clean: another sub-answer"
-    if any(_told(hop) for hop in hops):
+    if any(_gives_answer(hop) for hop in hops):
         return "clean: a sub-question gives its answer away"
     return ""
 
 
-def _told(hop: _Hop) -> bool:
+def _gives_answer(hop: _Hop) -> bool:
     """Whether a sub-question holds its own answer, as whole words."""
     answer = normalize_answer(hop.answer)
     return bool(answer) and f" {answer} " in f" {normalize_answer(hop.question)} "

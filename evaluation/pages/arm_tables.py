@@ -58,7 +58,7 @@ def results_parts(results: Row, metrics: Sequence[str] = tuple(METRICS)) -> Iter
 
 
 def cost_parts(results: Row) -> Iterator[str]:
-    """What making each policy cost, as far as its costs are known."""
+    """Cost of making each policy, as far as it is known."""
     spent = _costs(results)
     marks, base = _marks(results), results["baseline"]
     known = [name for name in _COSTS if all(name in each for by_seed in spent.values() for each in by_seed.values())]
@@ -109,7 +109,7 @@ def difference_parts(results: Row, measures: Sequence[str] = TESTED) -> Iterator
 
 
 def warm_up_parts(results: Row) -> Iterator[str]:
-    """What each policy gained on the first that it came from, a table for each dataset that has any."""
+    """Gain of each policy over its own warm-up, a table for each dataset that has any."""
     starts: dict[str, dict[int, str]] = {}
     for arm in results["arms"]:
         if arm["warm_up"]:
@@ -184,11 +184,11 @@ def _versions(arms: Sequence[Row]) -> str:
     first, *others = sorted(made, key=lambda source: -sum(map(len, made[source].values())))
     if not others:
         return f"One version of the code ({first}) made all rows. "
-    told = "; ".join(
+    rest = "; ".join(
         f"{source} made {', '.join(f'{name} (seed {_listed(own)})' for name, own in made[source].items())}"
         for source in others
     )
-    return f"**Not one version of the code made all rows** (by hash of the source): {first} made most of them, {told}. "
+    return f"**Not one version of the code made all rows** (by hash of the source): {first} made most of them, {rest}. "
 
 
 def _size(arm: Measured) -> str:

@@ -57,7 +57,7 @@ def image(asked: str, path: str) -> str:
 
 
 def file_name(asked: str) -> str:
-    """What the file of a figure is called, without folder."""
+    """File name of a figure, without folder."""
     return asked.translate(str.maketrans("=,:/", "----")) + ".svg"
 
 

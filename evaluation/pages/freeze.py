@@ -131,9 +131,9 @@ def _stages(stages: Sequence[Stage]) -> Iterator[Row]:
         if artifact not in seen:
             seen.add(artifact)
             manifest = load_manifest(artifact)
-            told = {name: manifest.get(name) or {} for name in ("costs", "metrics")}
+            measured = {name: manifest.get(name) or {} for name in ("costs", "metrics")}
             place = {"experiment": experiment, "seed": seed, "stage": stage}
-            yield place | {"seconds": manifest.get("seconds")} | told
+            yield place | {"seconds": manifest.get("seconds")} | measured
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -62,7 +62,8 @@ class Line:
         x: the places.
         by_seed: a list of values for each seed.
         sizes: weights of the points, which their areas show.
-        reference: whether it is what others are compared with: thin, grey, several of them told apart by their dashes.
+        reference: whether it is what others are compared with: thin, grey, several of them distinguished by their
+            dashes.
     """
 
     x: Sequence[float]
@@ -78,7 +79,7 @@ class Line:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour, marker and dash of a line, by its place among all: neighbours are told apart without colour too."""
+    """Colour, marker and dash of a line, by its place among all: neighbours differ without colour too."""
     return {
         "color": COLORS[place % len(COLORS)],
         "marker": MARKERS[place % len(MARKERS)],
@@ -87,7 +88,7 @@ def look(place: int) -> dict[str, Any]:
 
 
 def _svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
-    """What `draw` draws, as SVG; sizes in inches. The same figure is the same text, whenever it is drawn."""
+    """A drawing of `draw` as SVG; sizes in inches. Equal figures give equal text."""
     text = io.StringIO()
     with rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06))
@@ -97,7 +98,7 @@ def _svg(draw: Callable[[Figure], None], title: str, *, width: float, height: fl
 
 
 def legend_columns(labels: Sequence[str], width: float, most: int) -> int:
-    """How many columns of a legend, at most `most`, stand side by side in so many inches; one at the least."""
+    """Number of legend columns that fit into so many inches: between 1 and `most`."""
     widths = [_KEY + _ems(label) for label in labels]
     for count in range(min(most, len(labels)), 1, -1):
         columns = np.array_split(np.array(widths), count)  # as the library fills them, column by column
@@ -107,19 +108,19 @@ def legend_columns(labels: Sequence[str], width: float, most: int) -> int:
 
 
 def _ems(label: str) -> float:
-    """The width of a text in sizes of its font."""
+    """Width of a text in em."""
     return text_to_path.get_text_width_height_descent(label, FontProperties(size=_FONT), ismath=False)[0] / _FONT
 
 
 @dataclass(frozen=True)
 class Dots:
-    """A figure with a panel for each entry, a row for each label: a dot, its interval and seeds, what it is beside.
+    """A figure with a panel for each entry, a row for each label: a dot, its interval, seeds and comparisons.
 
     Args:
         panels: dots by title of the panel and label; the panels share their rows.
         title: of the figure.
         axis: what the figures are.
-        chance: where a line marks what knowing nothing gives.
+        chance: where a line marks the value of a random score.
         limits: of the axis, in every panel; where absent, panels choose their own.
     """
 

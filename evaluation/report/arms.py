@@ -38,8 +38,8 @@ class Asked:
     rows: list[tuple[int, Row]] = field(default_factory=list)
 
     @property
-    def telling(self) -> bool:
-        """Whether an arm made a mistake on it, or did better than another."""
+    def notable(self) -> bool:
+        """Whether an arm made a mistake on it, or arms did not do equally well."""
         rows = [row for _, row in self.rows]
         return any(map(mistaken, rows)) or len({worth(row) for row in rows}) > 1
 
@@ -55,15 +55,15 @@ def by_question(answers: Sequence[Answers]) -> list[Asked]:
 
 
 def on_page(questions: Sequence[Asked]) -> list[Asked]:
-    """The questions that a page shows, in their order: all that tell something, and some that were answered well.
+    """The questions that a page shows, in their order: all notable ones, and some that were answered well.
 
-    A question has all of its episodes, so that whatever a count leads to stands beside the other arms.
+    A question keeps all of its episodes, so that every count leads to an episode next to those of the other arms.
     """
     faultless: Counter[str] = Counter()
     kept: list[Asked] = []
     for question in questions:
-        faultless[question.dataset] += not question.telling
-        if question.telling or faultless[question.dataset] <= FAULTLESS:
+        faultless[question.dataset] += not question.notable
+        if question.notable or faultless[question.dataset] <= FAULTLESS:
             kept.append(question)
     return kept
 
@@ -88,13 +88,13 @@ def shown(questions: Iterable[Asked], answers: Sequence[Answers], passages: Pass
 def counts(answers: Iterable[Answers]) -> list[Row]:
     """For each arm and dataset its episodes, those with each mistake, and the wrong and flawed by first untrue step.
 
-    None where no episode would tell of it.
+    None where no episode was judged for it.
     """
     counted: list[Row] = []
     for each in answers:
         made = [mistakes(row) for row in each.rows]
-        known = {name: [told for one in made if (told := one[name]) is not None] for name in MISTAKES}
-        by_mistake = {name: sum(told) if told else None for name, told in known.items()}
+        known = {name: [has for one in made if (has := one[name]) is not None] for name in MISTAKES}
+        by_mistake = {name: sum(values) if values else None for name, values in known.items()}
         untrue = Counter(kind for row in each.rows if (kind := first_untrue(row)))
         by_step = dict(untrue) if any(map(has_truth, each.rows)) else None
         counted.append({"arm": each.arm, "dataset": each.dataset, "n": len(each.rows)})
@@ -103,14 +103,14 @@ def counts(answers: Iterable[Answers]) -> list[Row]:
 
 
 def compared(pairs: Iterable[tuple[str, str]], questions: Sequence[Asked], answers: Sequence[Answers]) -> Row | None:
-    """Where the first of `pairs` that differ do so: the arms, on how many questions the second did better and worse.
+    """The first of `pairs` that differ: its two arms, and on how many questions the second did better and worse.
 
     A row has the question's place and text, the differences of EM and F1, and both predictions. None if no pair does.
     """
     for first, second in pairs:
         if found := _differences(questions, answers, first, second):
             changed = [other["em"] - one["em"] for _, one, other in found]
-            told = {"first": first, "second": second, "better": sum(c > 0 for c in changed)}
+            summary = {"first": first, "second": second, "better": sum(c > 0 for c in changed)}
             rows = [
                 (
                     place,
@@ -122,7 +122,7 @@ def compared(pairs: Iterable[tuple[str, str]], questions: Sequence[Asked], answe
                 for place, one, other in found
             ]
             worse = sum(c < 0 for c in changed)
-            return told | {"worse": worse, "rows": rows[:_DIFFERENCES], "more": len(rows[_DIFFERENCES:])}
+            return summary | {"worse": worse, "rows": rows[:_DIFFERENCES], "more": len(rows[_DIFFERENCES:])}
     return None
 
 

@@ -65,7 +65,7 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 
 def mistakes(row: Mapping[str, Any]) -> dict[str, bool | None]:
-    """Which of the `MISTAKES` an episode has; None where its row would not tell, as of a truth that nobody knows."""
+    """Which of the `MISTAKES` an episode has; None where its row cannot show it, such as without verdicts on steps."""
     ended, (recall, flawed, unresolved) = outcome(row), map(row.get, ("recall", "flawed", "unresolved"))
     valid = [share for name in ("valid_episodes", "valid_steps") if (share := row.get(name)) is not None]
     return {
@@ -150,7 +150,7 @@ def _steps(row: Row, found: Mapping[str, Row], passages: Passages) -> list[Row]:
     rewards = rewards or (["reward"] if trained else [])
     selects, evidence = any("kept" in step for step in steps), list[str]()
     for step in steps:
-        told: Row = {
+        entry: Row = {
             "kind": printable(step["kind"], 40),
             "agent": printable(step.get("agent", ""), 40),
             "chips": _chips(step, rewards, trained),
@@ -159,7 +159,7 @@ def _steps(row: Row, found: Mapping[str, Row], passages: Passages) -> list[Row]:
             "gold": sum(id_ in gold for id_ in step["hits"]),
             "evidence": ", ".join(evidence) or "none" if selects and "kept" not in step else "",
         }
-        shown.append(told)
+        shown.append(entry)
         evidence += [printable(_title(id_, found), _TITLE) for id_ in step.get("kept", ())]
     return shown
 
@@ -181,7 +181,7 @@ def verdict(name: str, value: bool | None) -> Chip:
 
 
 def number(name: str, value: float | None, *, scale: float = 1.0, signed: bool = False) -> Chip:
-    """A figure whose colour is strongest at `scale` and beyond: good and bad are for those with a sign alone."""
+    """A coloured figure, strongest at `scale` and beyond; only signed figures are good or bad."""
     if value is None or not math.isfinite(value):
         return f"{name} {MISSING}", "", 1.0
     tone = ("good" if value > 0 else "bad") if signed else "much"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def page_on_failure(folder: Path, alone: bool) -> Iterator[None]:
-    """Write the page when what is done here fails; of several ranks none, for who started them writes it."""
+    """Write the page if the block raises. Of several ranks none does: the process that started them writes it."""
     try:
         yield
     except Exception:
@@ -19,7 +19,7 @@ def page_on_failure(folder: Path, alone: bool) -> Iterator[None]:
 
 
 def write_failure_page(folder: Path) -> None:
-    """Write the page of the run in `folder`, if that can be had: the run's own error counts, and none of the page's."""
+    """Write the page of the run in `folder`; the page's own errors are dropped, so that the run's is reported."""
     from evaluation.report.page import write_page  # with all that draws figures
     from evaluation.report.run import read_run
 

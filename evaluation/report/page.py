@@ -149,11 +149,11 @@ def _write(path: Path, data: Row) -> None:
 
 def _run(run: Run, changed: arms.Changes, folder: Path) -> Row:
     """What a page says of a run: its question, what is not finished, its stages, notes on evaluations."""
-    told = {stage.name: printable(stage.told, _REASON) for stage in run.stages.values()}
-    failed = [f"{stage.name} ({told[stage.name]})" for stage in run.stages.values() if stage.state == "failed"]
+    states = {stage.name: printable(stage.status, _REASON) for stage in run.stages.values()}
+    failed = [f"{stage.name} ({states[stage.name]})" for stage in run.stages.values() if stage.state == "failed"]
     stages = [
         {
-            "cells": [stage.name, told[stage.name], stage.folder.name, stage.manifest.get("kind", MISSING)],
+            "cells": [stage.name, states[stage.name], stage.folder.name, stage.manifest.get("kind", MISSING)],
             "page": _link(stage.folder / "report.md", folder),
             "made": [figure("seconds", stage.manifest.get("seconds")), ", ".join(_metrics(stage.manifest)) or MISSING],
         }
@@ -164,7 +164,7 @@ def _run(run: Run, changed: arms.Changes, folder: Path) -> Row:
         "question": run.question,
         "changes": run.changes,
         "unfinished": [
-            f"{stage.name} ({told[stage.name]})" if stage.state == "failed" else stage.name
+            f"{stage.name} ({states[stage.name]})" if stage.state == "failed" else stage.name
             for stage in run.stages.values()
             if stage.state != "finished"
         ],
@@ -202,7 +202,7 @@ def _stage_changes(run: Run) -> arms.Changes:
 
 
 def _readable(run: Run, what: str, read: Callable[[], _Read], otherwise: _Read) -> _Read:
-    """A part of a page; where a file of it cannot be read, a problem of the run, and `otherwise`."""
+    """Make a part of a page; where a file cannot be read, note a problem of the run and return `otherwise`."""
     try:
         return read()
     except KeyError as error:

@@ -54,8 +54,8 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     notes = {stage: results["notes"] for stage, results in evaluations.items()}
     rows, shown = [result_row(row) for row in measured], [shown_row(row) for row in measured]
     places = {stage: Path(os.path.relpath(path, folder)).as_posix() for stage, path in artifacts.items()}
-    told = {"question": question, "rows": rows, "groups": groups, "notes": notes, "artifacts": places}
-    write_json(folder / "results.json", told)
+    content = {"question": question, "rows": rows, "groups": groups, "notes": notes, "artifacts": places}
+    write_json(folder / "results.json", content)
     ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
     run = read_run(folder)
     with atomic_write(folder / "report.md") as file:
@@ -92,6 +92,6 @@ def _page(
         parts += ["## What each stage changed", changes]
         parts += ["Difference in points; brackets: 95 % bootstrap interval over paired questions, not over seeds."]
     if ranked:
-        told = (sentence for ranking in ranked for sentence in answers(ranking["groups"], ranking["scorers"]))
-        parts += ["## Reward model", *told, *ranking_parts(ranked)]
+        sentences = (sentence for ranking in ranked for sentence in answers(ranking["groups"], ranking["scorers"]))
+        parts += ["## Reward model", *sentences, *ranking_parts(ranked)]
     return "\n\n".join(parts) + "\n"

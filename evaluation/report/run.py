@@ -1,4 +1,4 @@
-"""A run as its page reads it, whatever its state: finished, half-finished, with a stage that failed."""
+"""A run read from its folder for a page, whatever its state: finished, unfinished, or with a failed stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MEASURES: Needs = {f"{metric}{end}": _SCORE for metric in METRICS for end in ("
 class Stage:
     """A stage of a run, with its artifact folder.
 
-    `error` is why it failed; `otherwise` how one that was reused had been made, such as by other code.
+    `error` is why it failed; `otherwise` says how a reused one was made differently, such as by other code.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Stage:
     otherwise: str = ""
 
     @property
-    def told(self) -> str:
+    def status(self) -> str:
         """Its state in words."""
         if self.otherwise:
             return f"{self.state}, made {self.otherwise}"
@@ -54,10 +54,10 @@ class Run:
     """An experiment of one seed.
 
     Attributes:
-        name: `<experiment>/seed<k>`, behind its output folder where several runs on a page have the same.
+        name: `<experiment>/seed<k>`, with its output folder in front where several runs on a page have the same.
         folder: where its pages are.
         question: what it is to find out.
-        changes: what its file sets otherwise than its bases.
+        changes: settings in which its file differs from its bases.
         stages: by name, in the order of their work.
         results: each finished evaluation's results, by stage.
         problems: what could not be read, a sentence each.
@@ -87,7 +87,7 @@ class Run:
 
     @property
     def output(self) -> str:
-        """The folder that its experiment lies in, as one writes it where one is."""
+        """Output folder relative to the current directory."""
         folder, here = self.folder.parents[1], Path.cwd()
         return (folder.relative_to(here) if folder.is_relative_to(here) else folder).as_posix()
 
@@ -118,9 +118,11 @@ def read_run(folder: Path) -> Run:
         DataError: it holds nothing that names its stages, or what does is malformed.
     """
     folder = folder.resolve()
-    told, places = _told(folder)
+    record, places = _recorded(folder)
     problems: list[str] = []
-    stages = {name: _stage(name, place, str(told["reused"].get(name, "")), problems) for name, place in places.items()}
+    stages = {
+        name: _stage(name, place, str(record["reused"].get(name, "")), problems) for name, place in places.items()
+    }
     results: dict[str, dict[str, Any]] = {}
     for name, stage in stages.items():
         path = stage.folder / "data" / "results.json"
@@ -136,11 +138,11 @@ def read_run(folder: Path) -> Run:
             else:
                 results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
-    return Run(named, folder, told["question"], told["changes"], stages, results, problems)
+    return Run(named, folder, record["question"], record["changes"], stages, results, problems)
 
 
 def read_answers(run: Run) -> Iterator[Answers]:
-    """The answers of every evaluation of a run, in the order of its stages; what cannot be read is a problem of it."""
+    """The answers of every evaluation of a run, stage by stage; files that cannot be read become `problems`."""
     for row in run.rows():
         stage, where = row["stage"], f"{row['dataset']}-{row['split']}"
         data = run.stages[stage].folder / "data"
@@ -158,7 +160,7 @@ def read_answers(run: Run) -> Iterator[Answers]:
 
 
 def check(value: object, needs: Needs, what: str) -> None:
-    """Check that a value has what is needed of it, once: `what` names it and its file.
+    """Check that a value is an object with the `needed` keys and types; `what` names it and its file in messages.
 
     Raises:
         DataError: something is missing, or is of another type.
@@ -173,7 +175,7 @@ def check(value: object, needs: Needs, what: str) -> None:
 
 
 def check_episode(row: Any, where: object, more: Needs | None = None) -> None:
-    """Check an episode and its steps; `more` is what is needed of it besides.
+    """Check an episode and its steps; `more` are further keys that it needs.
 
     Raises:
         DataError: as `check`.
@@ -184,7 +186,7 @@ def check_episode(row: Any, where: object, more: Needs | None = None) -> None:
 
 
 def check_passage(row: object, where: object, more: Needs | None = None) -> None:
-    """Check a passage; what is needed besides its text is its id, unless `more` says otherwise.
+    """Check a passage: it needs a text and, unless `more` says otherwise, an id.
 
     Raises:
         DataError: as `check`.
@@ -199,14 +201,14 @@ def _checked(path: Path, check_row: Callable[[Row, Path], None]) -> list[Row]:
     return rows
 
 
-def _told(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
-    """What a run recorded before its work (an earlier version: after it), and its folders."""
+def _recorded(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    """The record that a run wrote before its work (an earlier version: after it), and the folders of its stages."""
     for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
         if (path := folder / name).exists():
-            told = {"question": "", "changes": "", "reused": {}} | read_json(path)
-            check(told, {key: dict, "question": str, "changes": str, "reused": dict}, f"{path}")
-            check(told[key], dict.fromkeys(told[key], str), f"{path}")
-            return told, {stage: beside / place for stage, place in told[key].items()}
+            record = {"question": "", "changes": "", "reused": {}} | read_json(path)
+            check(record, {key: dict, "question": str, "changes": str, "reused": dict}, f"{path}")
+            check(record[key], dict.fromkeys(record[key], str), f"{path}")
+            return record, {stage: beside / place for stage, place in record[key].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 
 

@@ -26,12 +26,12 @@ def iterations(run: Run, passages: Passages) -> Iterator[Row]:
     """For each stage that kept some: its iterations with their episodes and rewards, evenly spread over all."""
     for stage, points in _kept(run, "iterations", _ITERATION, _REWARDED):
         chosen = thinned(points, ITERATIONS)
-        told = [_iteration(point, passages) for point in chosen]
-        yield {"stage": run.prefix + stage, "points": told, "more": len(points) - len(chosen)}
+        shown = [_iteration(point, passages) for point in chosen]
+        yield {"stage": run.prefix + stage, "points": shown, "more": len(points) - len(chosen)}
 
 
 def minds(run: Run, passages: Passages) -> Iterator[Row]:
-    """For each curve that kept its episodes: whether each question was answered rightly at each point.
+    """For each curve that kept its episodes: whether the answer to each question was right at each point.
 
     Those that changed most often come first; the first of these have their episodes too.
     """

@@ -1,4 +1,4 @@
-"""Trees as they unfold on a page: of a search, with what was judged in it, and of a rollout, with its leaves."""
+"""Trees on a page: of a search with its verdicts, and of a rollout with its leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ = 400  # trees among which the least decided are looked for
 
 
 def search_trees(run: Run) -> Iterator[Row]:
-    """The stages of a run that searched, each with the trees whose value is nearest to a half: least is decided there.
+    """The search stages of a run, each with the trees that are least decided: their values are nearest to a half.
 
     A node has its step, `visits`, `value` (mean backed-up value, Q), `prior`, how its episode ended, the verdicts on
     it (`judged`), and whether it is on the most visited path (`chosen`).
@@ -36,8 +36,8 @@ def search_trees(run: Run) -> Iterator[Row]:
             judged = _verdicts(run, folder.name, {row["question"]["id"] for row in rows})
             with path.open("rb") as file:
                 searched = sum(1 for _ in file)
-            told = {"stage": run.prefix + stage, "searched": searched, "read": min(searched, _READ)}
-            yield told | {"trees": [_search_tree(row, judged) for row in rows]}
+            entry = {"stage": run.prefix + stage, "searched": searched, "read": min(searched, _READ)}
+            yield entry | {"trees": [_search_tree(row, judged) for row in rows]}
 
 
 def rollout_trees(rows: Sequence[Row]) -> list[Row]:
@@ -55,9 +55,9 @@ def rollout_trees(rows: Sequence[Row]) -> list[Row]:
 def _search_tree(row: Row, judged: Verdicts) -> Row:
     question = row["question"]
     gold = question["gold"] or {"hops": None, "type": None, "steps": []}
-    told = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
+    asked = {**question, "question": question["text"], "hops": gold["hops"], "type": gold["type"], "gold": gold}
     path, kept, left_out = _grown(row["root"])
-    return {"question": shown_question(told), "root": _node(row["root"], path, kept, judged), "cut": left_out}
+    return {"question": shown_question(asked), "root": _node(row["root"], path, kept, judged), "cut": left_out}
 
 
 def _grown(root: Row) -> tuple[set[int], set[int], int]:
@@ -99,7 +99,7 @@ def _node(node: Row, path: set[int], kept: set[int], judged: Verdicts) -> Row:
 
 
 def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -> Row:
-    """The node of a step that begins the rest of some episodes: (episode, its steps from there on)."""
+    """The node of a step that some episodes share; each is given as (episode, its steps from there on)."""
     rewards = [row["outcome"]["reward"] for row, _ in paths if row["outcome"].get("reward") is not None]
     value = fmean(rewards) if rewards else None
     branches = groupby((each for each in paths if each[1]), key=lambda path: path[1][0].get("uid"))
@@ -133,8 +133,8 @@ def _verdicts(run: Run, search: str, questions: set[str]) -> Verdicts:
     for stage in run.stages.values():
         inputs = [each["artifact"] for each in stage.manifest.get("inputs", {}).values()]
         if stage.state == "finished" and search in inputs:
-            for told in (_compared, _labelled):
-                for uid, verdict in told(stage.folder / "data", questions):
+            for verdicts_in in (_compared, _labelled):
+                for uid, verdict in verdicts_in(stage.folder / "data", questions):
                     found.setdefault(uid, []).append(verdict)
     return found
 

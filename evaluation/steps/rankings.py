@@ -77,7 +77,7 @@ def _measured(artifacts: Mapping[int, Path]) -> Row:
 
 
 def rounded(value: Any) -> Any:
-    """Figures to five digits, for they are kept in a repository; None for what is not a number."""
+    """Figures rounded to five digits, to keep the repository small; NaN becomes None."""
     if isinstance(value, float):
         return round(value, 5) if math.isfinite(value) else None
     if isinstance(value, Mapping):

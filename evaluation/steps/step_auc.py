@@ -2,7 +2,7 @@
 
 Kinds differ in how often their steps are true, and later steps are less often true than earlier ones. Pooled AUC
 rewards a score that knows no more than that, so what a score is worth is its AUC within kinds, and what it adds is
-the gain over scores that cost nothing: log-probabilities, length, position, and all of these together.
+the gain over training-free baselines: log-probabilities, length, position, and all of these together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Group = Mapping[str, Any]
 
 
 def title(group: str) -> str:
-    """What a page calls a group."""
+    """Heading of a group on a page."""
     return {MACRO: "mean of kinds", POOLED: "all kinds"}.get(group, group)
 
 
@@ -183,5 +183,5 @@ def headline(groups: Sequence[Group], scorers: Sequence[str]) -> dict[str, float
 
 
 def prefix_of(scorer: str) -> str:
-    """What the metrics of a scorer begin with: `prm` for the scorer called so, `prm/<name>` for another."""
+    """Prefix of a scorer's metrics: `prm` for the scorer of that name, `prm/<name>` for any other."""
     return "prm" if scorer == "prm" else f"prm/{scorer}"

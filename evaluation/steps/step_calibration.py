@@ -1,4 +1,4 @@
-"""Do scores mean what they say: reliability of the score of a step, read as log-odds that it is true, by kind. Pure.
+"""Calibration of step scores read as log-odds that the step is true, by kind of step. Pure.
 
 A reward of reinforcement learning is the sigmoid of a score, and refinement compares scores with a threshold: both read
 the score as log-odds. Ranking well is not enough for that.

@@ -141,5 +141,5 @@ def test_a_budget_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
 
     silent = InProcessSampler(temperature=1.0)
     silent.counts = Forgets()
-    with pytest.raises(ConfigError, match="a sampler that counts its tokens in `counts`: InProcessSampler has not"):
+    with pytest.raises(ConfigError, match="a sampler that counts its tokens in `counts`: InProcessSampler does not"):
         learn(tmp_path, iterations=1, callbacks=[TokenBudget(1)], rollout={"sampler": silent})

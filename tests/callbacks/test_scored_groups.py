@@ -148,5 +148,5 @@ def test_two_ranks_sample_what_one_does() -> None:
 def test_too_few_questions_and_credit_over_all_ranks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="16 questions are too few for 4 rounds"):
         learn(tmp_path, **SETTINGS, resample_rounds=4)
-    with pytest.raises(ConfigError, match="resample needs credit that compares the episodes of a group alone"):
+    with pytest.raises(ConfigError, match="resample needs credit that compares only the episodes of a group"):
         learn(tmp_path, **SETTINGS, credit=reinforce_pp_credit)

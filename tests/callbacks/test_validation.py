@@ -161,7 +161,10 @@ def test_it_asks_after_the_last_step_too(tmp_path: Path) -> None:
 def test_a_monitor_of_a_dataset_that_is_not_asked_is_refused(tmp_path: Path) -> None:
     best = ModelCheckpoint(tmp_path, monitor="eval/toi/dev/em", mode="max")
     asked = [validation(small_policy(), Counted(2), 1), best]
-    with pytest.raises(ConfigError, match="monitor: eval/toi/dev/em of a ModelCheckpoint is of none of eval/toy/dev/"):
+    with pytest.raises(
+        ConfigError,
+        match="monitor: eval/toi/dev/em of a ModelCheckpoint is not logged: give one of eval/toy/dev/",
+    ):
         learn(tmp_path, policy=small_policy(), callbacks=asked, checkpoints=True)
 
 

@@ -200,7 +200,7 @@ def test_nothing_left_to_train_on_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_micro_batches_that_do_not_divide_are_refused(tmp_path: Path) -> None:
     for settings, ranks in (({}, 3), ({"micro_batch": 2}, 3), ({"micro_batch": 3}, 1), ({"micro_batch": -2}, 1)):
-        with pytest.raises(ConfigError, match=r"batch_size 4, micro_batch .*: the micro-batches must divide the batch"):
+        with pytest.raises(ConfigError, match=r"batch_size 4, micro_batch .*: the batch must be a multiple"):
             data(tmp_path, episodes(2), world_size=ranks, **settings)
 
 
