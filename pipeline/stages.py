@@ -93,7 +93,7 @@ def _free_memory() -> None:
 
 
 def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None) -> None:
-    """Write what is about to run, for those who look at it meanwhile: `experiment.json` in the experiment's folder.
+    """Write `experiment.json` in the experiment's folder: what is about to run, for readers of an unfinished run.
 
     It holds the question that the experiment asks, what its file sets otherwise than its bases, the artifact folder of
     every stage, made or not, and, after the work, how those that were `reused` had been made otherwise.
@@ -147,7 +147,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> _
 
 
 def _note_written(planned: PlannedStage, origin: dict[str, Any], written: list[str]) -> None:
-    """Print and keep which input files were written since the stage began, though they are now what they were then."""
+    """Print and record the input files that were rewritten since the stage began although their content is the same."""
     if written:
         name, files = planned.name, ", ".join(written)
         say(f"{name}: {files}: written since the stage began, and perhaps not the same in between (--force {name})")

@@ -169,7 +169,7 @@ def check(value: object, needs: Needs, what: str) -> None:
         raise DataError(f"{what} is a {type(value).__name__}, not an object")
     for key, kind in needs.items():
         if key not in value:
-            raise DataError(f"{what} lacks {key!r}: another version made it")
+            raise DataError(f"{what} lacks {key!r}: another version made it; run the stage again")
         if not isinstance(value[key], kind):
             raise DataError(f"{what} has a {type(value[key]).__name__} as {key!r}")
 
