@@ -3,7 +3,8 @@
 Each `<name>.json` that `evaluation.pages.freeze` wrote, and each folder `<name>` of such files, becomes
 `pages/<name>.md`. `docs/results.md` is their index: what people write in `index.md`, then a row for each question.
 Figures are drawn from the same JSON into `figures/`. Comments on a result stand in `<name>.md`; their first paragraph
-is the answer to the question, and the first figure stands below it. Settings and metrics of stages stay in the JSON.
+is the answer to the question. Figures and tables follow, then the other comments, whose caveats come last. Settings and
+metrics of stages stay in the JSON.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def render(folder: Path) -> dict[Path, str]:
         index.append([link, results["question"], " ".join(answer.split())])
         files = {asked: f"{path.stem}-{file_name(asked)}" for asked in results["figures"]}
         images = [image(asked, f"../figures/{file}") for asked, file in files.items()]
-        head = [f"# {results['title']}", question, answer, *images[:1], comments, *images[1:]]
+        head = [f"# {results['title']}", question, answer, *images]
+        last = comments if comments.startswith("## ") or not comments else f"## Comments\n\n{comments}"
         source = f"{generated} from [{path.name}](../{path.name}), which holds more than is shown."
-        pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), source])
+        pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), last, source])
         pages |= {folder / "figures" / file: chosen(asked, results).svg() for asked, file in files.items()}
     lead = ["# Results", _written(folder / "index.md").replace("](", f"]({folder.name}/"), "## By question"]
     rows = table(["page", "question", "answer"], index, labels=3)

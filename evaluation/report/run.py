@@ -118,11 +118,9 @@ def read_run(folder: Path) -> Run:
         DataError: it holds nothing that names its stages, or what does is malformed.
     """
     folder = folder.resolve()
-    record, places = _recorded(folder)
+    told, places = _recorded(folder)
     problems: list[str] = []
-    stages = {
-        name: _stage(name, place, str(record["reused"].get(name, "")), problems) for name, place in places.items()
-    }
+    stages = {name: _stage(name, place, str(told["reused"].get(name, "")), problems) for name, place in places.items()}
     results: dict[str, dict[str, Any]] = {}
     for name, stage in stages.items():
         path = stage.folder / "data" / "results.json"
@@ -138,7 +136,7 @@ def read_run(folder: Path) -> Run:
             else:
                 results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
-    return Run(named, folder, record["question"], record["changes"], stages, results, problems)
+    return Run(named, folder, told["question"], told["changes"], stages, results, problems)
 
 
 def read_answers(run: Run) -> Iterator[Answers]:
@@ -160,7 +158,7 @@ def read_answers(run: Run) -> Iterator[Answers]:
 
 
 def check(value: object, needs: Needs, what: str) -> None:
-    """Check that a value is an object with the `needed` keys and types; `what` names it and its file in messages.
+    """Check that a value is an object with the keys and types that `needs` lists; `what` names it in messages.
 
     Raises:
         DataError: something is missing, or is of another type.
@@ -205,10 +203,10 @@ def _recorded(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """The record that a run wrote before its work (an earlier version: after it), and the folders of its stages."""
     for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
         if (path := folder / name).exists():
-            record = {"question": "", "changes": "", "reused": {}} | read_json(path)
-            check(record, {key: dict, "question": str, "changes": str, "reused": dict}, f"{path}")
-            check(record[key], dict.fromkeys(record[key], str), f"{path}")
-            return record, {stage: beside / place for stage, place in record[key].items()}
+            told = {"question": "", "changes": "", "reused": {}} | read_json(path)
+            check(told, {key: dict, "question": str, "changes": str, "reused": dict}, f"{path}")
+            check(told[key], dict.fromkeys(told[key], str), f"{path}")
+            return told, {stage: beside / place for stage, place in told[key].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 
 
