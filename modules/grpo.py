@@ -89,7 +89,7 @@ class GRPO(PolicyGradient, Training):
         if importance_cap is not None and importance_cap <= 0:
             raise ConfigError(f"importance_cap {importance_cap}: it must be > 0, or null for none")
         if ratio == "sequence" and aggregate != "sequence_mean":
-            raise ConfigError(f"ratio sequence needs aggregate sequence_mean, but it is {aggregate}")
+            raise ConfigError(f"ratio sequence is a mean over sequences, but aggregate is {aggregate}: sequence_mean")
         if reference is not None:
             reference = frozen_reference(reference, policy, lora)
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)

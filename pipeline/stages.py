@@ -101,8 +101,8 @@ def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None)
     plan.inputs.save()
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
-    entry = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused or {}}
-    write_json(plan.folder / "experiment.json", entry)
+    told = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused or {}}
+    write_json(plan.folder / "experiment.json", told)
 
 
 def record(plan: Plan, question: str) -> None:

@@ -201,7 +201,7 @@ def test_a_batch_that_trains_nothing_gives_0_and_reaches_every_weight(batch: Seq
         ({"denominator": 512, "aggregate": "sequence_mean"}, "denominator 512 counts tokens"),
         ({"denominator": 0}, "denominator 0, resample_rounds 3: at least 1"),
         ({"zero_variance": "resample", "resample_rounds": 0}, "resample_rounds 0: at least 1"),
-        ({"ratio": "sequence"}, "ratio sequence needs aggregate sequence_mean, but it is token_mean"),
+        ({"ratio": "sequence"}, "ratio sequence is a mean over sequences, but aggregate is token_mean"),
         ({"importance_cap": 0.0}, "importance_cap 0.0: it must be > 0"),
         ({"clip_low": 0.0}, "clips must be > 0"),
         ({"clip_low": 1.5}, "clip_low <= 1"),
