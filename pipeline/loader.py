@@ -22,6 +22,7 @@ from omegaconf.errors import (
 )
 
 from common.errors import ConfigError
+from pipeline.display_names import check_display_names
 from pipeline.documents import from_overrides, question_of, read_chain
 from pipeline.locations import Key, Locations, leaves, suggest, undotted
 from pipeline.merging import merge
@@ -75,7 +76,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     _check_names(experiment, locations)
     _check_counts(experiment, locations)
     _check_parts(merged, documents[-2:], locations)
-    _check_display_names(experiment, documents[-2:], locations)
+    check_display_names(experiment, documents[-2:], locations)
     return Configuration(experiment, locations, merged.value, resolved, _changes(documents), question_of(Path(path)))
 
 
@@ -259,16 +260,6 @@ def _check_parts(merged: Document, own: list[Document], locations: Locations) ->
     for name in (name for document in own for name in document.value.get("parts") or {}):
         if name in parts and name not in used:
             raise ConfigError(f"nothing uses {locations.at(('parts', name))}{suggest(name, used)}")
-
-
-def _check_display_names(experiment: Experiment, own: list[Document], locations: Locations) -> None:
-    """Names are text; one that the file itself or the command line gives is misspelt if it is of no stage."""
-    given = {name for document in own for name in document.value.get("names") or {}}
-    for stage, name in experiment.names.items():
-        if not isinstance(name, str):
-            raise ConfigError(f"{locations.at(('names', stage))} must be text, not {name!r}")
-        if stage in given - experiment.stages.keys():
-            raise ConfigError(f"{locations.at(('names', stage))} names no stage{suggest(stage, experiment.stages)}")
 
 
 def _referenced(value: object) -> set[str]:

@@ -131,18 +131,6 @@ def test_a_part_that_nothing_quotes_is_a_misspelling_unless_a_base_brought_it(tm
     fails(path, r"nothing uses parts.codek \(command line\); did you mean 'codec'\?", "parts.codek=3")
 
 
-def test_a_name_may_quote_parts_and_is_inherited_with_its_stage(tmp_path: Path) -> None:
-    quoting = (
-        BASIC.replace("path: x", 'path: "${parts.beta}"')
-        + "parts: {beta: 0.3}\nnames: {make: 'M, β = ${parts.beta}'}\n"
-    )
-    write(tmp_path, quoting, "base.yaml")
-    path = write(tmp_path, "base: base.yaml\nexperiment: own\nstages: {make: null, other: {like: make}}")
-    assert load(path, ["parts.beta=0.5", "names.other=2"]).experiment.names == {"make": "M, β = 0.5", "other": "2"}
-    fails(path, r"^names.othre \(command line\) names no stage; did you mean 'other'\?$", "names.othre=O")
-    fails(path, r"^names.other \(command line\) must be text, not \['O'\]$", "names.other=[O]")
-
-
 def test_a_circle_of_parts_is_an_error(tmp_path: Path) -> None:
     text = BASIC.replace("path: x", 'path: "${parts.a}"') + 'parts: {a: "${parts.b}", b: "${parts.a}"}\n'
     fails(write(tmp_path, text), r"at stages.make.data.path")
