@@ -138,6 +138,14 @@ def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
             yield name.split("/")[0], seed, stage, _whole(path / artifact)
 
 
+def display_names(run: str) -> dict[tuple[str, str], str]:
+    """What an experiment's file calls its stages, by experiment and stage; nothing in runs of earlier versions."""
+    name, folders = run_folders(run)
+    files = [path for folder in folders.values() if (path := folder / "experiment.json").exists()]
+    told = {stage: shown for path in files for stage, shown in read_json(path).get("names", {}).items()}
+    return {(name.split("/")[0], stage): shown for stage, shown in told.items()}
+
+
 def _whole(artifact: Path) -> Path:
     """An artifact, whose files are checked where it has a manifest.
 

@@ -96,12 +96,14 @@ def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None)
     """Write `experiment.json` in the experiment's folder: what is about to run, for readers of an unfinished run.
 
     It holds the question that the experiment asks, what its file sets otherwise than its bases, the artifact folder of
-    every stage, made or not, and, after the work, how those that were `reused` had been made otherwise.
+    every stage, made or not, the display names of stages, and, after the work, how those that were `reused` had been
+    made otherwise.
     """
     plan.inputs.save()
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
-    told = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused or {}}
+    told = {"question": question, "changes": plan.settings()["changes"], "names": plan.experiment.names}
+    told |= {"stages": places, "reused": reused or {}}
     write_json(plan.folder / "experiment.json", told)
 
 

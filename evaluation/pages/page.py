@@ -24,9 +24,11 @@ from evaluation.pages import frozen
 from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
 from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.frozen import Frozen
+from evaluation.pages.names import legend_parts, named
 from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.tables import MISSING, table
 
+_POINTER = "What the columns mean, and which arm has which name: [legend](#legend)."
 _VERIFIER = "verifier/"
 _VERIFIER_LEGEND = (
     "Verdicts against the truth of the embedded world, means over seeds. κ (Cohen's kappa): agreement beyond chance."
@@ -78,14 +80,16 @@ def page_parts(results: Frozen) -> Iterator[str]:
     Raises:
         DataError: an arm and the baseline answered different questions.
     """
+    results = named(results)
     yield from ranking_parts(results["rankings"]) if results["rankings"] else ()
     sections = {
-        "Results": results_parts(results) if results["rows"] else (),
+        "Results": (_POINTER, *results_parts(results)) if results["rows"] else (),
         "What the policies cost": cost_parts(results),
         "Against the baseline": difference_parts(results),
         "Against the own warm-up": warm_up_parts(results),
         "When policies stop, by number of hops": stopping_parts(results),
         "Verifiers": _verifier_parts(results),
+        "Legend": legend_parts(results),
     }
     for title, made in sections.items():
         if parts := list(made):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -141,6 +142,32 @@ def test_files_of_a_folder_have_one_page_with_the_arms_in_its_figure(tmp_path: P
     assert re.search(r"^\| prm/equality/over_search \| 0.500 \|$", text, re.MULTILINE)
     drawn = pages[folder.parent / "figures" / "systems-arms.svg"]
     assert all(f">{name}</text>" in drawn for name in ("sft", "prorag_rl", "other_rl", "hiprag_rl"))
+
+
+def test_a_page_shows_the_names_that_experiments_give_and_its_legend_leads_back(tmp_path: Path) -> None:
+    for number, names in enumerate(
+        ({"eval": "Answers, β = 0"}, {"eval": "Answers, β = 0.5"}, {"eval": "Same"}, {"eval": "Same"})
+    ):
+        run(tmp_path / "runs", f"beta_0.{number}", [1, number % 2])
+        told = {"names": names, "stages": {}}
+        (tmp_path / "runs" / f"beta_0.{number}" / "seed0" / "experiment.json").write_text(json.dumps(told))
+    arms, folder = [str(tmp_path / "runs" / f"beta_0.{number}") for number in range(4)], tmp_path / "kept"
+    asked = ["--figure", "sweep=beta_0.0,beta_0.1", "--figure", "arms", "--baseline", "beta_0.0"]
+    freeze_main([*arms, "--out", str(folder / "a.json"), *TITLE, *asked])
+    assert json.loads((folder / "a.json").read_text())["names"]["beta_0.1:eval"] == "Answers, β = 0.5"
+    page_main([str(folder)])
+    text = page(folder)
+    results, legend = text.partition("## Against the baseline")[0], text.partition("## Legend")[2]
+    assert "| Answers, β = 0.5 | 0 | 2 | 100.0 [" in results
+    assert "| beta_0.2:eval | 0 | 2 |" in results, "two arms of one name are called by their ids"
+    assert "Difference to Answers, β = 0 on" in text
+    assert "| Answers, β = 0.5 | `beta_0.1:eval` | `beta_0.1:eval` |" in legend
+    assert "| EM | exact match" in legend
+    assert "| flawed |" not in legend, "no arm has it"
+    drawn = [(folder / "figures" / f"a-{name}.svg").read_text() for name in ("sweep-beta_0.0-beta_0.1", "arms")]
+    assert ">Answers</text>" in drawn[0]
+    assert ">β</text>" in drawn[0]
+    assert ">Answers, β = 0.5</text>" in drawn[1]
 
 
 def test_a_file_and_a_folder_of_one_name_are_not_one_page(tmp_path: Path) -> None:
