@@ -142,8 +142,8 @@ def display_names(run: str) -> dict[tuple[str, str], str]:
     """What an experiment's file calls its stages, by experiment and stage; nothing in runs of earlier versions."""
     name, folders = run_folders(run)
     files = [path for folder in folders.values() if (path := folder / "experiment.json").exists()]
-    told = {stage: shown for path in files for stage, shown in read_json(path).get("names", {}).items()}
-    return {(name.split("/")[0], stage): shown for stage, shown in told.items()}
+    names = {stage: shown for path in files for stage, shown in read_json(path).get("names", {}).items()}
+    return {(name.split("/")[0], stage): shown for stage, shown in names.items()}
 
 
 def _whole(artifact: Path) -> Path:

@@ -102,9 +102,9 @@ def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None)
     plan.inputs.save()
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
-    told = {"question": question, "changes": plan.settings()["changes"], "names": plan.experiment.names}
-    told |= {"stages": places, "reused": reused or {}}
-    write_json(plan.folder / "experiment.json", told)
+    entry = {"question": question, "changes": plan.settings()["changes"], "names": plan.experiment.names}
+    entry |= {"stages": places, "reused": reused or {}}
+    write_json(plan.folder / "experiment.json", entry)
 
 
 def record(plan: Plan, question: str) -> None:

@@ -125,9 +125,9 @@ def read_run(folder: Path) -> Run:
         DataError: it holds nothing that names its stages, or what does is malformed.
     """
     folder = folder.resolve()
-    told, places = _recorded(folder)
+    entry, places = _recorded(folder)
     problems: list[str] = []
-    stages = {name: _stage(name, place, str(told["reused"].get(name, "")), problems) for name, place in places.items()}
+    stages = {name: _stage(name, place, str(entry["reused"].get(name, "")), problems) for name, place in places.items()}
     results: dict[str, dict[str, Any]] = {}
     for name, stage in stages.items():
         path = stage.folder / "data" / "results.json"
@@ -143,8 +143,8 @@ def read_run(folder: Path) -> Run:
             else:
                 results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
-    names = distinct({name: shown for name, shown in told["names"].items() if name in stages})
-    return Run(named, folder, told["question"], told["changes"], stages, results, problems, names=names)
+    names = distinct({name: shown for name, shown in entry["names"].items() if name in stages})
+    return Run(named, folder, entry["question"], entry["changes"], stages, results, problems, names=names)
 
 
 def read_answers(run: Run) -> Iterator[Answers]:
@@ -216,11 +216,11 @@ def _recorded(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """The record that a run wrote before its work (an earlier version: after it), and the folders of its stages."""
     for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
         if (path := folder / name).exists():
-            told = {"question": "", "changes": "", "reused": {}, "names": {}} | read_json(path)
-            check(told, {key: dict, "question": str, "changes": str, "reused": dict, "names": dict}, f"{path}")
+            entry = {"question": "", "changes": "", "reused": {}, "names": {}} | read_json(path)
+            check(entry, {key: dict, "question": str, "changes": str, "reused": dict, "names": dict}, f"{path}")
             for part in (key, "names"):
-                check(told[part], dict.fromkeys(told[part], str), f"{path}")
-            return told, {stage: beside / place for stage, place in told[key].items()}
+                check(entry[part], dict.fromkeys(entry[part], str), f"{path}")
+            return entry, {stage: beside / place for stage, place in entry[key].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 
 
