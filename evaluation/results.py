@@ -37,7 +37,7 @@ def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report's first table shows of a row: the same, with the rates of over-search and under-search."""
+    """A row of a report's first table: `result_row` with the rates of over-search and under-search."""
     return result_row(row) | {rate: row.get(rate) for rate in ("osr", "usr")}
 
 
@@ -139,7 +139,7 @@ def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
 
 
 def display_names(run: str) -> dict[tuple[str, str], str]:
-    """What an experiment's file calls its stages, by experiment and stage; nothing in runs of earlier versions."""
+    """Display names of stages from an experiment's file, by experiment and stage; empty in runs of earlier versions."""
     name, folders = run_folders(run)
     files = [path for folder in folders.values() if (path := folder / "experiment.json").exists()]
     names = {stage: shown for path in files for stage, shown in read_json(path).get("names", {}).items()}

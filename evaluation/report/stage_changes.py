@@ -48,9 +48,9 @@ def _previous(
 ) -> str | None:
     """What an evaluation of a fitted policy is compared with; None for the first policy.
 
-    An earlier evaluation is one whose policies are all among those that this one's came from, or its own, such as a
-    frozen generator, and not all its own. Of these one on the same dataset, of these one of the nearest policy, and of
-    these the one that is made most like it.
+    An earlier evaluation has only policies that this one's came from, or shares, such as a frozen generator; it may not
+    share all. Preferred is one on the same dataset, then of the nearest policy, then one that reads the most similar
+    stages.
     """
     own, came_from = ancestry.fitted(stage), ancestry.ancestors[stage]
     replaced = {other: ancestry.fitted(other) - own for other in evaluations if ancestry.fitted(other) <= came_from}
