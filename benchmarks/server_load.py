@@ -35,7 +35,7 @@ def server(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 def load(pid: int, port: int, queries: Sequence[str], *, clients: int, requests: int) -> tuple[float, float]:
-    """Requests a second and the server's CPU milliseconds a request, after one a client that is not counted.
+    """Requests a second and the server's CPU milliseconds a request, after a warm-up request of each client.
 
     Raises:
         RuntimeError: a request failed.

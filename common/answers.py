@@ -2,8 +2,8 @@
 
 They follow the official HotpotQA evaluation (Yang et al. 2018, hotpot_evaluate_v1.py, itself after SQuAD's), with one
 difference: an answer that normalises to nothing ("The", "---") is never matched. Officially an empty prediction is
-right there. Texts are compared in Unicode NFC, so that an accent of its own and one within its letter are the same;
-of ASCII text, results are the published ones. Other spellings stay different, as published: "ß" and "ss", half-width
+right there. Texts are compared in Unicode NFC, so a combining accent equals the precomposed letter; for ASCII text,
+results are the published ones. Other spellings stay different, as published: "ß" and "ss", half-width
 and full-width forms, "10²" and "102".
 """
 

@@ -157,7 +157,7 @@ class _Bounded(httpx.BaseTransport):
 
 
 def _sendable(text: str) -> str:
-    """The text, with a sign in place of half a character, which has no bytes in UTF-8."""
+    """The text with lone surrogates replaced, which UTF-8 cannot encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

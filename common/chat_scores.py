@@ -40,15 +40,15 @@ def chat_scores(client: ChatClient, calls: Sequence[ChatCall], *, label: str) ->
         score = _Reply.model_validate(reply).score
         if 0 < score <= 1:
             small.append(score)
-            raise ValueError(f"score {score:g} is one of 0 to 1, but 0 to 100 was asked for")
+            raise ValueError(f"score {score:g} is on a scale of 0 to 1, but 0 to 100 was asked for")
         return score
 
     scores = client.ask(calls, read, label=label)
     given = [score for score in scores if score is not None]
     if min(len(small), scores.count(None)) >= _FEW and not any(given):  # its zeros alone would bias what is learned
         raise ChatError(
-            f"{client.where}: scores such as {small[0]:g} are of 0 to 1, but 0 to 100 was asked for, and none is "
-            "above 1: use another model"
+            f"{client.where}: scores such as {small[0]:g} are on a scale of 0 to 1, but 0 to 100 was asked for, "
+            "and none is above 1: use another model"
         )
     if len(given) >= _MANY and 0 < max(given) <= 10:
         log.warning(

@@ -1,4 +1,4 @@
-"""Ids and titles as they are compared: the same in every Unicode form, and titles in any case and in quotes or not."""
+"""Comparison keys of ids and titles: both in Unicode NFC, titles also without case and outer quotes."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def write_json(path: Path | str, value: Any) -> None:
     try:
         text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
-        raise DataError(f"{path} is not written: a number in it is infinite or no number at all") from error
+        raise DataError(f"{path} is not written: a number in it is infinite or NaN") from error
     with atomic_write(path) as f:
         f.write(text + "\n")
 

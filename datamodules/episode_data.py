@@ -20,8 +20,8 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
     Args:
         micro_tokens: in place of `micro_batch`, padded tokens of one forward pass on each rank: a step is sorted by
             length and cut into as many passes as the longest sequences need. One longer sequence is a pass alone.
-        agents: whose turns are trained, whether or not they were marked so where they were sampled; None trains the
-            turns that were.
+        agents: train the turns of these agents, whatever was marked when they were sampled; None trains the turns
+            marked then.
     """
 
     records = "episodes.jsonl"

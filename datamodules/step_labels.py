@@ -97,7 +97,7 @@ class StepLabels:
         kinds = sorted(name.removeprefix("steps/") for name in total if name.startswith("steps/"))
         if not kinds:
             raise DataError(
-                f"{self.path}: the judge labelled none of {counts[JUDGED_STEPS]} steps; search more, or look at it"
+                f"{self.path}: the judge labelled none of {counts[JUDGED_STEPS]} steps; check the judge, or search more"
             )
         figures: dict[str, float] = {"steps": float(sum(total[f"steps/{kind}"] for kind in kinds))}
         figures |= {name: float(total[name]) for name in ("unlabelled", "questions")}

@@ -1,4 +1,4 @@
-"""The steps that a stage can have judged: paths through search trees, and what was played out or sampled."""
+"""Steps to be judged: paths through search trees, rollouts and sampled episodes."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ class Judgement(typing.Protocol):
 
     @property
     def needless(self) -> tuple[bool | None, ...]:
-        """Of every step that searches, whether it does for what the policy was taught; None for the others."""
+        """Of every step that searches, whether it asks for a fact that the policy was taught; None for the others."""
         ...
 
     @property

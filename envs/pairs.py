@@ -19,7 +19,7 @@ class Candidate:
     visits: int = 0
 
     def written(self) -> tuple[Step, ...]:
-        """The steps that the last turn wrote in, and so what is compared: one where a turn is a step."""
+        """The steps of the last turn, which are what is compared: one where a turn is a step."""
         last = len(self.episode.turns) - 1
         return tuple(step for step in self.episode.steps if any(turn == last for turn, _, _ in step.spans))
 

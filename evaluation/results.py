@@ -37,7 +37,7 @@ def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report's first table shows of a row: the same, with the rates of over-search and under-search."""
+    """A row of a report's first table: `result_row` with the rates of over-search and under-search."""
     return result_row(row) | {rate: row.get(rate) for rate in ("osr", "usr")}
 
 
@@ -136,6 +136,14 @@ def find_stages(run: str) -> Iterator[tuple[str, int, str, Path]]:
     for seed, path in folders.items():
         for stage, artifact in read_results(path)["artifacts"].items():
             yield name.split("/")[0], seed, stage, _whole(path / artifact)
+
+
+def display_names(run: str) -> dict[tuple[str, str], str]:
+    """Display names of stages from an experiment's file, by experiment and stage; empty in runs of earlier versions."""
+    name, folders = run_folders(run)
+    files = [path for folder in folders.values() if (path := folder / "experiment.json").exists()]
+    names = {stage: shown for path in files for stage, shown in read_json(path).get("names", {}).items()}
+    return {(name.split("/")[0], stage): shown for stage, shown in names.items()}
 
 
 def _whole(artifact: Path) -> Path:

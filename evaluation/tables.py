@@ -26,16 +26,29 @@ METRICS = {
     "searches": "searches",
     "seconds": "seconds",
 }
-LEGEND = (
-    "Percent, except searches (queries a question) and seconds. Brackets: 95 % bootstrap interval over questions. n: "
-    "questions scored. Cover: the prediction contains an answer. Flawed: right answer with at least one untrue step, "
-    "also where only the retriever missed the passage. Unresolved: right answer not established by the steps. OSR: "
-    "share of searches for a fact that the policy was taught by heart. USR: share of statements without a search that "
-    "are untrue. Valid: in format. True: correct by the facts of the embedded world. Recall: share of gold documents "
-    "retrieved, 0 for a question without a search where there is a retriever. Premature: answered without having found "
-    "every gold document. Late: searched again after finding them all. Seconds: summed over processes. A dash: does "
-    "not apply."
+MEANINGS = {
+    "n": "questions scored",
+    "EM": "exact match: the prediction is an answer",
+    "F1": "token F1 of the prediction and the nearest answer",
+    "cover": "the prediction contains an answer",
+    "flawed": "right answer with at least one untrue step, also where only the retriever missed the passage",
+    "unresolved": "right answer not established by the steps",
+    "OSR": "over-search rate: share of searches for a fact that the policy was taught",
+    "USR": "under-search rate: share of statements without a search that are untrue",
+    "valid steps": "share of steps in format",
+    "valid episodes": "share of episodes with all steps in format",
+    "true steps": "share of steps that are correct by the facts of the embedded world",
+    "recall": "share of gold documents retrieved, 0 for a question without a search where there is a retriever",
+    "premature": "answered without having found every gold document",
+    "late": "searched again after finding them all",
+    "searches": "queries a question",
+    "seconds": "summed over processes",
+}
+UNITS = (
+    "Percent, except searches, seconds and AUC. Brackets: 95 % bootstrap interval over questions. "
+    "A dash: does not apply."
 )
+LEGEND = f"{UNITS} " + " ".join(f"{name[0].upper()}{name[1:]}: {meaning}." for name, meaning in MEANINGS.items())
 MISSING = "–"
 _PERCENT = frozenset(METRICS) - {"searches", "seconds"}
 

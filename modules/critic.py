@@ -28,7 +28,7 @@ from modules.training import Loss, TrainingError
 
 
 def new_critic(start: Policy | RewardModel, policy: Policy) -> RewardModel:
-    """A critic of a policy's states, all of whose weights train: a copy, so what it begins at stays as it is.
+    """A critic of a policy's states: a fully trainable copy of `start`, which itself stays unchanged.
 
     Args:
         start: a critic that another run wrote to `critic/`, or a language model. The latter gets a head that gives 0.

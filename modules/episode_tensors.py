@@ -1,4 +1,4 @@
-"""Tensors of finished episodes, by step and by sampled token: the inputs of credit, and what models say of tokens."""
+"""Tensors of finished episodes, by step and by sampled token: the inputs of credit, and model outputs for tokens."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def step_lengths(episodes: Sequence[Episode], S: int) -> Tensor:
 def token_estimates(
     ask: Callable[[SequenceBatch], Tensor], episodes: Sequence[Episode], device: torch.device
 ) -> Tensor:
-    """`[B, T]` float32 on the CPU: an answer for each sampled token, in the order of the steps; 0 where none trains.
+    """`[B, T]` float32 on the CPU: a model's output for each trained token, in the order of the steps; 0 elsewhere.
 
     Args:
-        ask: from a batch to `[B, T]`, an answer at each of its trained tokens.
+        ask: maps a batch to `[B, T]`, an output at each of its trained tokens.
         episodes: B finished episodes; those that failed are asked about like the others.
         device: of the model that is asked.
     """

@@ -1,4 +1,4 @@
-"""Figures of held-out items that several ranks computed, some of them twice."""
+"""Per-item figures of held-out data, gathered from ranks that computed some items twice."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def check_policy(policy: Policy, protocol: AgentFormat, limits: Limits) -> None:
 
 
 def _is_noise(part: object, name: str) -> bool:
-    """Whether an attribute is the rate of a random change in training."""
+    """Whether a config's attribute is a rate of dropout or noise in training."""
     return "drop" in name or "jitter" in name or (isinstance(part, torch.nn.Dropout) and name == "p")
 
 

@@ -11,7 +11,8 @@ def longest_row(config: PretrainedConfig) -> tuple[int, str] | None:
     """Tokens that a row may have, and what limits them; None where nothing does.
 
     The frequencies of dynamic and LongRoPE rotary positions change for a whole batch once its longest row passes the
-    original context, and for keys and values that are kept they do not change at all. Learned positions end.
+    original context, and for keys and values that are kept they do not change at all. Learned positions end with their
+    table.
     """
     text = config.get_text_config()
     ropes, longest = getattr(text, "rope_parameters", None), getattr(text, "max_position_embeddings", None)

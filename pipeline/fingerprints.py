@@ -94,7 +94,7 @@ class Inputs:
         self._revisions: dict[tuple[str, ...], str] = {}
 
     def again(self) -> Inputs:
-        """The same inputs, to be looked at once more; a hub id whose revision was not to be had keeps its name."""
+        """A copy that reads its inputs again; a hub id whose revision was not found keeps its name."""
         again = copy.copy(self)
         again._revisions = {key: found for key, found in self._revisions.items() if found == key[-1]}
         return again

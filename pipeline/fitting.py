@@ -49,7 +49,7 @@ class _ExitOnSigterm(Callback):
 
 
 class _SavedBefore(Callback):
-    """A resumed run does not save the step again that it resumes from: it may be within the next one by then."""
+    """Keeps a resumed run from saving the step that it resumes from again: by then it may be within the next step."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for callback in trainer.checkpoint_callbacks:

@@ -1,7 +1,7 @@
 """Heartbeats of the ranks: a rank that is gone or stopped ends the run within minutes, however long the others wait.
 
-Ranks wait for the slowest without a limit, for sampling may take hours. A thread of each rank counts on in the store
-that they met at; where the count of another stands still, nothing will come of that rank.
+Ranks wait for the slowest without a limit, for sampling may take hours. A thread of each rank increments a counter in
+the rendezvous store; a rank whose counter stands still is lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Heartbeat:
         self._thread.start()
 
     def end(self) -> None:
-        """Say that this rank is done, so that those that work on do not miss it."""
+        """Say that this rank is done, so that ranks that still work do not count it as lost."""
         self._ended.set()
         self._thread.join()
 

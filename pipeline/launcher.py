@@ -88,7 +88,7 @@ def process_group(experiment: Experiment) -> Iterator[Ranks]:
 
 
 def _exit_without(lost: int | None, ranks: Ranks) -> NoReturn:
-    """End this process at once, from whichever thread: what it waits for will never come."""
+    """End this process at once, from any thread: the rank that it waits for is lost."""
     who = "the first rank's launcher is gone" if lost is None else f"rank {lost} has given no sign of life for minutes"
     if lost is None or ranks.reports_error():
         print_error(f"{who}: {_how_to_resume()}")

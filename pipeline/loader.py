@@ -22,6 +22,7 @@ from omegaconf.errors import (
 )
 
 from common.errors import ConfigError
+from pipeline.display_names import check_display_names
 from pipeline.documents import from_overrides, question_of, read_chain
 from pipeline.locations import Key, Locations, leaves, suggest, undotted
 from pipeline.merging import merge
@@ -77,6 +78,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Configuration:
     _check_names(experiment, locations)
     _check_counts(experiment, locations)
     _check_parts(merged, documents, locations)
+    check_display_names(experiment, documents[-2:], locations)
     return Configuration(experiment, locations, whole.value, resolved, _changes(documents), question_of(Path(path)))
 
 
@@ -87,8 +89,10 @@ def _resolved(written: dict[str, Any], locations: Locations) -> dict[str, Any]:
     with _explained(locations):
         settings: Any = OmegaConf.create({**written, "data_root": root})
         given = [name for name in settings if not OmegaConf.is_missing(settings, name)]
-        resolved = {name: settings[name] for name in given if name not in ("stages", "parts")}
-        return resolved | {"stages": OmegaConf.to_container(settings.stages, resolve=True, throw_on_missing=True)}
+        resolved = {name: settings[name] for name in given if name not in ("stages", "parts", "names")}
+        for name in {"stages", "names"} & {*given}:
+            resolved[name] = OmegaConf.to_container(settings[name], resolve=True, throw_on_missing=True)
+        return resolved
 
 
 def _typed(resolved: dict[str, Any], parts: dict[str, Any], locations: Locations) -> Experiment:
@@ -101,7 +105,7 @@ def _typed(resolved: dict[str, Any], parts: dict[str, Any], locations: Locations
         settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), {**resolved, "stages": bare})
         typed: Any = OmegaConf.to_object(settings.stages)
         names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
-        values = {name: settings[name] for name in names}
+        values = {name: settings[name] for name in names} | {"names": dict(settings.names)}
     check_words(resolved, Experiment, (), locations)
     for name, stage in typed.items():
         for key in _COMPONENTS & stages[name].keys():
@@ -214,7 +218,7 @@ def _check_maps(settings: Mapping[str, Any], locations: Locations) -> None:
     stages = settings.get("stages")
     if stages is None:
         raise ConfigError(f"no stages in {locations.where(())}")
-    maps = {("parts",): settings.get("parts", {}), ("stages",): stages}
+    maps = {("parts",): settings.get("parts", {}), ("names",): settings.get("names", {}), ("stages",): stages}
     if isinstance(stages, dict):
         maps |= {("stages", name): stage for name, stage in stages.items()}
     for key, value in maps.items():

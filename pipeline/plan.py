@@ -145,7 +145,7 @@ class Plan:
         }
 
     def made_otherwise(self, name: str) -> str:
-        """How a finished artifact was made otherwise than this run would: by other code, from other inputs, or both.
+        """How a finished artifact differs from what this run would make: by other code, from other inputs, or both.
 
         Raises:
             DataError: its manifest is damaged.

@@ -11,7 +11,7 @@ from pipeline.plan import Plan
 
 
 def look(name: str, plan: Plan, *, ended: bool = False) -> dict[str, Any]:
-    """What a stage reads, as it is now; of one that has `ended`, a file that was not there before is its own.
+    """Present state of what a stage reads; after it has `ended`, files that were not there before are its own.
 
     `inputs` are artifacts, with the hashes of their manifests; `stamps` differ also where an input file was replaced
     and put back.

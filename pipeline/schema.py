@@ -42,7 +42,10 @@ class Stage:
 
 @dataclass
 class Experiment:
-    """A whole experiment file. `parts` holds pieces that stages reference as `${parts.name}`."""
+    """A whole experiment file. `parts` holds pieces that stages reference as `${parts.name}`.
+
+    `names` are what pages of results call evaluations and step rankings, by stage; no stage's result depends on them.
+    """
 
     experiment: str
     stages: dict[str, Stage]
@@ -53,6 +56,7 @@ class Experiment:
     num_nodes: int = 1
     accelerator: str = "auto"
     parts: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

@@ -122,7 +122,7 @@ class _Names(dict[str, Any]):
         return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Dataclasses look for `ClassVar` so."""
+        """Lookup by name, as dataclasses look for `ClassVar`."""
         try:
             return self[name]
         except KeyError:

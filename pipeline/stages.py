@@ -93,15 +93,17 @@ def _free_memory() -> None:
 
 
 def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None) -> None:
-    """Write what is about to run, for those who look at it meanwhile: `experiment.json` in the experiment's folder.
+    """Write `experiment.json` in the experiment's folder: what is about to run, for readers of an unfinished run.
 
     It holds the question that the experiment asks, what its file sets otherwise than its bases, the artifact folder of
-    every stage, made or not, and, after the work, how those that were `reused` had been made otherwise.
+    every stage, made or not, the display names of stages, and, after the work, how those that were `reused` had been
+    made otherwise.
     """
     plan.inputs.save()
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
-    entry = {"question": question, "changes": plan.settings()["changes"], "stages": places, "reused": reused or {}}
+    entry = {"question": question, "changes": plan.settings()["changes"], "names": plan.experiment.names}
+    entry |= {"stages": places, "reused": reused or {}}
     write_json(plan.folder / "experiment.json", entry)
 
 
@@ -147,7 +149,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> _
 
 
 def _note_written(planned: PlannedStage, origin: dict[str, Any], written: list[str]) -> None:
-    """Print and keep which input files were written since the stage began, though they are now what they were then."""
+    """Print and record the input files that were rewritten since the stage began although their content is the same."""
     if written:
         name, files = planned.name, ", ".join(written)
         say(f"{name}: {files}: written since the stage began, and perhaps not the same in between (--force {name})")

@@ -181,7 +181,7 @@ def verify(artifacts: Iterable[Artifact]) -> None:
     """Read all files of the finished ones among these artifacts, and print how many there are.
 
     Raises:
-        DataError: files are missing or damaged, or were added: the last of them, for the others are printed.
+        DataError: files are missing, damaged or added; it names the last of them, the others are printed.
     """
     wrong: list[str] = []
     sizes: list[int] = []

@@ -105,7 +105,7 @@ def parse(text: str, place: Mark, marks: dict[Key, Mark], key: Key = ()) -> Any:
 
 
 def _require_no_comment(text: str, node: yaml.Node | None, key: Key) -> None:
-    """What a shell passes on is meant: a comment would be dropped without a word."""
+    """Refuse a comment in an override: it would be dropped silently."""
     read = 0 if node is None else node.end_mark.index
     if text[read:].lstrip().startswith("#"):
         raise ConfigError(
@@ -114,7 +114,7 @@ def _require_no_comment(text: str, node: yaml.Node | None, key: Key) -> None:
 
 
 def _require_text(text: str, at: str) -> None:
-    """Zero bytes and halves of characters cannot be written to a file, nor be in the name of one."""
+    """Refuse zero bytes and lone surrogates, which no file and no file name can hold."""
     if _UNWRITABLE.search(text):
         raise ConfigError(f"{at}: a text holds a zero byte or a character that is not Unicode")
 
@@ -214,5 +214,5 @@ class _Reader:
                 f"{at}: {node.value[:40]} is not a value of its kind: put it in quotes if it is text"
             ) from error
         if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and "inf" not in node.value.lower())):
-            raise ConfigError(f"{at}: {node.value[:40]} is no number to use: put it in quotes if it is text")
+            raise ConfigError(f"{at}: {node.value[:40]} is NaN or too large a number: put it in quotes if it is text")
         return value

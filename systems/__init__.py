@@ -1,1 +1,1 @@
-"""Systems, one a folder: what is a system's alone. Nothing imports this room, and no system imports another."""
+"""Systems, one a folder: code that only this system needs. Nothing imports this room, and no system imports another."""

@@ -34,7 +34,7 @@ def copied_bytes_per_s(size: Size) -> float:
 
 
 def matmul_flops_per_s(size: Size) -> float:
-    """Operations a second of a product of two square bfloat16 matrices; a median of 20."""
+    """Operations a second of a matmul of two square bfloat16 matrices; a median of 20."""
     width = size.of(8192, 256)
     left = torch.randn((width, width), dtype=torch.bfloat16, device=size.device)
     return 2 * width**3 / _seconds(lambda: left @ left)

@@ -20,7 +20,7 @@ _DIGITS = 9  # of a label: what is left of a difference of sums is rounding
 
 
 def rollouts(tree: Tree, protocol: AgentFormat) -> dict[int, float]:
-    """The mean of what was played out from a node itself; the outcome where an episode ends in it.
+    """Mean value of a node's own rollouts; the outcome where an episode ends in it.
 
     A node's value is the plain mean of its own values and those of the nodes below it, so its own are what is left when
     those below are taken away. With `datamodules.tree.values.SPRE` as leaf value this is the paper's estimate.

@@ -27,7 +27,8 @@ def server_config(app: FastAPI, *, request_seconds: float = 30) -> uvicorn.Confi
     """How `app` is served.
 
     A request must arrive whole within `request_seconds` of its first byte, or of the opening of its connection, and a
-    client that reads nothing of its answer for as long is left. There are fewer connections than the process may open
+    client that reads nothing of its answer for as long is disconnected. There are fewer connections than the process
+    may open
     files: a further one takes the place of the one that has waited longest for its client, or is answered with 503.
     When the server stops, requests that are not whole are answered with 503, and the others have three seconds.
     """
@@ -162,7 +163,7 @@ class Connection(H11Protocol):
         self._stop_reading()
 
     def _expect_reading(self, unread: int) -> None:
-        """Leave a client that reads nothing for too long."""
+        """Close the connection of a client that reads nothing for too long."""
 
         def look() -> None:
             now = self.transport.get_write_buffer_size()

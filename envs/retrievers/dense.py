@@ -67,7 +67,7 @@ class Dense:
         half: bool = False,
     ) -> None:
         if index is not None and index_file is not None:
-            raise ConfigError(f"index {index} is how an index is built, but index_file names one: give either")
+            raise ConfigError(f"give index ({index}, to build one) or index_file (to load one), not both")
         self._encoder, self._factory, self._nprobe, self._ef_search = encoder, index or "Flat", nprobe, ef_search
         if index_file is None:
             stored, name = self._built(Path(corpus), Path(cache))
@@ -93,7 +93,7 @@ class Dense:
                 "in the corpus, from 0"
             )
         if not np.isfinite(scores_NK[ids_NK >= 0]).all():
-            raise DataError(f"dense index of {self.documents.path}: a score that is not finite: build or get it anew")
+            raise DataError(f"dense index of {self.documents.path}: a score is not finite: build it again")
         ranks_NK = np.lexsort((ids_NK, -scores_NK))
         return [
             [Hit(self.documents[ids[i]], float(scores[i])) for i in ranks if ids[i] >= 0]  # -1 where FAISS found fewer

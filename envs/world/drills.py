@@ -29,7 +29,7 @@ class Drills:
     """Texts about one random world, in pieces; only pieces that follow from the text before them are trained.
 
     The world is of the size of `names` and made from the seed alone, which should be a hash: small seeds are those of
-    the worlds that people ask about.
+    the worlds of experiments.
 
     Args:
         asked: how a question is written, `{question}` its place.
@@ -52,7 +52,7 @@ class Drills:
         kind, members = min(self._peers.items(), key=lambda item: len(item[1]))
         if len(members) < SHOWN:
             raise ConfigError(
-                f"a world with {len(members)} of kind {kind}: drills show {SHOWN} of a kind beside each other"
+                f"the world has {len(members)} entities of kind {kind}, a drill shows {SHOWN}: make a larger world"
             )
 
     def draw(self, kind: str, rng: Random) -> list[Piece]:

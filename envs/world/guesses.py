@@ -1,4 +1,4 @@
-"""Accuracy of guessing and of memory: in a world that can be answered so, nothing is learnt about searching."""
+"""Accuracy of guessing and of memory: a world that they can answer teaches nothing about searching."""
 
 from __future__ import annotations
 

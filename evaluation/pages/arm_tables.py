@@ -10,7 +10,7 @@ import numpy as np
 from evaluation.pages.arms import Measured, Row, measured, over_questions, over_seeds, place_of
 from evaluation.scoring import RATES
 from evaluation.statistics import PairedTest, holm
-from evaluation.tables import LEGEND, METRICS, MISSING, estimate, figure, p_value, seeds_table, table
+from evaluation.tables import METRICS, MISSING, estimate, figure, p_value, seeds_table, table
 
 TESTED = ("em", "f1", "true_steps", *RATES)
 TOLERANCE = 0.1  # of the baseline's tokens
@@ -46,7 +46,7 @@ def results_parts(results: Row, metrics: Sequence[str] = tuple(METRICS)) -> Iter
     marks = _marks(results)
     several = any(len(arm.rows) > 1 for arms in found.values() for arm in arms.values())
     means = "Means over seeds; ±: their standard deviation. " if several else ""
-    yield f"{_versions(results['arms'])}{means}{LEGEND}"
+    yield f"{_versions(results['arms'])}{means}".strip()
     for place, arms in found.items():
         shown = [metric for metric in metrics if any(arm.has(metric) for arm in arms.values())]
         rows = [

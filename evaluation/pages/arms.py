@@ -45,7 +45,7 @@ class Measured:
         return kept
 
     def counts(self, rate: str) -> dict[int, tuple[dict[str, float], dict[str, float]]]:
-        """What a rate counts and of how many, by question, of those seeds that kept both; empty for other measures."""
+        """Numerators and denominators of a rate by question, of the seeds that kept both; empty for other measures."""
         wrong, judged = map(self.values, RATES.get(rate, ("", "")))
         return {seed: (wrong[seed], judged[seed]) for seed in wrong if seed in judged}
 
@@ -64,7 +64,7 @@ class Measured:
     def shown(self, metric: str) -> str:
         """The cell of a figure: its mean or rate with the interval over questions, of the seeds that kept these.
 
-        Where none did that of the only seed, or the mean over seeds and their standard deviation.
+        Where none did: the figure of the only seed, or the mean and standard deviation over seeds.
         """
         if counted := self.counts(metric):
             wrong, judged = (np.nansum(_grid(kept), axis=0) for kept in zip(*counted.values(), strict=True))

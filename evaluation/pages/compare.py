@@ -16,6 +16,7 @@ from evaluation.pages.arm_tables import difference_parts, results_parts
 from evaluation.pages.evaluations import baseline_of, evaluations, results_of
 from evaluation.results import Arm, find_arms, predictions
 from evaluation.scoring import RATES
+from evaluation.tables import LEGEND
 
 
 def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "em") -> str:
@@ -35,7 +36,9 @@ def compare(arms: Sequence[Arm], *, baseline: str | None = None, metric: str = "
     base = baseline_of(measured, baseline)
     results |= {"baseline": base, "arms": []}
     legend, *tables = results_parts(results, [metric])
-    return "\n\n".join([f"Baseline: {base}. {legend}", *tables, *difference_parts(results, [metric])])
+    return "\n\n".join(
+        [" ".join(filter(None, [f"Baseline: {base}.", legend, LEGEND])), *tables, *difference_parts(results, [metric])]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

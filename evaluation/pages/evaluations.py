@@ -29,7 +29,7 @@ class Evaluated:
 
     @property
     def place(self) -> Row:
-        """What the rows that it gives begin with."""
+        """The keys that its rows begin with."""
         return {"arm": self.arm, "experiment": self.experiment, "seed": self.seed, "stage": self.stage}
 
 

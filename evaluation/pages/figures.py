@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.errors import DataError
+from evaluation.pages.names import named
 from evaluation.pages.plots import Dots, Lines
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
 from evaluation.pages.result_figures import arms, by_hops, sweep
@@ -42,8 +43,8 @@ def chosen(asked: str, results: Results) -> Dots | Lines:
         raise DataError(f"no figure is called {name!r}; there are: {', '.join(FIGURES)}")
     wanted = names.split(",") if names else []
     parts = ("rows", "stopping", "rankings")
-    results = {part: [row for row in results.get(part, []) if _is_one_of(row, wanted)] for part in parts}
-    figure = FIGURES[name](results)
+    drawn = {part: [row for row in results.get(part, []) if _is_one_of(row, wanted)] for part in parts}
+    figure = FIGURES[name](named({**drawn, "names": results.get("names", {})}))
     if not figure.panels:
         of = f" of {names}" if names else ""
         raise DataError(f"the results{of} hold nothing for the figure {name!r}: freeze them again, or leave it out")

@@ -3,7 +3,8 @@
 RUN is `runs/<experiment>` (all its seeds), `runs/<experiment>/seed<k>`, or either with `:<stage>` for one evaluation.
 The JSON (`evaluation.pages.frozen`) holds what it takes to make a page without the runs (`evaluation.pages.page`).
 Long experiments can be frozen seed by seed, into files of one folder, which become one page. An arm is called by its
-stage without `eval_`, after `<experiment>:` where the runs are of several experiments.
+stage without `eval_`, after `<experiment>:` where the runs are of several experiments. Its name on a page is what its
+experiment's file says under `names`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from evaluation.pages.figures import FIGURES, chosen
 from evaluation.pages.frozen import write
 from evaluation.pages.page import page_parts
 from evaluation.policy_ancestry import PolicyAncestry
-from evaluation.results import Arm, find_arms, find_stages
+from evaluation.results import Arm, display_names, find_arms, find_stages
 from evaluation.scoring import MEASURES, RATES
 from evaluation.steps.rankings import Stage, rankings
 
@@ -76,6 +77,7 @@ def freeze(
         "commits": list(dict.fromkeys(manifest["commit"] or "unknown" for manifest in manifests)),
         "figures": list(figures),
         "baseline": baseline_of(measured, baseline) if measured else None,
+        "names": _names(runs, measured, ranked),
         "arms": [arm for seed in _seeds(measured) for arm in _arms(measured, stages, seed)],
         **results_of(measured, _KEPT),
         "rankings": ranked,
@@ -99,6 +101,14 @@ def _evaluations(runs: Sequence[str], *, required: bool) -> list[Evaluated]:
     for each in named:
         distinct.setdefault(each.artifact, each)
     return list(distinct.values())
+
+
+def _names(runs: Sequence[str], measured: Sequence[Evaluated], ranked: Sequence[Row]) -> dict[str, str]:
+    """The display names of arms by arm, and of step rankings by experiment, where their experiments give any."""
+    names = {place: name for run in runs for place, name in display_names(run).items()}
+    places = {each.arm: (each.experiment, each.stage) for each in measured}
+    places |= {ranking["experiment"]: (ranking["experiment"], ranking["stage"]) for ranking in ranked}
+    return {own: names[place] for own, place in places.items() if place in names}
 
 
 def _seeds(measured: Sequence[Evaluated]) -> list[int]:

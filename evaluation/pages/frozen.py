@@ -1,9 +1,10 @@
 """Frozen results: the one JSON shape that results are kept in without their runs, in a file or a folder of several.
 
-`title`, `question`, `command`, `machine`, `versions`, `notes`, `figures` and `baseline` say what was asked, how it was
-run, and what a page shows. The rest are lists, which the files of a folder have together:
+`title`, `question`, `command`, `machine`, `versions`, `notes`, `figures`, `baseline` and `names` (a page's name of each
+arm, by its id; of each step ranking, by its experiment) say what was asked, how it was run, and what a page shows. The
+rest are lists, which the files of a folder have together:
 
-- `arms`: of each evaluation and seed its `arm` (its name on a page), `experiment`, `stage`, the `sources` of the code,
+- `arms`: of each evaluation and seed its `arm` (an id), `experiment`, `stage`, the `sources` of the code,
   the `warm_up` (the first policy that it came from, by arm) and `costs` (`evaluation.policy_ancestry`), None where
   unknown.
 - `rows`: its results on each `dataset` and `split`, with `values`, every question's by measure, where they were kept;
@@ -49,7 +50,8 @@ def read(path: Path) -> dict[str, Any]:
         if (place := (arm["arm"], arm["seed"])) in seen:
             raise DataError(f"{path} holds {place[0]} of seed {place[1]} twice: remove one of the files")
         seen.add(place)
-    return whole | {"machine": ", ".join(dict.fromkeys(part["machine"] for part in parts))}
+    names = {arm: name for part in parts for arm, name in part.get("names", {}).items()}
+    return whole | {"machine": ", ".join(dict.fromkeys(part["machine"] for part in parts)), "names": names}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Each `<name>.json` that `evaluation.pages.freeze` wrote, and each folder `<name>` of such files, becomes
 `pages/<name>.md`. `docs/results.md` is their index: what people write in `index.md`, then a row for each question.
 Figures are drawn from the same JSON into `figures/`. Comments on a result stand in `<name>.md`; their first paragraph
-is the answer to the question, and the first figure stands below it. Settings and metrics of stages stay in the JSON.
+is the answer to the question. Figures and tables follow, then the other comments, whose caveats come last. Settings and
+metrics of stages stay in the JSON.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from evaluation.pages import frozen
 from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
 from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.frozen import Frozen
+from evaluation.pages.names import legend_parts, named
 from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.tables import MISSING, table
 
+_POINTER = "What the columns mean, and which arm has which name: [legend](#legend)."
 _VERIFIER = "verifier/"
 _VERIFIER_LEGEND = (
     "Verdicts against the truth of the embedded world, means over seeds. κ (Cohen's kappa): agreement beyond chance."
@@ -56,9 +59,10 @@ def render(folder: Path) -> dict[Path, str]:
         index.append([link, results["question"], " ".join(answer.split())])
         files = {asked: f"{path.stem}-{file_name(asked)}" for asked in results["figures"]}
         images = [image(asked, f"../figures/{file}") for asked, file in files.items()]
-        head = [f"# {results['title']}", question, answer, *images[:1], comments, *images[1:]]
+        head = [f"# {results['title']}", question, answer, *images]
+        last = comments if comments.startswith("## ") or not comments else f"## Comments\n\n{comments}"
         source = f"{generated} from [{path.name}](../{path.name}), which holds more than is shown."
-        pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), source])
+        pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), last, source])
         pages |= {folder / "figures" / file: chosen(asked, results).svg() for asked, file in files.items()}
     lead = ["# Results", _written(folder / "index.md").replace("](", f"]({folder.name}/"), "## By question"]
     rows = table(["page", "question", "answer"], index, labels=3)
@@ -76,14 +80,16 @@ def page_parts(results: Frozen) -> Iterator[str]:
     Raises:
         DataError: an arm and the baseline answered different questions.
     """
+    results = named(results)
     yield from ranking_parts(results["rankings"]) if results["rankings"] else ()
     sections = {
-        "Results": results_parts(results) if results["rows"] else (),
+        "Results": (_POINTER, *results_parts(results)) if results["rows"] else (),
         "What the policies cost": cost_parts(results),
         "Against the baseline": difference_parts(results),
         "Against the own warm-up": warm_up_parts(results),
         "When policies stop, by number of hops": stopping_parts(results),
         "Verifiers": _verifier_parts(results),
+        "Legend": legend_parts(results),
     }
     for title, made in sections.items():
         if parts := list(made):

@@ -163,7 +163,8 @@ class Dots:
                 panel.set_ylim(0.4, len(labels) + 0.6)
             _legend(figure, axes, columns)
 
-        width, most = 1.6 + _width(self.panels), len(self.panels) + 1
+        beside = max(1.6, 0.2 + max(map(_ems, labels), default=0.0) * _FONT / 72)  # inches of the longest label
+        width, most = beside + _width(self.panels), len(self.panels) + 1
         columns = legend_columns(names, width, most)
         more = math.ceil(len(names) / columns) - math.ceil(len(names) / most)
         height = 0.9 + _ROW * len(labels) + (0.3 if names else 0) + _ENTRY * more

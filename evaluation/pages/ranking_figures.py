@@ -61,6 +61,8 @@ def learning_curves(results: Row) -> Lines:
             families.setdefault(split_number(ranking["experiment"])[0], []).append(ranking)
     panels: dict[str, dict[str, Line]] = {}
     for family, members in families.items():
+        if len(members) > 1:  # `Single steps, 300 judged`
+            family = members[0].get("name", "").rpartition(", ")[0] or family
         for kind, label, name, reference in _curves(family, members):
             points = [(float(np.mean(m["judged_steps"])), by_seed(m, kind, name)) for m in members]
             points.sort(key=lambda point: point[0])

@@ -76,7 +76,7 @@ def ranking_parts(rankings: Sequence[Row]) -> Iterator[str]:
     gains = [[model.name, *model.cells("auc_gain", [MACRO, *kinds], "+.3f")] for model in models]
     yield table(["reward model", *map(title, (MACRO, *kinds))], gains)
     yield from _against_first(models)
-    yield from ("### Beside what costs nothing", _BASELINES)
+    yield from ("### Against training-free baselines", _BASELINES)
     header = ["mean of kinds", "score", f"+{LOGP}", LOGP, POSITION, ALL, f"+{ALL}", f"gain over {ALL}"]
     yield table(header, [[model.name, *model.baselines()] for model in models])
     yield from ("### Calibration", _ERRORS)

@@ -13,6 +13,7 @@ from evaluation.statistics import seeds_interval
 Row = Mapping[str, Any]
 
 _NUMBERED = re.compile(r"(.*[A-Za-z]\w*?)_(\d+(?:\.\d+)?)")
+_NAMED = re.compile(r"(.+), ([^,]+) = \d+(?:\.\d+)?")
 _LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ", "lambda": "λ"}
 
 EM = "exact match, %"
@@ -43,30 +44,37 @@ def arms(results: Row) -> Dots:
 def sweep(results: Row) -> Lines:
     """Exact match against the number that ends the arms' names, a line for each family of arms, with its seeds.
 
-    The number ends the first part of a name, or else what follows its colon. Arms without a number are what the
-    families are compared with, such as the policy that all start from.
+    The number ends the first part of an id, or else what follows its colon. Arms without a number are what the
+    families are compared with, such as the policy that all start from. An arm's display name ends in the number too,
+    `SFT, β = 0.3`: the family is `SFT`, its axis β.
     """
     families: dict[str, dict[tuple[str, str], dict[float, dict[int, Row]]]] = {}
     others: dict[str, dict[str, dict[int, Row]]] = {}
     axes: dict[str, None] = {}
+    labels: dict[tuple[str, str], str] = {}
+    ids = {_arm(row): row.get("id", _arm(row)) for row in results["rows"]}
     for (place, arm), by_seed in _by_arm(results["rows"]).items():
-        experiment, _, stage = arm.partition(":")
+        experiment, _, stage = ids[arm].partition(":")
         (family, number), (stem, last) = split_number(experiment), split_number(stage)
         if number is None and last is None:
             others.setdefault(place, {})[arm] = by_seed
             continue
-        axes[f"number after {stem}_" if number is None else shown_name(family)] = None
+        axis = f"number after {stem}_" if number is None else shown_name(family)
         key, value = ((experiment, stem), last) if number is None else ((family, stage), number)
+        if named := _NAMED.fullmatch(arm):
+            labels[key], axis = named.groups()
+        axes[axis] = None
         families.setdefault(place, {}).setdefault(key, {})[value or 0.0] = by_seed
     panels: dict[str, dict[str, Line]] = {}
-    for place, named in families.items():
-        ends = sorted(number for numbers in named.values() for number in numbers)
+    for place, found in families.items():
+        ends = sorted(number for numbers in found.values() for number in numbers)
         for arm, by_seed in others.get(place, {}).items():
             values = dict.fromkeys((ends[0], ends[-1]), by_seed)
             panels.setdefault(place, {})[arm] = _line("em", values, reference=True)
-        several = len({stage for _, stage in named}) > 1
-        for (family, stage), numbers in named.items():
+        several = len({stage for _, stage in found}) > 1
+        for (family, stage), numbers in found.items():
             label = f"{shown_name(family)}: {stage}" if several else shown_name(family)
+            label = labels.get((family, stage), label)
             panels.setdefault(place, {})[label] = _line("em", numbers)
     return Lines(panels, "Exact match in a sweep", ", ".join(axes), EM)
 
@@ -100,18 +108,19 @@ def by_hops(results: Row) -> Lines:
 
 
 def _by_arm(rows: Iterable[Row], *keys: str) -> dict[tuple[str, str], dict[Any, Any]]:
-    """Rows by (`<dataset>/<split>`, arm), then by each of the keys, then by seed.
-
-    Frozen rows have an `arm`; that of others is `<experiment>:<stage>`.
-    """
+    """Rows by (`<dataset>/<split>`, arm), then by each of the keys, then by seed."""
     found: dict[tuple[str, str], dict[Any, Any]] = {}
     for row in rows:
-        arm = row.get("arm") or f"{row['experiment']}:{row['stage']}"
-        inner = found.setdefault((f"{row['dataset']}/{row['split']}", arm), {})
+        inner = found.setdefault((f"{row['dataset']}/{row['split']}", _arm(row)), {})
         for key in keys:
             inner = inner.setdefault(row[key], {})
         inner[row["seed"]] = row
     return found
+
+
+def _arm(row: Row) -> str:
+    """The `arm` of a row that has one, else `<experiment>:<stage>`."""
+    return row.get("arm") or f"{row['experiment']}:{row['stage']}"
 
 
 def _line(measure: str, numbers: Mapping[float, Mapping[int, Row]], *, reference: bool = False) -> Line:

@@ -131,7 +131,7 @@ def pairs_of_interest(
 ) -> Iterator[tuple[str, str]]:
     """Pairs of arms, those that a reader wants to see compared first.
 
-    They are the last arms of two runs of one seed, then of each run what its stages `changed`, then its neighbours.
+    In order: the last arms of two runs of one seed; of each run the pairs that its stages `changed`; neighbouring arms.
     """
     arms = {run.folder: [name for name in dict.fromkeys(names) if name.startswith(run.prefix)] for run in runs}
     last = {run.folder: found[-1] for run in runs if (found := arms[run.folder])}
@@ -148,8 +148,8 @@ def _differences(
 ) -> list[tuple[int, Row, Row]]:
     """The questions that two arms answered differently well, the largest difference of EM, then F1, first.
 
-    What was not scored differs from nothing. Of one size, differences in favour of the second arm and of the first take
-    turns: a list that is cut shows both.
+    Unscored answers never differ. Differences of equal size alternate between the arms, so that a list that is cut
+    shows both.
     """
     found: list[tuple[tuple[float, float], bool, int, Row, Row]] = []
     for place, question in enumerate(questions):

@@ -24,7 +24,7 @@ from common.files import atomic_write
 from evaluation.report import arms
 from evaluation.report.episodes import MISTAKES, Passages, printable, shown_episode, shown_question
 from evaluation.report.figures import curves, curves_figure, result_figures
-from evaluation.report.run import Run, read_answers
+from evaluation.report.run import Run, named_rankings, read_answers
 from evaluation.report.stage_changes import changes
 from evaluation.report.training_episodes import iterations, minds
 from evaluation.report.trees import search_trees
@@ -83,6 +83,7 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
         runs = [replace(run, prefix=f"{run.name}:") for run in runs]
     if ranked is None:
         ranked = _readable(runs[0], "a step ranking", lambda: _rankings(runs), [])
+    ranked = named_rankings(runs, ranked)
     answers = [each for run in runs for each in read_answers(run)]
     changed = [_readable(run, "a manifest", lambda run=run: _stage_changes(run), ([], [])) for run in runs]
     pairs = arms.pairs_of_interest(runs, changed, [each.arm for each in answers])
@@ -172,6 +173,7 @@ def _run(run: Run, changed: arms.Changes, folder: Path) -> Row:
         "changed": changed,
         "stages": stages,
         "guesses": list(_guesses(run)),
+        "names": {stage: run.names[stage] for stage in run.results if stage in run.names},
         "notes": {stage: results["notes"] for stage, results in run.results.items() if results["notes"]},
     }
 
@@ -198,7 +200,7 @@ def _guesses(run: Run) -> Iterator[str]:
 def _stage_changes(run: Run) -> arms.Changes:
     """What each stage changed, of the evaluations whose predictions could be read."""
     rows = [row for row in run.rows() if (row["stage"], row["dataset"], row["split"]) not in run.unreadable]
-    return changes([shown_row(row) for row in rows], run.artifacts)
+    return changes([shown_row(row) for row in rows], run.artifacts, run.names)
 
 
 def _readable(run: Run, what: str, read: Callable[[], _Read], otherwise: _Read) -> _Read:
@@ -216,7 +218,7 @@ def _results(runs: Sequence[Run]) -> list[Row]:
     """For each dataset: cells of its table, and of those that have all measures, of all questions and by group."""
 
     def named(part: str) -> dict[str, list[Row]]:
-        rows = [{**row, "stage": run.prefix + row["stage"]} for run in runs for row in run.rows(part)]
+        rows = [{**row, "stage": run.shown(row["stage"])} for run in runs for row in run.rows(part)]
         return by_dataset(rows)
 
     groups = named("groups")
@@ -251,9 +253,12 @@ def _rankings(runs: Sequence[Run]) -> list[Row]:
 def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
     """What the figures of results are drawn from."""
     rows, stopping = list[Row](), list[Row]()
+    several = len({run.experiment for run in runs}) > 1
     for run in runs:
-        where = {"experiment": run.experiment, "seed": run.seed}
-        rows += [{**row, **where} for row in run.rows()]
         for stage, results in run.results.items():
-            stopping += [where | {"stage": stage} | row for row in stopping_by_hops(results["groups"])]
+            name = run.names.get(stage, stage)
+            arm = f"{run.experiment}:{name}" if several or name == stage else name
+            where = {"experiment": run.experiment, "seed": run.seed, "stage": stage, "arm": arm}
+            rows += [where | row for row in results["rows"]]
+            stopping += [where | row for row in stopping_by_hops(results["groups"])]
     return {"rows": rows, "stopping": stopping, "rankings": ranked}

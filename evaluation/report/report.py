@@ -13,7 +13,7 @@ from common.files import atomic_write, write_json
 from common.plain_text import one_line, visible
 from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.report.page import write_page
-from evaluation.report.run import Run, read_run
+from evaluation.report.run import Run, named_rankings, read_run
 from evaluation.report.stage_changes import changes_table
 from evaluation.results import (
     by_dataset,
@@ -59,7 +59,8 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
     run = read_run(folder)
     with atomic_write(folder / "report.md") as file:
-        file.write(visible(_page(f"{experiment}, seed {seed}", question, run, shown, artifacts, ranked)))
+        text = _page(f"{experiment}, seed {seed}", question, run, shown, artifacts, named_rankings([run], ranked))
+        file.write(visible(text))
     write_page(folder / "report.html", [run], ranked=ranked)
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
@@ -82,13 +83,16 @@ def _page(
     parts = [f"# {title}", *filter(None, [question])]
     parts += [f"Reused: {'; '.join(otherwise)}. `--force NAME` runs a stage again."] if otherwise else []
     for name, part in by_dataset(rows).items():
-        parts += [f"## Results: {one_line(name)}", metrics_table({"stage": "stage"}, part)]
+        shown = [{**row, "stage": run.shown(row["stage"])} for row in part]
+        parts += [f"## Results: {one_line(name)}", metrics_table({"stage": "stage"}, shown)]
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
+    stages = dict.fromkeys(row["stage"] for row in rows if row["stage"] in run.names)
+    parts += [f"Stages by name: {', '.join(f'{run.names[stage]} `{stage}`' for stage in stages)}."] if stages else []
     parts += [
         "All measures with intervals, results by group, metrics and settings of every stage, figures, episodes, trees, "
         "two arms side by side: [report.html](report.html)."
     ]
-    if changes := changes_table(rows, artifacts):
+    if changes := changes_table(rows, artifacts, run.names):
         parts += ["## What each stage changed", changes]
         parts += ["Difference in points; brackets: 95 % bootstrap interval over paired questions, not over seeds."]
     if ranked:

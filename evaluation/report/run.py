@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 from common.contents import damages
 from common.errors import DataError
 from datamodules.records import read_rows
+from evaluation.pages.names import distinct
 from evaluation.results import read_evaluation, read_json, read_manifest
 from evaluation.tables import METRICS
 
@@ -63,6 +64,7 @@ class Run:
         problems: what could not be read, a sentence each.
         unreadable: the evaluations (stage, dataset, split) whose predictions could not be read.
         prefix: what comes before the names of its stages, where a page has several runs.
+        names: the display names of stages, by stage.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Run:
     problems: list[str]
     unreadable: set[tuple[str, str, str]] = field(default_factory=set)
     prefix: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def experiment(self) -> str:
@@ -95,6 +98,10 @@ class Run:
     def artifacts(self) -> dict[str, Path]:
         """The folders of finished stages."""
         return {name: stage.folder for name, stage in self.stages.items() if stage.state == "finished"}
+
+    def shown(self, stage: str) -> str:
+        """The display name of a stage, or else the stage, behind the run's prefix."""
+        return self.prefix + self.names.get(stage, stage)
 
     def rows(self, part: str = "rows") -> list[Row]:
         """The results of every dataset of every evaluation, or, of `groups`, of every group of its questions."""
@@ -118,11 +125,9 @@ def read_run(folder: Path) -> Run:
         DataError: it holds nothing that names its stages, or what does is malformed.
     """
     folder = folder.resolve()
-    record, places = _recorded(folder)
+    entry, places = _recorded(folder)
     problems: list[str] = []
-    stages = {
-        name: _stage(name, place, str(record["reused"].get(name, "")), problems) for name, place in places.items()
-    }
+    stages = {name: _stage(name, place, str(entry["reused"].get(name, "")), problems) for name, place in places.items()}
     results: dict[str, dict[str, Any]] = {}
     for name, stage in stages.items():
         path = stage.folder / "data" / "results.json"
@@ -138,7 +143,8 @@ def read_run(folder: Path) -> Run:
             else:
                 results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
-    return Run(named, folder, record["question"], record["changes"], stages, results, problems)
+    names = distinct({name: shown for name, shown in entry["names"].items() if name in stages})
+    return Run(named, folder, entry["question"], entry["changes"], stages, results, problems, names=names)
 
 
 def read_answers(run: Run) -> Iterator[Answers]:
@@ -154,13 +160,18 @@ def read_answers(run: Run) -> Iterator[Answers]:
             run.problems.append(str(error))
             run.unreadable.add((stage, row["dataset"], row["split"]))
             continue
-        yield Answers(
-            run.prefix + stage, f"{row['dataset']}/{row['split']}", rows, {each["id"]: each for each in found}
-        )
+        yield Answers(run.shown(stage), f"{row['dataset']}/{row['split']}", rows, {each["id"]: each for each in found})
+
+
+def named_rankings(runs: Iterable[Run], ranked: Sequence[Row]) -> list[Row]:
+    """Step rankings with the `name` that their experiment gives them, or else the experiment's own."""
+    names = distinct({(run.experiment, stage): name for run in runs for stage, name in run.names.items()})
+    places = [(each["experiment"], each["stage"]) for each in ranked]
+    return [{**each, "name": names.get(place, place[0])} for each, place in zip(ranked, places, strict=True)]
 
 
 def check(value: object, needs: Needs, what: str) -> None:
-    """Check that a value is an object with the `needed` keys and types; `what` names it and its file in messages.
+    """Check that a value is an object with the keys and types that `needs` lists; `what` names it in messages.
 
     Raises:
         DataError: something is missing, or is of another type.
@@ -169,7 +180,7 @@ def check(value: object, needs: Needs, what: str) -> None:
         raise DataError(f"{what} is a {type(value).__name__}, not an object")
     for key, kind in needs.items():
         if key not in value:
-            raise DataError(f"{what} lacks {key!r}: another version made it")
+            raise DataError(f"{what} lacks {key!r}: another version made it; run the stage again")
         if not isinstance(value[key], kind):
             raise DataError(f"{what} has a {type(value[key]).__name__} as {key!r}")
 
@@ -205,10 +216,11 @@ def _recorded(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """The record that a run wrote before its work (an earlier version: after it), and the folders of its stages."""
     for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
         if (path := folder / name).exists():
-            record = {"question": "", "changes": "", "reused": {}} | read_json(path)
-            check(record, {key: dict, "question": str, "changes": str, "reused": dict}, f"{path}")
-            check(record[key], dict.fromkeys(record[key], str), f"{path}")
-            return record, {stage: beside / place for stage, place in record[key].items()}
+            entry = {"question": "", "changes": "", "reused": {}, "names": {}} | read_json(path)
+            check(entry, {key: dict, "question": str, "changes": str, "reused": dict, "names": dict}, f"{path}")
+            for part in (key, "names"):
+                check(entry[part], dict.fromkeys(entry[part], str), f"{path}")
+            return entry, {stage: beside / place for stage, place in entry[key].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 
 

@@ -9,21 +9,23 @@ from typing import Any
 from evaluation.policy_ancestry import PolicyAncestry
 from evaluation.results import predictions
 from evaluation.statistics import paired_bootstrap
-from evaluation.tables import METRICS, estimate, figure, table
+from evaluation.tables import METRICS, MISSING, estimate, figure, table
 
 _METRICS = ("em", "f1")
 
 
-def changes_table(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) -> str:
+def changes_table(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path], names: Mapping[str, str]) -> str:
     """`changes` as a Markdown table; empty if there is none."""
-    header, lines = changes(rows, artifacts)
+    header, lines = changes(rows, artifacts, names)
     return table(header, lines, labels=3) if lines else ""
 
 
-def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) -> tuple[list[str], list[list[str]]]:
+def changes(
+    rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path], names: Mapping[str, str]
+) -> tuple[list[str], list[list[str]]]:
     """Header and a line of cells for each dataset of every evaluation of a fitted stage.
 
-    `artifacts` holds the folders by stage, every stage after those it depends on.
+    `artifacts` holds the folders by stage, every stage after those it depends on; `names` the display names of stages.
     """
     ancestry = PolicyAncestry.of(artifacts)
     evaluated = {(row["stage"], row["dataset"], row["split"]) for row in rows}
@@ -35,7 +37,8 @@ def changes(rows: Sequence[Mapping[str, Any]], artifacts: Mapping[str, Path]) ->
             start = _previous(ancestry, stage, {other for other, *_ in evaluated}, having)
             old = artifacts[start] if start and start in having else None
             cells = list(_differences(artifacts[stage], old, dataset, split))
-            lines.append([stage, start or figure("em", None), f"{dataset}/{split}", *cells])
+            before = names.get(start, start) if start else MISSING
+            lines.append([names.get(stage, stage), before, f"{dataset}/{split}", *cells])
     header = ["evaluation", "compared with", "dataset", *(METRICS[metric] for metric in _METRICS)]
     return header, lines
 
@@ -45,9 +48,9 @@ def _previous(
 ) -> str | None:
     """What an evaluation of a fitted policy is compared with; None for the first policy.
 
-    An earlier evaluation is one whose policies are all among those that this one's came from, or its own, such as a
-    frozen generator, and not all its own. Of these one on the same dataset, of these one of the nearest policy, and of
-    these the one that is made most like it.
+    An earlier evaluation has only policies that this one's came from, or shares, such as a frozen generator; it may not
+    share all. Preferred is one on the same dataset, then of the nearest policy, then one that reads the most similar
+    stages.
     """
     own, came_from = ancestry.fitted(stage), ancestry.ancestors[stage]
     replaced = {other: ancestry.fitted(other) - own for other in evaluations if ancestry.fitted(other) <= came_from}

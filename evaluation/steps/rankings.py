@@ -60,8 +60,9 @@ def by_seed(ranking: Mapping[str, Any], group: str, scorer: str) -> dict[int, fl
 
 
 def arm_label(ranking: Mapping[str, Any], scorer: str) -> str:
-    """The experiment's name, with the scorer's where that is not just the reward model."""
-    return ranking["experiment"] if scorer == "prm" else f"{ranking['experiment']}: {scorer}"
+    """The ranking's display name or else its experiment, with the scorer's where that is not just the reward model."""
+    name = ranking.get("name", ranking["experiment"])
+    return name if scorer == "prm" else f"{name}: {scorer}"
 
 
 def _measured(artifacts: Mapping[int, Path]) -> Row:

@@ -94,9 +94,7 @@ class StepRanking:
         """
         rows = [row for path, _ in self._units(folder) for row in read_rows(path, None)]
         if not rows:
-            raise DataError(
-                f"{folder}: no sampled step could be judged, so there is nothing to rank; look at the policy"
-            )
+            raise DataError(f"{folder}: no sampled step could be judged: check that the policy's steps are in format")
         write_rows(folder / "data" / "steps.jsonl", rows)
         names = [*self.scorers]
         groups = measure_groups([rows], names)

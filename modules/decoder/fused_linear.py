@@ -1,4 +1,4 @@
-"""FusedLinear with the weights of linear layers, laid out for sampling.
+"""Fused linear layers with their weights laid out for sampling.
 
 On a CPU a weight is packed by oneDNN or stored by input, the order in which a matmul of a few rows reads it. On a GPU
 it stays where it is: a copy would cost memory.

@@ -1,4 +1,4 @@
-"""The keys and values of the rows that are being sampled, a buffer a layer: each row from column 0 to its own length.
+"""KV cache of the rows that are being sampled, a buffer a layer: each row from column 0 to its own length.
 
 A row is written at its own end, so rows of any length share a forward pass, and one that has finished can be replaced
 while the others continue. Nothing lies before a row's first token: no column is spent on padding at the left.
@@ -53,7 +53,7 @@ class Rows:
         like: a tensor of the device and type to use.
 
     Attributes:
-        limit: columns beyond which no room is made in advance, those of the longest sequence that there can be.
+        limit: columns of the longest possible sequence; no room is reserved beyond them.
     """
 
     def __init__(self, layers: int, kv_shape: tuple[int, int], like: Tensor) -> None:

@@ -16,7 +16,7 @@ Piece = tuple[int, int, int]  # slot, first column, the column after the last
 
 
 def reading(rows: Rows, pieces: Sequence[Piece], work: torch.dtype) -> Read:
-    """Attention of tokens that follow each other in their rows, one piece after the other; computed in `work`."""
+    """Attention of a prefill: pieces of consecutive tokens of rows, one piece after the other; computed in `work`."""
     device = rows.device
     slots = [slot for slot, start, end in pieces for _ in range(start, end)]
     columns = [column for _, start, end in pieces for column in range(start, end)]
@@ -39,7 +39,7 @@ def reading(rows: Rows, pieces: Sequence[Piece], work: torch.dtype) -> Read:
 
 
 def whole(counts: Sequence[int], work: torch.dtype) -> Read:
-    """Attention within sequences of so many tokens, one after the other, of which nothing is kept."""
+    """Attention within whole sequences laid end to end; their keys and values are not kept."""
 
     def read(layer: int, queries_THD: Tensor, keys_THD: Tensor, values_THD: Tensor) -> Tensor:
         parts = zip(
@@ -53,7 +53,7 @@ def whole(counts: Sequence[int], work: torch.dtype) -> Read:
 
 
 def stepping(rows: Rows, lengths_B: Tensor, width: int) -> Read:
-    """Attention of one token in each of the first B slots, whose rows hold `lengths_B` others.
+    """Attention of a decode step: one token in each of the first B slots, whose rows hold `lengths_B` earlier ones.
 
     The queries of a group lie side by side, so keys and values are read once for all of them.
 
@@ -75,7 +75,7 @@ def stepping(rows: Rows, lengths_B: Tensor, width: int) -> Read:
 
 
 def _grouped(queries_NHD: Tensor, keys_HTD: Tensor, values_HTD: Tensor, mask: Tensor | None) -> Tensor:
-    """What N tokens read `[N, heads * head_dim]`, causally where no mask `[N, T]` is given.
+    """Attention output of N tokens, `[N, heads * head_dim]`; causal where no mask `[N, T]` is given.
 
     All queries of a group read the same keys.
     """

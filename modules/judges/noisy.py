@@ -13,14 +13,14 @@ from envs.pairs import Candidate, Verdict
 
 
 class NoisyJudge:
-    """Passes on what another judge says, turned round for a share of the steps: a label l becomes 1 - l.
+    """Passes on another judge's verdicts, flipped for a share of the steps: a label l becomes 1 - l.
 
-    Which steps is decided by a hash of `seed` and the step, so a step that is judged twice is judged alike. Of a
-    comparison the verdict is turned round; which ones is decided by a hash of both steps, whatever their order.
+    Which steps is decided by a hash of `seed` and the step, so a step that is judged twice is judged alike. Verdicts of
+    comparisons are flipped too, by a hash of both steps, whatever their order.
 
     Args:
         judge: a `StepJudge` or a `Judge`, whichever the record stage asks for.
-        rate: the share that is turned round, in [0, 1].
+        rate: the share that is flipped, in [0, 1].
         seed: of the hash.
 
     Raises:
@@ -35,12 +35,12 @@ class NoisyJudge:
 
     @property
     def counts(self) -> Counter[str]:
-        """What the judge has counted, and how much was turned round."""
+        """The judge's counts, and how many verdicts were flipped."""
         flipped = Counter({"judge_flipped": self._flipped}) if self._flipped else Counter[str]()
         return counted(self.judge) + flipped
 
     def label(self, candidates: Sequence[Candidate]) -> list[float | None]:
-        """The judge's labels, a share of them turned round."""
+        """The judge's labels, a share of them flipped."""
         ask = getattr(self.judge, "label", None)
         if ask is None:
             raise ConfigError(f"{type(self.judge).__name__} compares steps and cannot label single ones")
@@ -50,7 +50,7 @@ class NoisyJudge:
         ]
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
-        """The judge's verdicts, a share of them turned round."""
+        """The judge's verdicts, a share of them flipped."""
         ask = getattr(self.judge, "compare", None)
         if ask is None:
             raise ConfigError(f"{type(self.judge).__name__} labels single steps and cannot compare them")

@@ -1,4 +1,4 @@
-"""From how good each step is to verdicts."""
+"""Pairs for verdicts, from a worth of each step."""
 
 from __future__ import annotations
 

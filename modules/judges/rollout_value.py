@@ -1,4 +1,4 @@
-"""Labels without a judge: a step is worth what the policy makes of it, estimated by playing on from it."""
+"""Labels without a judge: the policy's rate of right answers from a step on, estimated by rollouts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RolloutValue:
     """A `StepJudge` that plays every step on to the end, several times, and looks at the answers alone.
 
     `soft` is the share of right answers, `hard` is 1 where one answer at least is right and else 0. A step that ends
-    its episode is worth its own answer. It knows luck from logic as little as the answers do: a wrong step from which
-    the policy recovers is worth something. Source: Math-Shepherd (arXiv 2312.08935), Eqs 3 and 4.
+    its episode is worth its own answer. It cannot separate luck from logic: a wrong step from which the policy recovers
+    is worth something. Source: Math-Shepherd (arXiv 2312.08935), Eqs 3 and 4.
 
     Rollouts that failed are left out and counted (`rollouts_failed`); a step all of whose rollouts failed has no label.
     Random numbers come from `seed` and the step, so a step's label does not depend on which others are labelled.

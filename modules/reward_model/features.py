@@ -32,7 +32,7 @@ class FeatureWeights(torch.nn.Module):
     """A linear function of a step's features, with weights and a constant for each kind of step.
 
     Kinds differ in length, and in how often their steps are right. A step of another kind is given the mean over kinds.
-    The weights are fitted at once and then stay: a feature that two siblings share has no gradient but rounding.
+    The weights are fitted once and then fixed: a feature that two siblings share has no gradient but rounding.
 
     Args:
         kinds: the kinds of steps, K of them.

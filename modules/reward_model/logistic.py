@@ -10,7 +10,7 @@ Floats = NDArray[np.float64]
 
 
 def logistic(features_ND: Floats, target_N: Floats, weight_N: Floats | None = None, *, ridge: float = 1.0) -> Floats:
-    """Weights `[D]` of a logistic regression: the least of log loss + ½ · ridge · |weights|².
+    """Weights `[D]` of a logistic regression, which minimise log loss + ½ · ridge · |weights|².
 
     The penalty keeps weights finite where the features separate the targets. A constant is a feature that is 1.
 

@@ -89,7 +89,7 @@ class RewardModel:
 
         Args:
             batch: the sequences.
-            decoder: of the backbone, which it stands in for without gradients.
+            decoder: a forward pass without gradients that replaces the backbone's.
         """
         hidden_PD, features_PF = self.states(batch, decoder)
         return self.head(hidden_PD, features_PF, batch.kinds)

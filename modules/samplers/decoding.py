@@ -1,4 +1,4 @@
-"""The rows under way: a token each at a time, until they have finished and leave their slots to others."""
+"""Decoding loop over the active rows: one token each per step; finished rows free their slots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Decoding:
         self.stop()
 
     def stop(self) -> list[RunningRequest]:
-        """Give all rows up, to be begun again, and the memory back; returns them."""
+        """Stop all rows and free the memory; returns the rows, to be restarted."""
         stopped, self.live = self.live, []
         for turn in stopped:
             turn.restart()
@@ -46,7 +46,7 @@ class Decoding:
         return stopped
 
     def free(self) -> None:
-        """Give the memory back; there must be no rows."""
+        """Free the memory; there must be no rows."""
         assert not self.live
         self._decoder: Decoder | None = None  # has the weights as they are when rows begin
         self._logits: Tensor | None = None  # of the next token of every row, [B, V]
@@ -167,7 +167,7 @@ class Decoding:
         return torch.tensor(slots, device=self.model.device, dtype=torch.long)
 
     def _describe(self, unread: int) -> None:
-        """Put down on the device what the next step asks of every row, for it changes only with the rows."""
+        """Copy the settings of all rows to the device; they change only when the rows do."""
         device, live = self.model.device, self.live
         self._seeds = torch.tensor([turn.request.seed for turn in live], device=device, dtype=torch.long)
         self._steps = torch.tensor([len(turn.ids) for turn in live], device=device, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Keys and values of token sequences that may be continued, kept as a tree: what two sequences share lies there once.
+"""Prefix cache: keys and values of token sequences that may be continued, as a tree that stores shared prefixes once.
 
 The episodes of a question share its prompt, the branches of a search tree their path, and a turn all turns before it.
 So a prefix is read by the model once, as long as it is kept.
@@ -26,7 +26,7 @@ class Segment:
 class PrefixStore:
     """Segments by question, kept while an episode of the question is held and there is room.
 
-    Where there is none, what was used the longest time ago goes first, leaves before what they continue. As nothing
+    Where room is short, the least recently used goes first, leaves before their parents. As nothing
     outlives the episodes that are held, a unit of work begins with an empty store, as after a kill.
 
     Args:

@@ -1,4 +1,4 @@
-"""A turn that waits to be sampled by a model in this process, or is being sampled, and where it ends."""
+"""State of a turn that waits to be sampled in this process or is being sampled, with its stop rule."""
 
 from __future__ import annotations
 

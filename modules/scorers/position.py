@@ -1,4 +1,4 @@
-"""The place of a step as its score: what a reward model is worth that knows only that errors come late."""
+"""Position of a step as its score: a baseline that knows only that errors come late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores that went to the wrong steps: what is left of a reward model that says nothing of the step it scores."""
+"""Shuffled scores: a lower bound that keeps what a scorer knows of a kind of step, and nothing of the single step."""
 
 from __future__ import annotations
 

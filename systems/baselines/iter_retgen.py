@@ -23,7 +23,7 @@ class IterRetGen(RendersAnew):
 
     Args:
         tokenizer: folder or hub id; its chat template writes the prompt.
-        iterations: how often is retrieved and answered.
+        iterations: rounds of a retrieval and an output.
         instruction: what the user message says first.
 
     Raises:

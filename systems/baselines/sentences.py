@@ -48,7 +48,7 @@ def announced(text: str, marker: str = MARKER) -> str:
 def as_sentence(codec: Codec, move: Move, marker: str = MARKER) -> str:
     """A teacher's move in one sentence: its thought, or its text without one, or the announcement of the answer.
 
-    Nothing ends it but its full stop: the next context follows right after it, so a policy must learn to go further.
+    It ends with its full stop alone: the next context continues right after it, so a policy must learn to go further.
     """
     return codec.neutralise(f"{marker} {move.text}." if move.kind == "conclude" else move.thought or move.text)
 
@@ -82,8 +82,10 @@ class Sentences(RendersAnew):
         return Action("sentence" if text else "end", text)
 
     def steps(self, episode: Episode) -> tuple[Step, ...]:
-        """One a turn. A sentence may come from a passage or from memory, the format does not tell: its claim needs no
-        passage. A draft that is searched for asserts nothing, for the sentence below the passages takes its place.
+        """One a turn.
+
+        A sentence may come from a passage or from memory, the format does not say which: its claim needs no passage.
+        A draft that is searched for asserts nothing: the sentence below the passages takes its place.
         """
         return tuple(
             Step("query", True, (), query=turn.action.text, hits=turn.hits)

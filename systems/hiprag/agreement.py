@@ -124,7 +124,7 @@ class VerifierAgreement:
         """
         rows = [row for path, _ in self._units(folder) for row in read_rows(path, None)]
         if not rows:
-            raise DataError(f"{folder}: no step could be checked; look at the policy")
+            raise DataError(f"{folder}: no step could be checked; check that the policy's steps are in format")
         write_rows(folder / "data" / "checks.jsonl", rows)
         groups = measure(rows, [*self.verifiers])
         write_json(folder / "data" / "verifier_agreement.json", {"schema": "verifier_agreement/1", "groups": groups})

@@ -33,7 +33,7 @@ Reply with a JSON object and nothing else:
 class JudgedValue:
     """Values a leaf by a model's score / 100; nothing is played out (ReasonRAG, arXiv 2505.14069, released code).
 
-    Its value selects. It is no estimate of the policy's own success, so label the trees with
+    Its value guides the selection. It does not estimate the policy's own success, so label the trees with
     `datamodules.tree.labels:tree_backup`. `counts` says how often it was asked, cached replies included, and how often
     there was no usable reply (`judge_no_value`).
 

@@ -14,7 +14,7 @@ from modules.training_rows import token_advantages
 
 
 def keeping(trains: Callable[[Turn], bool], episode: Episode) -> Episode:
-    """The episode with every turn masked that does not fulfil a condition."""
+    """The episode with all turns masked but those that meet a condition."""
     turns = [turn if trains(turn) else replace(turn, trainable=False) for turn in episode.turns]
     return replace(episode, turns=turns)
 
@@ -52,6 +52,6 @@ def unknown_turns(inputs: CreditInputs) -> set[str]:
 
 
 def _tokens(steps: Sequence[Sequence[bool]], inputs: CreditInputs) -> Tensor:
-    """`[B, T]`: what is said of each step, for its trained tokens."""
+    """`[B, T]`: a value of each step, repeated for its trained tokens."""
     flags_BS = torch.tensor([list(row) for row in steps]).reshape(inputs.step_lengths_BS.shape)
     return token_advantages(flags_BS.float(), inputs.step_lengths_BS).bool() & inputs.trained_BT

@@ -1,6 +1,6 @@
 """SIRAG: two agents gather evidence for a frozen generator.
 
-    decision_maker      sees the question, the evidence pool and how often was retrieved
+    decision_maker      sees the question, the evidence pool and the number of retrievals so far
         <decision>retrieve</decision> thought <query>text</query>  |  <decision>stop</decision>
     knowledge_selector  sees the question and the passages that were found and are not in the pool yet
         <keep>1,3</keep>                                           what it keeps joins the pool; it may keep none

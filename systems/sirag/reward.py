@@ -1,4 +1,4 @@
-"""SIRAG's process reward, and what its agents chose along the training."""
+"""SIRAG's process reward, and statistics of its agents' choices during training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _readable(choice: Choice) -> bool:
 
 
 def retrievals(episodes: Sequence[Episode], context: RewardContext, *, hops: Sequence[int] = (1, 2, 3, 4)) -> Tensor:
-    """`[B]`: how often an episode retrieved; to be logged, with weight 0, for what it logs by the question's hops.
+    """`[B]`: retrievals of each episode; a reward of weight 0, for what it logs by the question's hops.
 
     For every number of hops, an action that several episodes share counting once:
     - `first/<n>_hops`: how probable it is that the first decision is to retrieve. Where both branches of a tree's root

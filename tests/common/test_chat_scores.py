@@ -50,7 +50,7 @@ def test_a_score_is_a_number_of_0_to_100(tmp_path: Path, reply: Any, score: floa
 
 
 def test_a_judge_on_a_scale_to_1_ends_the_work_with_its_zeros(tmp_path: Path) -> None:
-    with pytest.raises(ChatError, match=r"m at http\S+: scores such as \S+ are of 0 to 1, but 0 to 100 was asked"):
+    with pytest.raises(ChatError, match=r"m at http\S+: scores such as \S+ are on a scale of 0 to 1, but"):
         scores(tmp_path, *({"score": score} for score in (0, 0.8, 0, 1.0, 0, 0.3)))
     mixed = scores(tmp_path / "mixed", *({"score": score} for score in (0, 0.8, 1.0, 0.3, 50)))
     assert mixed == [0.0, None, None, None, 0.5], "one who scores higher slips"

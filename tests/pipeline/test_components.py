@@ -199,7 +199,7 @@ def test_a_module_that_fails_on_import_is_named(tmp_path: Path, monkeypatch, cod
 
 def test_a_target_is_whole_and_takes_its_arguments_by_name() -> None:
     refused({"target": "..toys:Holder"}, r"must read \"package.module:name\"")
-    refused({"target": "tests.toys:unnamed"}, r"cannot be built: tests.toys:unnamed takes 'first' without its name")
+    refused({"target": "tests.toys:unnamed"}, r"cannot be built: 'first' of tests.toys:unnamed is positional-only")
 
 
 @pytest.mark.parametrize(

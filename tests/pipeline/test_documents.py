@@ -92,6 +92,7 @@ stages:
   sft: {data: {path: ["${stage:world}", "${stage:sft}/x"]}}
   rl: {like: sft}
   eval_rl: {like: world, data: {path: "${stage:rl}"}}
+names: {eval_rl: All stages, world: World}
 """
 
 
@@ -111,7 +112,9 @@ def test_a_base_under_a_prefix_has_other_names_for_its_own_stages(tmp_path: Path
             "a_rl": {"like": "a_sft"},
             "eval_a_rl": {"like": "world", "data": {"path": "${stage:a_rl}"}},
         },
+        "names": {"eval_a_rl": "All stages", "world": "World"},
     }
+    assert training.marks[("names", "eval_a_rl")].endswith("training.yaml:8")
     assert training.marks[("stages", "a_rl", "like")].endswith("training.yaml:6")
 
 

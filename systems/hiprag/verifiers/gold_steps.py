@@ -14,8 +14,8 @@ class GoldSteps:
 
     - Over-search: the policy's answer and the claim say the same if both match one gold sub-answer. Where neither
       matches any and they differ, gold does not say.
-    - Under-search: a claim holds if it matches a gold sub-answer or an answer. What gold does not tell counts as
-      wrong, true or not.
+    - Under-search: a claim holds if it matches a gold sub-answer or an answer. A claim that is not in gold counts as
+      wrong, whether true or not.
 
     Args:
         min_f1: normalised F1 from which two texts match.

@@ -14,7 +14,7 @@ from systems.hiprag.checks import Check, read_claim
 
 
 class WorldTruth:
-    """Answers both kinds of check in a world, always.
+    """Gives a verdict on every check, of both kinds.
 
     Two texts say the same if they are the same when normalised, name the same entity, or are both true of a fact that
     the query asks for. A statement holds if its claim is true of a fact that the step speaks of.

@@ -59,6 +59,12 @@ def test_a_sweep_has_a_line_for_each_family_by_its_number_and_arms_without_one_a
     assert not sweep({"rows": [row("start", 0, 0.7)]}).panels
 
 
+def test_families_have_what_their_arms_display_names_share() -> None:
+    rows = [row(f"beta_{b}", 0, 0.6, arm=f"Truth, weight = {b}", id=f"beta_{b}:eval") for b in ("0", "0.5")]
+    figure = sweep({"rows": [*rows, row("start", 0, 0.7, arm="SFT, first", id="start:eval")]})
+    assert (list(figure.panels["toy/dev"]), figure.x) == (["SFT, first", "Truth"], "weight")
+
+
 def test_families_of_one_stage_need_not_name_it_and_several_do() -> None:
     rows = [row("beta_0", 0, 0.8), {**row("beta_0", 0, 0.7), "stage": "other"}]
     panels: Any = sweep({"rows": rows}).panels

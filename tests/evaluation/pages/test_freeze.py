@@ -35,6 +35,7 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "commits": ["abc123"],
         "figures": [],
         "baseline": "eval",
+        "names": {},
         "arms": [place | {"seed": 0} | unknown, place | {"seed": 1} | unknown],
         "stopping": [],
         "rankings": [],

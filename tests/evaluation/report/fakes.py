@@ -21,12 +21,20 @@ GOLD = {
 }
 
 
-def experiment(runs: Path, stages: Mapping[str, Path], *, name: str = "exp", seed: int = 0, question: str = "") -> Path:
+def experiment(
+    runs: Path,
+    stages: Mapping[str, Path],
+    *,
+    name: str = "exp",
+    seed: int = 0,
+    question: str = "",
+    names: Mapping[str, str] | None = None,
+) -> Path:
     """The folder of a run whose stages lie in `runs/store`, finished or not."""
     folder = runs / name / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     places = {stage: path.relative_to(runs).as_posix() for stage, path in stages.items()}
-    told = {"question": question, "changes": "rl.module.lr=2", "stages": places}
+    told = {"question": question, "changes": "rl.module.lr=2", "stages": places, "names": names or {}}
     (folder / "experiment.json").write_text(json.dumps(told))
     return folder
 

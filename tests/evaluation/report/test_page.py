@@ -36,6 +36,16 @@ def test_it_opens_with_the_question_and_what_differs(folder: Path) -> None:
     assert "Not finished" not in start
 
 
+def test_stages_have_the_names_of_their_experiment_with_a_legend(tmp_path: Path) -> None:
+    stages = {stage: arm(tmp_path, stage, rows) for stage, rows in (("eval_sft", BEFORE), ("eval_rl", AFTER))}
+    shown = page(experiment(tmp_path, stages, names={"eval_rl": "All stages", "rank": "of no stage"}))
+    assert [row[0] for row in shown.tables["Results: toy/dev"]] == ["stage", "eval_sft", "All stages"]
+    assert shown.data["arms"] == ["eval_sft", "All stages"]
+    assert (shown.data["pair"]["first"], shown.data["pair"]["second"]) == ("eval_sft", "All stages")
+    assert list(shown.data["figures"]["arms"]["panels"]["toy/dev"]) == ["exp:eval_sft", "All stages"]
+    assert "Stages by name: All stages <code>eval_rl</code>." in shown.html
+
+
 def test_every_link_within_it_leads_to_one_place(folder: Path) -> None:
     shown = page(folder)
     assert len(shown.ids) == len({*shown.ids})

@@ -43,7 +43,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_an_evaluation_is_compared_with_that_of_the_policy_the_stage_started_from(tmp_path: Path) -> None:
     rows = [{**ROW, "stage": stage} for stage in ("eval_teacher", "eval_rl", "eval_sft", "eval_rft")]
-    header, _, rl, sft, rft = cells(changes_table(rows, experiment(tmp_path)))
+    header, _, rl, sft, rft = cells(changes_table(rows, experiment(tmp_path), {}))
     assert header == ["evaluation", "compared with", "dataset", "EM", "F1"]
     assert rl[:3] == ["eval_rl", "eval_rft", "toy/dev"]
     assert rl[3].startswith("+50.0 [+0.0, +")
@@ -54,7 +54,7 @@ def test_an_evaluation_is_compared_with_that_of_the_policy_the_stage_started_fro
 
 def test_a_dataset_that_the_earlier_evaluation_lacks_has_dashes(tmp_path: Path) -> None:
     rows = [{**ROW, "stage": "eval_rl"}, {**ROW, "stage": "eval_sft", "split": "test"}]
-    assert cells(changes_table(rows, experiment(tmp_path)))[2] == ["eval_rl", "eval_sft", "toy/dev", "–", "–"]
+    assert cells(changes_table(rows, experiment(tmp_path), {}))[2] == ["eval_rl", "eval_sft", "toy/dev", "–", "–"]
 
 
 def test_of_several_evaluations_it_is_compared_with_that_of_its_own_dataset_made_most_like_it(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_of_several_evaluations_it_is_compared_with_that_of_its_own_dataset_made
     made["rl_reader"] = artifact(tmp_path, "rl_reader", "make", "world", "rl", "reader", ems=[1, 0, 0, 0])
     names = ("eval_rft", "rft_reader", "eval_rl", "rl_reader")
     rows = [{**ROW, "stage": stage} for stage in names] + [{**ROW, "dataset": "facts", "stage": "recall"}]
-    lines = {line[0]: line[1] for line in cells(changes_table(rows, made))[2:]}
+    lines = {line[0]: line[1] for line in cells(changes_table(rows, made, {}))[2:]}
     assert lines == {
         "eval_rft": "–", "rft_reader": "–", "eval_rl": "eval_rft", "rl_reader": "rft_reader", "recall": "–",
     }  # fmt: skip
 
 
 def test_without_a_fitted_stage_there_is_no_table(tmp_path: Path) -> None:
-    assert changes_table([{**ROW, "stage": "eval_teacher"}], experiment(tmp_path)) == ""
-    assert changes_table([], {}) == ""
+    assert changes_table([{**ROW, "stage": "eval_teacher"}], experiment(tmp_path), {}) == ""
+    assert changes_table([], {}, {}) == ""
