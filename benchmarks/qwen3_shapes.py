@@ -44,6 +44,11 @@ class Shape:
         """All of them."""
         return self.body + self.embedding * (1 if self.tied else 2)
 
+    def adapter_parameters(self, rank: int) -> int:
+        """Those of LoRA adapters on all linear layers of the body: `rank` for each input and output of a layer."""
+        states, kv = self.hidden + self.heads * self.head_dim, self.hidden + self.kv_heads * self.head_dim
+        return rank * self.layers * (2 * states + 2 * kv + 3 * (self.hidden + self.feed_forward))
+
     def cache_bytes(self, tokens: int, width: int = 2) -> int:
         """Keys and values of so many tokens, in numbers of `width` bytes."""
         return 2 * self.layers * self.kv_heads * self.head_dim * tokens * width

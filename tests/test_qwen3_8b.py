@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,19 @@ from pipeline.locations import leaves
 from tests import forked
 from tests.chat_server import chat_server
 from tests.tiny import CHAT_TEMPLATE
+from tests.vllm_server import vllm_server
 
 ROOT = Path(train.__file__).parent
 CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-COUNTS = {"max_epochs", "batch_size", "questions_per_iteration"} | {
+FROZEN = ("search", "sample", "eval_sft", "eval_rft")  # with weights that nothing trains
+COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
+NOWHERE = "http://127.0.0.1:1/v1"
 QUERY, ANSWER = "It was written by ?", "Ada"
 
 
@@ -118,8 +122,8 @@ def chat(message: str) -> dict[str, Any]:
     return {"thoughts": [THOUGHTS[stable_hash(asked["question"], place) % len(THOUGHTS)] for place in places]}
 
 
-def overrides(folder: Path, url: str) -> list[str]:
-    """Paths, addresses, counts and lengths; nothing of the method."""
+def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHERE, NOWHERE)) -> list[str]:
+    """Paths, addresses, counts and lengths; nothing of the method. `engines` are vLLM servers, one a rank."""
     model = tiny_qwen3(folder / "qwen3")
     source = "{{target: 'datamodules.sources.musique:MuSiQue', path: '{}'}}"
     train_file, more_file, test_file, dev_file = (
@@ -132,7 +136,8 @@ def overrides(folder: Path, url: str) -> list[str]:
     return [
         "devices=2",
         "accelerator=cpu",
-        "parts.sampling.like=in_process",
+        f"parts.vllm.frozen.engine={{urls: [{', '.join(engines)}], scratch: '{folder}'}}",
+        "parts.sampling.rows=16",
         f"output={folder / 'runs'}",
         f"parts.model={model}",
         f"parts.musique={train_file}",
@@ -158,11 +163,11 @@ def overrides(folder: Path, url: str) -> list[str]:
 def test_only_paths_addresses_counts_and_lengths_are_put_in(tmp_path: Path) -> None:
     small, whole = (
         dict(leaves(dataclasses.asdict(load(CONFIG, settings).experiment)["stages"]))
-        for settings in (overrides(tmp_path, "http://127.0.0.1:1/v1"), [])
+        for settings in (overrides(tmp_path), [])
     )
     changed = {key for key in small.keys() | whole.keys() if small.get(key) != whole.get(key)}
-    method = {key for key in changed if not {"questions", "source", "retriever"} & set(key)}
-    assert {key[-1] for key in method} == {"model", "tokenizer", "base_url", "cache"} | COUNTS
+    method = {key for key in changed if not {"questions", "source", "retriever", "urls"} & set(key)}
+    assert {key[-1] for key in method} == {"model", "tokenizer", "base_url", "cache", "scratch"} | COUNTS
     assert {key[1] for key in changed} == {"data", "module", "trainer", "callbacks"}
     assert {key[-1] for key in changed if key[1] == "module"} == {"model"}
 
@@ -190,15 +195,25 @@ def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> No
     assert seconds < 30 * 60, "a unit of the search"
 
 
+# The scripted server takes whole weights alone.
+TRAINED_IN_PROCESS = (
+    "stages.rl.callbacks.rollout.sampler.like=in_process.rl_adapters",
+    "stages.rl.callbacks.curve.sampler.like=in_process.rl_adapters",
+    "stages.eval_rl.data.sampler.like=in_process.frozen_adapters",
+)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of all stages on two ranks."""
+    """The output of all stages on two ranks, each with a vLLM server of its own, which sampled for it."""
     folder = tmp_path_factory.mktemp("qwen3_8b")
-    with chat_server(chat) as server:
-        run = forked.run(
-            "--config", str(CONFIG), *overrides(folder, server.url), timeout=550, variables={"OPENAI_API_KEY": "none"}
-        )
-    assert run.returncode == 0, run.stderr
+    with chat_server(chat) as server, vllm_server() as one, vllm_server() as other:
+        one.context = other.context = 8192
+        settings = overrides(folder, server.url, [one.url, other.url])
+        variables = {"OPENAI_API_KEY": "none"}
+        run = forked.run("--config", str(CONFIG), *settings, *TRAINED_IN_PROCESS, timeout=550, variables=variables)
+        assert run.returncode == 0, run.stderr
+        assert all(server.control().count("/update_weights") == len(FROZEN) for server in (one, other))
     return folder / "runs"
 
 

@@ -6,6 +6,7 @@ own forward passes: what a sampler gets from it can be held against the policy t
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 import torch
+from peft import PeftModel
 
 from modules.functional.logprobs import token_logprobs
 from modules.policy import Policy, load_policy
@@ -29,7 +31,8 @@ class VLLMServer(ThreadingHTTPServer):
     A fault is a status, "hangs up", "late" (longer than a test waits), "held" until the client gives up, None for no
     fault, or a change of the answer's choice. A request to a path of `faults_by_path`, fixed prompts are "proof", takes
     one from there. An update that is broken off stays as it is, like vLLM's: where the server hangs up it has done what
-    it was asked to. `calls` holds the paths and bodies of all requests in order.
+    it was asked to. It has one adapter at a time, and like vLLM's its cache of what was read lasts until a pause and
+    goes by the adapters' names. `calls` holds the paths and bodies of all requests in order.
     """
 
     daemon_threads = True
@@ -43,8 +46,10 @@ class VLLMServer(ThreadingHTTPServer):
         self.holds, self.given_up = Event(), Event()  # a turn; the client gave it up
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.policy: Policy | None = None if folder is None else load_policy(str(folder), device="cpu")
+        self.adapter: tuple[str, Policy] | None = None
+        self.cache: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
         self.weights = "default"
-        self.paused = self.updating = False
+        self.paused = self.updating = self.asleep = False
         self.context = 4096
         self.delay: Callable[[dict[str, Any]], float] = lambda sampling: 0.0
         self.ignores_updates = False
@@ -62,7 +67,11 @@ class VLLMServer(ThreadingHTTPServer):
         return [path for path, _ in self.calls if path != "/inference/v1/generate"]
 
     def change(self, path: str, body: dict[str, Any]) -> str | None:
-        """Move through a weight update; why vLLM refuses to, or None."""
+        """Move through a weight update or fall asleep; why vLLM refuses to, or None."""
+        assert not self.asleep or path == "/wake_up", f"{path} while it is asleep"
+        if path in ("/sleep?level=1&mode=wait", "/wake_up"):
+            self.paused = self.asleep = path != "/wake_up"
+            self.cache.clear()
         if path == "/start_weight_update" and self.updating:
             return "start_weight_update called while a weight update is already active"
         if path in ("/update_weights", "/finish_weight_update") and not self.updating:
@@ -73,14 +82,41 @@ class VLLMServer(ThreadingHTTPServer):
         if path in ("/pause?mode=wait", "/resume"):
             assert not self.updating or path != "/resume", "sampling from half of the weights"
             self.paused = path != "/resume"
+            self.cache.clear()
+        if path == "/v1/load_lora_adapter":
+            assert self.paused, f"{path} while turns are sampled"
+            if self.adapter and self.adapter[0] == body["lora_name"]:
+                return "The lora adapter has already been loaded."
+            self.load_adapter(body["lora_name"], body["lora_path"])
         if path == "/update_weights" and not self.ignores_updates:
             self.policy = load_policy(body["update_info"]["folder"], device="cpu")
         self.weights = body.get("weight_version") or body.get("new_version") or self.weights
         return None
 
+    def load_adapter(self, name: str, folder: str) -> None:
+        """Put an adapter on a copy of the model; one that ignores updates gives the earlier adapter the new name."""
+        assert self.policy is not None
+        adapted = copy.deepcopy(self.policy)
+        PeftModel.from_pretrained(adapted.model, folder)
+        self.adapter = name, self.adapter[1] if self.adapter and self.ignores_updates else adapted
+
+    def sampling(self, name: str | None) -> Policy | None:
+        """The policy that a turn asks for by the name of an adapter, if there is one."""
+        if name is None:
+            return self.policy
+        return self.adapter[1] if self.adapter and self.adapter[0] == name else None
+
+    def logits(self, policy: Policy, name: str | None, ids: list[int]) -> torch.Tensor:
+        """Of the next token, `[1, 1, V]`, from the cache where these ids were read already."""
+        if (key := (name or "", tuple(ids))) not in self.cache:
+            with torch.no_grad():
+                self.cache[key] = policy.model(torch.tensor([ids])).logits[:, -1:].float()
+        return self.cache[key]
+
     def sample(self, body: dict[str, Any]) -> dict[str, Any]:
         """vLLM's answer: sampled ids and their log-probs at the temperature."""
-        assert self.policy is not None
+        policy = self.sampling(name := body.get("model"))
+        assert policy is not None
         assert not self.paused
         wanted, ids = body["sampling_params"], list(body["token_ids"])
         temperature, eos = wanted["temperature"], set(wanted.get("stop_token_ids", ()))
@@ -88,15 +124,14 @@ class VLLMServer(ThreadingHTTPServer):
         logps: list[float] = []
         finish, stop = "length", None
         while len(logps) < wanted["max_tokens"]:
-            with torch.no_grad():
-                logits = self.policy.model(torch.tensor([ids])).logits[:, -1:].float()
+            logits = self.logits(policy, name, ids)
             own = (logits[0, 0] / (temperature or 1.0)).softmax(-1)
             token = int(own.argmax()) if not temperature else int(torch.multinomial(own, 1, generator=generator))
             alone = wanted.get("top_k") == 1 and not self.raw_logprobs
             asked = 1.0 if self.raw_logprobs else temperature or 1.0
             logps.append(0.0 if alone else float(token_logprobs(logits, torch.tensor([[token]]), asked)))
             ids.append(token)
-            said = self.policy.tokenizer.decode(ids[-len(logps) :], skip_special_tokens=False)
+            said = policy.tokenizer.decode(ids[-len(logps) :], skip_special_tokens=False)
             stop = next((tag for tag in wanted.get("stop", ()) if tag in str(said)), None)
             if token in eos or stop is not None:
                 finish, stop = "stop", token if stop is None else stop
@@ -137,7 +172,8 @@ class _Reply(BaseHTTPRequestHandler):
             if fault == "hangs up":
                 self.hang_up()
             else:
-                self.send(500 if refused else 200, {"error": {"message": refused}} if refused else {})
+                done = "Success" if self.path == "/v1/load_lora_adapter" else {}  # no object
+                self.send(500 if refused else 200, {"error": {"message": refused}} if refused else done)
         elif fault == "hangs up":
             self.hang_up()
         elif fault == "held":
@@ -148,10 +184,12 @@ class _Reply(BaseHTTPRequestHandler):
         else:
             time.sleep(30 if fault == "late" else self.server.delay(body["sampling_params"]))
             with self.server.lock:
-                choice = self.server.sample(body)
+                unknown = self.server.sampling(body.get("model")) is None
+                choice = {} if unknown else self.server.sample(body)
             if callable(fault):
                 fault(choice)
-            self.send(200, {"choices": [choice]})
+            said = {"choices": [choice], "model": body.get("model", "base")}
+            self.send(404 if unknown else 200, {"error": {"message": "no such model"}} if unknown else said)
 
     def hang_up(self) -> None:
         self.close_connection = True

@@ -46,8 +46,9 @@ def wait_until_up(client: VLLMClient, process: WatchedProcess | None, seconds: f
 
 def last_words(server_log: Path) -> str:
     """What a server said last, on one line; where it lacked memory its own words about that, and the remedy."""
-    lines = [line.strip() for line in server_log.read_text(encoding="utf-8", errors="replace").splitlines()]
-    end = " | ".join(filter(None, lines[-3:])) or "nothing"
+    text = server_log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    end = " | ".join(lines[-3:]) or "nothing"
     if not (short := [found[0] for line in lines if (found := _OF_MEMORY.search(line))]):
         return end
     if "cache is needed" in short[-1]:

@@ -30,3 +30,12 @@ def made(server: VLLMServer, tmp_path: Path) -> Made:
         return VLLMSampler(VLLMEngine(256, **own), policy or small_policy(), **settings)
 
     return make
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The module that `python -m vllm.entrypoints.openai.api_server` runs; its text is to be written."""
+    module = tmp_path / "packages" / "vllm" / "entrypoints" / "openai" / "api_server.py"
+    module.parent.mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    return module

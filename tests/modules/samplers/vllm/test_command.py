@@ -32,15 +32,6 @@ VLLMServer(int(flags["--port"]), flags["--model"]).serve_forever()
 """
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The module that `python -m vllm.entrypoints.openai.api_server` runs; its text is to be written."""
-    module = tmp_path / "packages" / "vllm" / "entrypoints" / "openai" / "api_server.py"
-    module.parent.mkdir(parents=True)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    return module
-
-
 def sampler(tmp_path: Path, **settings: float) -> VLLMSampler:
     engine = VLLMEngine(256, dtype="float32", python=sys.executable, scratch=str(tmp_path), **settings)
     return VLLMSampler(engine, small_policy(), temperature=1.0)

@@ -15,8 +15,9 @@ from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Question, Turn
 from modules.functional.logprobs import token_logprobs
+from modules.lora import LoRA
 from modules.policy import Policy, random_policy
-from modules.samplers.vllm.client import NoAnswer
+from modules.samplers.vllm.client import NoAnswer, VLLMClient
 from modules.samplers.vllm.engine import VLLMEngine
 from modules.samplers.vllm.sampler import VLLMSampler
 from tests.modules.samplers.vllm.test_watched_process import eventually
@@ -26,10 +27,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 STOP = ("</step>", "ab")
 
 
-def asked(count: int) -> list[Request]:
+def asked(count: int, length: int = 9) -> list[Request]:
     """Requests after prompts of different lengths that end in a control tag."""
     episodes = [
-        Episode(Question(f"q{n}", "?", ("a",)), tuple((7 * n + i) % 250 for i in range(9 + n))) for n in range(count)
+        Episode(Question(f"q{n}", "?", ("a",)), tuple((7 * n + i) % 250 for i in range(length + n)))
+        for n in range(count)
     ]
     return [Request(e, (260,), STOP, max_tokens=24, seed=2**62 + n) for n, e in enumerate(episodes)]
 
@@ -51,6 +53,28 @@ def found(*by: str) -> list[str]:
     return subprocess.run(["pgrep", *by], capture_output=True, text=True).stdout.split()
 
 
+def small_but_sure(tokenizer: Path) -> Policy:
+    """A policy that is sure enough of what it says for other weights to show."""
+    byte_tokenizer().save_pretrained(tokenizer)
+    policy = random_policy(tokenizer, hidden_size=64, layers=2, heads=2, kv_heads=1, feed_forward=128)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(3.0)
+    return policy
+
+
+def cached_tokens(client: VLLMClient) -> float:
+    """How many tokens of prompts the server has read from its cache so far."""
+    text = client._http.send("GET", "/metrics", timeout=5.0).text
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("vllm:prefix_cache_hits_total"))
+
+
+def kill(folder: Path) -> None:
+    """Kill the server whose command names a folder, not its watcher."""
+    for process in found("-f", str(folder))[1:]:
+        os.kill(int(process), signal.SIGKILL)
+
+
 def half_a_layer(policy: Policy, folder: Path) -> None:
     """Write one of the three weights that vLLM joins to one, and a file that cannot be read after it."""
     folder.mkdir()
@@ -60,11 +84,7 @@ def half_a_layer(policy: Policy, folder: Path) -> None:
 
 
 def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
-    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    policy = random_policy(tmp_path / "tokenizer", hidden_size=64, layers=2, heads=2, kv_heads=1, feed_forward=128)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            parameter.mul_(3.0)  # surer of itself, so that other weights show
+    policy = small_but_sure(tmp_path / "tokenizer")
     sampler = VLLMSampler(VLLMEngine(512, dtype="float32", scratch=str(tmp_path)), policy, temperature=0.8)
     first = take_turns(sampler, asked(12))
     assert gap(policy, asked(12), first, 0.8) < 1e-3
@@ -92,8 +112,7 @@ def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
     assert sampler.engine.life == 1
 
-    for process in found("-f", str(tmp_path))[1:]:  # the first watches
-        os.kill(int(process), signal.SIGKILL)
+    kill(tmp_path)
     assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
     assert sampler.engine.life == 2
     assert sampler.counts["turns_asked_again"] >= 1
@@ -103,3 +122,45 @@ def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     assert not found("-f", str(tmp_path))
     assert eventually(lambda: not found("-g", group))
     assert sampler.engine.manifest_facts["engine"].startswith("vllm ")
+
+
+def test_a_real_engine_samples_from_each_adapter_that_it_is_given(tmp_path: Path) -> None:
+    policy = small_but_sure(tmp_path / "tokenizer")
+    LoRA(r=4, alpha=8, trainable_tokens=False).apply(policy)
+    adapters = {name: one for name, one in policy.model.named_parameters() if "lora_" in name}
+    engine = VLLMEngine(512, dtype="float32", adapters=True, scratch=str(tmp_path))
+    sampler = VLLMSampler(engine, policy, temperature=0.8)
+
+    def sampled() -> list[Turn]:
+        """Turns after prompts of at least two blocks of the prefix cache."""
+        turns = take_turns(sampler, asked(8, length=70))
+        assert gap(policy, asked(8, length=70), turns, 0.8) < 1e-3
+        assert engine.gap < 1e-4
+        return turns
+
+    before = sampled()
+    for number in range(3):
+        with torch.no_grad():
+            for name, one in adapters.items():
+                noise = torch.randn(one.shape, generator=torch.Generator().manual_seed(number))
+                one.copy_(noise * (0.3 if "lora_B" in name else 0.1))
+        sampler.load(policy)
+        first = sampled()
+        assert gap(policy, asked(8, length=70), before, 0.8) > 0.01, "the adapters differ"
+        client = engine._client
+        assert client is not None
+        read = cached_tokens(client)
+        assert [t.action_ids for t in sampled()] == [t.action_ids for t in first], "seeds, cached prefixes or not"
+        assert cached_tokens(client) >= read + 8 * 64, "what this adapter has read is read from the cache"
+        before = first
+    folder = engine._handover.folder
+    assert sorted(one.name for one in folder.iterdir() if one.is_dir()) == ["base", engine.version]
+
+    client.sleep()  # a CPU gives back no memory, but pauses
+    assert client._json("GET", "/is_sleeping") == {"is_sleeping": True}
+    client.wake_up()
+    assert [t.action_ids for t in sampled()] == [t.action_ids for t in before]
+    kill(tmp_path)
+    assert [t.action_ids for t in sampled()] == [t.action_ids for t in before]
+    assert engine.life == 2
+    engine.close()

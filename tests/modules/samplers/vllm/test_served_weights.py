@@ -31,14 +31,15 @@ def step(policy: Policy, lr: float) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "lr"), [("float32", 1e-3), ("bfloat16", 2e-3)])
-@pytest.mark.parametrize("adapters", [False, True])
-def test_weights_that_are_one_step_old_end_the_run(tmp_path: Path, dtype: Dtype, lr: float, adapters: bool) -> None:
-    policy = small_policy()
-    if adapters:
-        LoRA(r=2, alpha=4).apply(policy)
+@pytest.mark.parametrize("adapters", ["none", "merged", "alone"])
+def test_weights_that_are_one_step_old_end_the_run(tmp_path: Path, dtype: Dtype, lr: float, adapters: str) -> None:
+    policy, alone = small_policy(), adapters == "alone"
+    if adapters != "none":
+        LoRA(r=2, alpha=4, trainable_tokens=not alone).apply(policy)
         step(policy, 1e-2)  # so that both of an adapter's factors count
     with vllm_server() as server:
-        engine = VLLMEngine(256, dtype=dtype, urls=[server.url], scratch=str(tmp_path), timeout=5.0)
+        server.policy = small_policy()
+        engine = VLLMEngine(256, dtype=dtype, adapters=alone, urls=[server.url], scratch=str(tmp_path), timeout=5.0)
         sampler = VLLMSampler(engine, policy, temperature=1.0)
         for _ in range(2):
             take_turns(sampler, asked(1))
