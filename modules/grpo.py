@@ -46,8 +46,9 @@ class GRPO(PolicyGradient, Training):
             sequence, so that a long episode counts as a short one (Dr. GRPO).
         zero_variance: keep the groups whose advantages are all 0 in the denominators, drop them, or `resample`: put
             groups of other questions in their place, and drop those that are still flat after `resample_rounds`.
-        importance_cap: for a sampler that is not the trainer, such as a quantised or a remote one: the log-probs before
-            the update are computed again, and each token weighs their ratio to the sampler's, at most this much (TIS).
+        importance_cap: for a sampler that is not the trainer, such as a quantised or a remote one or an earlier policy:
+            the log-probs before the update are computed again, and each token weighs their ratio to the sampler's, at
+            most this much (TIS).
         likelihood_weight: weight of what good actions have lost in likelihood since they were sampled (LLDS), from the
             second update of an iteration on.
         kl_weight: weight of the divergence from `reference` (k3), added to the loss of each token.
