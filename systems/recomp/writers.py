@@ -76,13 +76,14 @@ class CausalWriter:
 
     @property
     def counts(self) -> Counter[str]:
-        """What the sampler has counted."""
+        """The tokens that it read and wrote, as those of the agent `compressor`."""
         return counted(self.sampler)
 
     def write(self, prompt_ids: tuple[int, ...], max_tokens: int) -> str:
         episode = Episode(Question("", "", ()), prompt_ids)
         asked = Request(episode, (), ("\n",), agent=AGENT, max_tokens=max_tokens, greedy=True)
         [turn] = take_turns(self.sampler, [asked])
+        self.sampler.counts[read_by(AGENT)] += len(prompt_ids)
         self.sampler.release([episode])
         written = self.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)
         return str(written).strip()

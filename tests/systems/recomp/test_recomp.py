@@ -86,7 +86,7 @@ def test_a_causal_model_writes_up_to_a_line_break() -> None:
     writer = CausalWriter(policy)
     written = writer.write(tuple(policy.tokenizer("Summary:").input_ids), 5)
     assert len(written) <= 5
-    assert writer.counts == {"cost/tokens/compressor": 5}
+    assert writer.counts == {"cost/tokens/compressor": 5, "cost/read_tokens/compressor": 8}
     assert written == writer.write(tuple(policy.tokenizer("Summary:").input_ids), 5)
 
 
