@@ -13,6 +13,7 @@ from common.costs import counted
 from common.errors import ConfigError, RejectedError, RetrievalError
 from common.seeds import stable_hash
 from envs.interfaces import AgentFormat, Compressor, Retriever, Sampler
+from envs.protocols.rendering import render_hits
 from envs.requests import Act, Data, Done, Piece, Request
 from envs.token_ids import fingerprint
 from envs.types import Episode, Hit, Limits, Question, Status, Turn
@@ -49,11 +50,12 @@ class RetrievalEnvironment:
         self.limits = limits or Limits()
         self.max_failures = max_failures
         self._failures, self.seconds = 0, 0.0
+        self._compression: Counter[str] = Counter()
 
     @property
     def counts(self) -> Counter[str]:
-        """What the compressor has counted."""
-        return counted(self.compressor)
+        """What the compressor has counted, and `compression/…`: tokens that it got and left, prompts left empty."""
+        return counted(self.compressor) + self._compression
 
     def check(self, *samplers: Sampler) -> None:
         """Check before any work that these samplers can be used here.
@@ -212,6 +214,10 @@ class RetrievalEnvironment:
         if Counter(hit.document.id for hit in shortened) != Counter(hit.document.id for hit in hits):
             name = type(self.compressor).__name__
             raise ConfigError(f"{name}.compress must return every hit once: set `shown` to '' for what is left out")
+        given, kept = (len(self.protocol.codec.data(render_hits(shown))) for shown in (hits, shortened))
+        self._compression += Counter(
+            {"compression/given_tokens": given, "compression/kept_tokens": kept, "compression/empty": kept == 0}
+        )
         return tuple(shortened)
 
     def _observation(self, episode: Episode, turn: Turn) -> tuple[int, ...]:

@@ -1,8 +1,12 @@
-"""Rendering of passages for a policy: the wrapper shared by the released code of Search-R1, HiPRAG and ProRAG."""
+"""Rendering of passages for a policy: the wrapper shared by the released code of Search-R1, HiPRAG and ProRAG.
+
+Also what compressors leave of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from envs.types import Hit
 
@@ -19,3 +23,9 @@ def render_hits(hits: Sequence[Hit], *, first: int = 1) -> str:
         for number, hit in enumerate(hits, start=first)
         if hit.shown != ""
     )
+
+
+def shown_first(hits: Iterable[Hit], shown: Iterable[str]) -> list[Hit]:
+    """Hits with what is shown of each, those of which nothing is shown at the end."""
+    told = [replace(hit, shown=text) for hit, text in zip(hits, shown, strict=True)]
+    return sorted(told, key=lambda hit: hit.shown == "")

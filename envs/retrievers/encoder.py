@@ -91,6 +91,10 @@ class Encoder:
         """Vectors [N, D], float32, of passages."""
         return self._encode([self._passage_prefix + text for text in texts])
 
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens of each text are read, without prefixes."""
+        return [len(self._tokenizer(text, truncation=True, max_length=self._max_tokens).input_ids) for text in texts]
+
     @torch.inference_mode()
     def _encode(self, texts: list[str]) -> np.ndarray:
         if not texts:

@@ -23,6 +23,7 @@ from systems.baselines.search_o1 import TAGS as SEARCH_O1_TAGS
 from systems.baselines.search_o1 import SearchO1
 from systems.hiprag.parse import TAGS as HIPRAG_TAGS
 from systems.hiprag.protocol import HiPRAG
+from systems.longllmlingua.recovery import RecoveringDirect
 from systems.reasonrag.parse import TAGS as REASONRAG_TAGS
 from systems.reasonrag.protocol import ReasonRAG
 from systems.search_r1.protocol import TAGS as SEARCH_R1_TAGS
@@ -58,6 +59,7 @@ FORMATS: list[tuple[str, Callable[[Any], Any], tuple[str, ...], list[Move]]] = [
     ("search_o1 with a trained reader", partial(SearchO1, trains_reader=True), SEARCH_O1_TAGS, HOPS),
     ("naive", partial(Direct, retrieve=False), (), [ANSWER]),
     ("standard rag", partial(Direct, retrieve=True), (), [ANSWER]),
+    ("standard rag with recovery", RecoveringDirect, (), [ANSWER]),
     ("iter_retgen", IterRetGen, (), OUTPUTS),
     ("ircot", IRCoT, (), SENTENCES),
     ("ircot, worst first", partial(IRCoT, worst_first=True), (), SENTENCES),

@@ -1,0 +1,1 @@
+"""RECOMP: passages shortened to chosen sentences or to a written summary."""

@@ -1,0 +1,1 @@
+"""Selective-Context: passages without the units that a language model expects anyway."""
