@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
+ABSTENTION = "I do not know"  # what an answer says that gives none, and the accepted answer of a question without one
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _MARKS = r"\u0300-\u036f"  # accents that no letter takes in: part of their word, which \b does not know
 _ARTICLE = re.compile(rf"(?<![\w{_MARKS}])(a|an|the)(?![\w{_MARKS}])")
@@ -34,6 +35,11 @@ def exact_match(prediction: str, answers: str | Sequence[str]) -> float:
     """1 if the normalised prediction equals any normalised answer, else 0."""
     predicted = normalize_answer(prediction)
     return float(predicted in _normalized(answers))
+
+
+def abstains(prediction: str) -> bool:
+    """Whether an answer says that it is not known: "I do not know" or "I don't know", normalised."""
+    return normalize_answer(prediction) in (normalize_answer(ABSTENTION), "i dont know")
 
 
 def f1_score(prediction: str, answers: str | Sequence[str]) -> float:

@@ -230,6 +230,18 @@ class StepJudge(typing.Protocol):
         ...
 
 
+class AnswerJudge(typing.Protocol):
+    """Says whether answers are right: by a model's opinion."""
+
+    def correct(self, episodes: Sequence[Episode]) -> list[bool | None]:
+        """One verdict a finished episode, in order; None where no verdict was had.
+
+        A failed call is counted by the judge and never becomes a verdict. A judge that cannot work at all raises a
+        UserError: what it left undone is asked for when the command is repeated.
+        """
+        ...
+
+
 class StepScorer(typing.Protocol):
     """Says how good every step of an episode is: a process reward model."""
 

@@ -15,7 +15,7 @@ from common.files import write_json
 from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import CountsChoices, Oracle, Retriever, Sampler
+from envs.interfaces import AnswerJudge, CountsChoices, Oracle, Retriever, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
@@ -56,6 +56,9 @@ class Evaluation:
         sampler: the policy's, or a teacher.
         pool: episodes in flight.
         unit: questions a unit.
+        judge: says whether answers are right, as `judged` beside exact match and F1; None where it gave no verdict.
+        may_abstain: also report `coverage`, the share of questions that are not answered "I do not know", and
+            `selective_em`, the exact match of these.
 
     Raises:
         ConfigError: a setting is out of range, or the policy cannot read the protocol's ids.
@@ -69,9 +72,12 @@ class Evaluation:
         *,
         pool: int = 64,
         unit: int = 500,
+        judge: AnswerJudge | None = None,
+        may_abstain: bool = False,
     ) -> None:
         self.datasets, self.environment, self.sampler = datasets, environment, sampler
         self.pool, self.unit = pool, unit
+        self.judge, self.may_abstain = judge, may_abstain
         if min(pool, unit) < 1:
             raise ConfigError(f"pool {pool}, unit {unit}: each must be at least 1")
         environment.check(sampler)
@@ -93,13 +99,16 @@ class Evaluation:
             for path, questions in self._units(folder, name, dataset)
         )
         for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
-            start, before = time.perf_counter(), counted(self.sampler, self.environment)
+            start, before = time.perf_counter(), counted(self.sampler, self.environment, self.judge)
             episodes = rollout(
                 environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
             )
             _check_failures(episodes, environments[name])
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
-            write_counts(path, counted(self.sampler, self.environment) - before)
+            if self.judge is not None:
+                for row, verdict in zip(rows, self.judge.correct(episodes), strict=True):
+                    row["judged"] = None if verdict is None else float(verdict)
+            write_counts(path, counted(self.sampler, self.environment, self.judge) - before)
             write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
             write_json(path.with_suffix(".passages"), passages(episodes))
             write_rows(path, rows)
@@ -143,6 +152,7 @@ class Evaluation:
             retrieves=(dataset.retriever or self.environment.retriever) is not None,
             match=dataset.match,
             oracle=dataset.oracle,
+            may_abstain=self.may_abstain,
         )
         return row | ({"choices": dict(protocol.choices(episode))} if isinstance(protocol, CountsChoices) else {})
 

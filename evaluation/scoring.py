@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.answers import abstains
 from envs.interfaces import Judgement, Oracle
 from envs.types import Episode, Gold, Step
 from evaluation.retrieval_recall import Match, evidence
@@ -19,6 +20,8 @@ MEASURES = (
     *("em", "f1", "cover", "flawed", "unresolved", "searches"),
     *("valid_steps", "valid_episodes", "true_steps", "recall", "premature", "late"),
 )
+# Measures of evaluations with a judge of answers, or with policies that may abstain: rows of others have none of them.
+OPTIONAL = ("judged", "coverage", "selective_em")
 # Rates over all steps of an evaluation, over-search and under-search (HiPRAG): what is counted, of how many.
 RATES = {
     "osr": ("needless_searches", "judged_searches"),
@@ -27,7 +30,13 @@ RATES = {
 
 
 def score(
-    episode: Episode, *, valid: bool, retrieves: bool = True, match: Match = "id", oracle: Oracle | None = None
+    episode: Episode,
+    *,
+    valid: bool,
+    retrieves: bool = True,
+    match: Match = "id",
+    oracle: Oracle | None = None,
+    may_abstain: bool = False,
 ) -> Row:
     """One row of a predictions file. Measures that do not apply are None, all of them after an error.
 
@@ -40,6 +49,8 @@ def score(
     - `flawed`, `unresolved`: 1 for a right answer with an untrue step, or one that the steps do not establish; None
       without an oracle, `flawed` also where it can judge no step.
     - `gold`: the hops and documents that the dataset knows; None without any.
+    - `coverage`: 1 if it did not abstain; `selective_em`: exact match of such an episode, None where it abstained. Only
+      where episodes may abstain.
     - `steps`: of every step what it is, what was written, which documents it found and kept; `logp`, the mean
       log-probability of its sampled tokens; and, where known, its `agent` (if several act), whether it is true
       (`truth`), whether its search was `needless` and its statement `unfounded`.
@@ -50,6 +61,7 @@ def score(
         retrieves: whether there is a retriever.
         match: how retrieved documents are compared with gold ones.
         oracle: judges steps, where truth is known.
+        may_abstain: whether "I do not know" is an answer.
     """
     question, gold = episode.question, episode.question.gold or Gold()
     row: Row = {
@@ -80,6 +92,9 @@ def score(
             "valid_episodes": float(valid),
             **(evidence(episode, gold, match) if retrieves else {}),
         }
+        if may_abstain:
+            answered = not abstains(episode.answer)
+            row |= {"coverage": float(answered), "selective_em": row["em"] if answered else None}
         if oracle is not None:
             judgement = oracle.judge(episode)
             verdicts: Sequence[bool | None] = judgement.valid
@@ -134,8 +149,8 @@ def summarise(rows: Sequence[Row], *, seed: int) -> Row:
     Rates are of all judged steps together, with intervals over questions too.
     """
     result: Row = {"n": sum(row["em"] is not None for row in rows)}
-    for measure in MEASURES:
-        values = [float(row[measure]) for row in rows if row[measure] is not None]
+    for measure in (*MEASURES, *(name for name in OPTIONAL if any(name in row for row in rows))):
+        values = [float(row[measure]) for row in rows if row.get(measure) is not None]
         low, high = bootstrap_interval(values, seed=seed) if values else (None, None)
         result |= {measure: _mean(values), f"{measure}_low": _known(low), f"{measure}_high": _known(high)}
     for rate, counts in RATES.items():

@@ -97,7 +97,7 @@ class GRPO(PolicyGradient, Training):
         compares_paths = getattr(credit, "func", credit) in PATH_CREDITS
         if compares_paths and zero_variance == "resample":
             raise ConfigError(
-                "zero_variance resample replaces groups, but this credit compares the paths of a tree: drop"
+                "zero_variance: resample replaces groups, but this credit compares the paths of a tree: give drop"
             )
         if reference is not None:
             reference = frozen_reference(reference, policy, lora)

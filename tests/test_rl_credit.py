@@ -25,7 +25,7 @@ EACH: dict[str, Any] = {
 }
 TREE: dict[str, Any] = {
     "module": {"credit": {"target": "modules.functional.credit:node_values_credit"}},
-    "data": {"group_size": 1},
+    "data": {"group_size": 1, "micro_batch": 2},
     "rollout": {"sampling": {"target": "envs.tree_rollout:TreeRollout"}},
 }
 STATE_GAIN: dict[str, Any] = {"module": {"credit": {"target": "modules.functional.credit:state_gain_credit"}}}

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from common.answers import ABSTENTION
 from common.seeds import stable_hash
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted, unpacked
@@ -49,7 +50,7 @@ class MuSiQue(Dataset[MuSiQueRow]):
     """MuSiQue. The type (`2hop`, `3hop1`, ...), with which ids begin, is the shape of the reasoning.
 
     MuSiQue-Full has an unanswerable twin of each question, of the same id and without gold paragraphs: twins and their
-    passages are skipped. Sub-questions keep their `#1` references.
+    passages are skipped; `MuSiQueUnanswerable` has them. Sub-questions keep their `#1` references.
     """
 
     label = "musique"
@@ -73,6 +74,21 @@ class MuSiQue(Dataset[MuSiQueRow]):
 
     def passages(self, row: MuSiQueRow) -> Iterator[Document]:
         return (paragraph.document() for paragraph in row.paragraphs if row.answerable)
+
+
+class MuSiQueUnanswerable(MuSiQue):
+    """The unanswerable twins of MuSiQue-Full alone, whose accepted answer is "I do not know", and their passages."""
+
+    label = "musique unanswerable"
+
+    def question(self, row: MuSiQueRow, default_id: str) -> Question | str:
+        if row.answerable:
+            return "answerable"
+        gold = Gold(hops=len(row.question_decomposition) or None, type="unanswerable")
+        return Question(f"{row.id}__unanswerable", row.question, (ABSTENTION,), gold)
+
+    def passages(self, row: MuSiQueRow) -> Iterator[Document]:
+        return (paragraph.document() for paragraph in row.paragraphs if not row.answerable)
 
 
 def _step(hop: Hop, documents: dict[int, Document]) -> GoldStep:

@@ -112,8 +112,8 @@ def likelihood_guard(
     """
     mask_BT = mask_BT.bool()
     lost_BT = (old_logps_BT - logps_BT).masked_fill(~mask_BT, 0.0)
-    names_N, places_BT = torch.unique(segments_BT, return_inverse=True)
-    sums_BN = lost_BT.new_zeros(len(lost_BT), len(names_N)).scatter_add(1, places_BT, lost_BT.detach())
+    places_BT = (segments_BT - segments_BT.min()).long()
+    sums_BN = lost_BT.new_zeros(len(lost_BT), int(places_BT.max()) + 1).scatter_add(1, places_BT, lost_BT.detach())
     guarded_BT = (advantages_BT >= 0) & (sums_BN.gather(1, places_BT) > 0)
     return _aggregated(lost_BT.clamp(min=0).masked_fill(~guarded_BT, 0.0), mask_BT, aggregate, denominator)
 

@@ -97,9 +97,9 @@ def anchor_return(
     steps_QG = counted_BS.sum(dim=1).reshape(-1, group_size)
     weights_QG = steps_QG if steps_weigh else (steps_QG > 0).to(steps_QG.dtype)
     episodes_B = compared(rewards_BS.sum(dim=1).reshape(-1, group_size), weights_QG).flatten()
-    names_BS = states_BS.tolist() if isinstance(states_BS, Tensor) else states_BS
-    states_BS = numbered(names_BS, group_size).view(mask_BS.shape)
-    steps_BS = by_set(compared, discounted_returns(rewards_BS, mask_BS, gamma=gamma), counted_BS, states_BS, group_size)
+    names_BS = [[int(state) for state in row] for row in states_BS] if isinstance(states_BS, Tensor) else states_BS
+    sets_BS = numbered(names_BS, group_size).view(mask_BS.shape)
+    steps_BS = by_set(compared, discounted_returns(rewards_BS, mask_BS, gamma=gamma), counted_BS, sets_BS, group_size)
     return (episodes_B[:, None] + omega * steps_BS).masked_fill(~known_BS, 0.0)
 
 

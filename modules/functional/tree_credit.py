@@ -46,7 +46,7 @@ def leaf_groups(outcomes_N: Tensor, tree_N: Tensor | Sequence[Hashable]) -> Tens
         tree_N: `[N]` numbers or names of the trees that they belong to.
     """
     outcomes_N = outcomes_N if outcomes_N.is_floating_point() else outcomes_N.float()
-    trees = tree_N.tolist() if isinstance(tree_N, Tensor) else list(tree_N)
+    trees: list[Hashable] = [int(tree) for tree in tree_N] if isinstance(tree_N, Tensor) else list(tree_N)
     known_N = outcomes_N.isfinite()
     own = [torch.tensor([other == tree for other in trees]) & known_N for tree in dict.fromkeys(trees)]
     weights_UN = torch.stack([known_N, *own]).to(outcomes_N.dtype)  # the first row: all leaves of the question
@@ -82,9 +82,9 @@ def node_leaves(nodes_BS: Sequence[Sequence[str]], outcome_B: Tensor) -> dict[st
         nodes_BS: the names of the nodes on the path of each episode; empty names are none.
     """
     leaves: dict[str, list[float]] = {}
-    for nodes, outcome in zip(nodes_BS, outcome_B.tolist(), strict=True):
-        for node in {*nodes} - {""} if math.isfinite(outcome) else ():
-            leaves.setdefault(node, []).append(outcome)
+    for nodes, outcome in zip(nodes_BS, outcome_B, strict=True):
+        for node in {*nodes} - {""} if outcome.isfinite() else ():
+            leaves.setdefault(node, []).append(float(outcome))
     return leaves
 
 

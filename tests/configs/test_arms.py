@@ -21,10 +21,12 @@ ARMS: dict[str, set[str]] = {
     "ablations/beta": set(),
     "ablations/dapo": {f"rl_outcome.module.{key}" for key in ("credit", "resample_rounds", "zero_variance")},
     "ablations/dr_grpo": {"rl_outcome.module.credit", "rl_outcome.module.denominator"},
+    "ablations/gdpo": {"rl_outcome.module.credit"},
     "ablations/gspo": {
         *(f"rl_outcome.module.{key}" for key in ("credit", "aggregate", "ratio", "clip_low", "clip_high")),
         "rl_outcome.data.updates",
     },
+    "ablations/llds": {"rl_outcome.module.credit", "rl_outcome.module.likelihood_weight", "rl_outcome.data.updates"},
     "ablations/no_refinement": {"-rft", "rl.module.policy.model", "rl.module.reference.model"},
     "ablations/no_rl": {"-rl"},
     "ablations/outcome_only": {"-prm", "-rft", "-rl"},

@@ -201,3 +201,22 @@ def test_a_policy_s_tokens_are_in_the_account_of_the_evaluation(tmp_path: Path) 
     for folder in ("whole", "cut"):  # ten questions, three turns
         headline = maker.merge(tmp_path / folder, seed=0, world_size=1)
         assert headline["cost/tokens/reader"] == 210
+
+
+class Opinion:
+    """Calls every answer right but the first question's, of which it has no opinion."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def correct(self, episodes: Sequence[Episode]) -> list[bool | None]:
+        self.counts["cost/judge_calls"] += len(episodes)
+        return [None if one.question.id == "q0" else True for one in episodes]
+
+
+def test_a_judge_s_verdict_stands_beside_exact_match_and_its_calls_are_costs(tmp_path: Path) -> None:
+    headline, _ = run(tmp_path, judge=Opinion(), may_abstain=True)
+    [row] = json.loads((tmp_path / "data" / "results.json").read_text())["rows"]
+    assert (row["em"], row["judged"], row["coverage"], row["selective_em"]) == (0.5, 1.0, 1.0, 0.5)
+    assert [json.loads(line)["judged"] for line in contents(tmp_path).splitlines()] == [None, *[1.0] * 9]
+    assert headline["cost/judge_calls"] == 10

@@ -205,3 +205,13 @@ def test_endings_count_stops_and_cuts_by_name() -> None:
     assert counted["stop"] == {"answered": 1, "step_budget": 1}
     assert counted["truncations"] == {"observation": 2}
     assert counted["mean"] == {"turns": 2, "tokens": 3}
+
+
+def test_coverage_and_the_accuracy_of_what_was_answered_are_told_where_episodes_may_abstain() -> None:
+    answers = ("Paris", "Rome", "I do not know.", "Paris")
+    rows = [score(episode(answer), valid=True, may_abstain=True) for answer in answers]
+    total = summarise(rows, seed=0)
+    assert (total["em"], total["coverage"], total["selective_em"]) == (0.5, 0.75, pytest.approx(2 / 3))
+    rows[0]["judged"], rows[1]["judged"], rows[2]["judged"], rows[3]["judged"] = 1.0, 1.0, 0.0, None
+    assert summarise(rows, seed=0)["judged"] == pytest.approx(2 / 3), "a missing verdict is left out"
+    assert {"judged", "coverage", "selective_em"}.isdisjoint(summarise([score(episode(), valid=True)], seed=0))

@@ -197,7 +197,7 @@ def test_lost_likelihood_is_added_from_the_second_update_on(batch: SequenceBatch
 def test_a_tree_is_one_place_of_the_buffer_and_is_not_sampled_again() -> None:
     trees = {"credit": partial(node_values_credit, divide=False)}
     assert (GRPO(small_policy(), AdamW(1e-3), **trees).smallest_group, module().smallest_group) == (1, 2)
-    with pytest.raises(ConfigError, match="give zero_variance: drop"):
+    with pytest.raises(ConfigError, match="compares the paths of a tree"):
         GRPO(small_policy(), AdamW(1e-3), **trees, zero_variance="resample")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DataError
-from datamodules.sources.musique import MuSiQue
+from datamodules.sources.musique import MuSiQue, MuSiQueUnanswerable
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -55,6 +55,15 @@ def test_a_file_of_nothing_but_unanswerable_twins_is_an_error(tmp_path: Path) ->
     path.write_text((FIXTURES / "musique.jsonl").read_text().splitlines()[1])
     with pytest.raises(DataError, match=r"full\.jsonl: no usable question \(skipped: 1 unanswerable\)"):
         list(MuSiQue(path))
+
+
+def test_the_twins_alone_have_no_answer_but_that_it_is_not_known() -> None:
+    twins = MuSiQueUnanswerable(FIXTURES / "musique.jsonl")
+    [question] = twins
+    answerable = list(MuSiQue(FIXTURES / "musique.jsonl"))
+    assert question.answers == ("I do not know",)
+    assert question.id.removesuffix("__unanswerable") in {one.id for one in answerable}
+    assert {document.id for document in twins.documents()}
 
 
 def test_the_hub_keeps_the_official_form() -> None:

@@ -259,7 +259,7 @@ def test_a_reward_or_a_group_without_spread_adds_nothing_and_an_unknown_reward_l
     flat = torch.cat([TWO_REWARDS, torch.full((3, 2), 0.3)])
     scaled = scaled_rewards(flat, torch.ones(2), group_size=3)
     assert scaled[3:].tolist() == [0, 0, 0]
-    assert scaled[:3].tolist() == pytest.approx([0.913674, 0.911777, -1.825450], abs=2e-6), "the batch has six values"
+    assert scaled[:3].tolist() == pytest.approx([0.913674, 0.911777, -1.825453], abs=2e-6), "the batch has six values"
     alone = scaled_rewards(TWO_REWARDS * torch.tensor([1.0, 0.0]), torch.ones(2), group_size=3)
     assert alone.tolist() == pytest.approx([1.154582, -0.577291, -0.577291], abs=1e-5)
     unknown = torch.cat([TWO_REWARDS, torch.tensor([[1.0, NAN]])])

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError, EngineError, RetrievalError
 from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
 from envs.types import Action, Document, Episode, Hit, Status, Turn
+from modules.rewards.abstention import answer_or_abstain
 from modules.rewards.answer import answer_exact, answer_f1
 from modules.rewards.format import step_format, trajectory_format
+from modules.rewards.judged_answer import judged_answer
 from modules.rewards.limits import within_limits
 from modules.rewards.process import process
 from modules.rewards.terms import NAN, IterationReward, Scores, Term, Total, combine, read_terms, settled
@@ -264,3 +269,33 @@ def test_a_reward_that_hangs_on_the_whole_iteration_is_settled_once_all_of_it_is
     assert after.breakdown["shared"][[0, 2]].tolist() == [3.0, 3.0]
     assert after.outcome_B.isnan().tolist() == [False, True, False]
     assert before.breakdown["shared"][0] == 12.0, "as it was"
+
+
+def test_not_to_answer_is_worth_less_than_right_and_more_than_wrong() -> None:
+    left = [episode(FINAL.format(text)) for text in ("I do not know.", "I don't know")]
+    unanswerable = replace(left[0], question=question(answer="I do not know"))
+    guessed = replace(RIGHT, question=unanswerable.question)
+    rewards = answer_or_abstain([RIGHT, HALF, SILENT, *left, unanswerable, guessed], CONTEXT)
+    assert rewards.tolist() == pytest.approx([1, 0, 0, 0.3, 0.3, 1, 0])
+    assert answer_or_abstain(left, CONTEXT, abstain=0.5).tolist() == [0.5, 0.5]
+    with pytest.raises(ConfigError, match="abstain 1 must lie between"):
+        answer_or_abstain(left, CONTEXT, abstain=1)
+
+
+class Opinion:
+    """Calls an answer right that names Ada, and has no opinion of silence."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def correct(self, episodes: Sequence[Episode]) -> list[bool | None]:
+        self.counts[JUDGE_CALLS] += len(episodes)
+        return ["Ada" in one.answer if one.answer else None for one in episodes]
+
+
+def test_a_judge_s_missing_verdict_is_unknown_and_its_calls_are_counted() -> None:
+    context = RewardContext(PROTOCOL)
+    wrong = episode(FINAL.format("Bob"))
+    judged = judged_answer([RIGHT, HALF, wrong, SILENT], context, judge=Opinion())
+    assert judged.tolist() == pytest.approx([1, 1, 0, NAN], nan_ok=True)
+    assert (context.counts[JUDGE_CALLS], context.logged["unjudged"].tolist()) == (4, [0, 0, 0, 1])
