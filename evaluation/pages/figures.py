@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.errors import DataError
-from evaluation.pages.names import named
+from evaluation.pages.arm_names import named
 from evaluation.pages.plots import Dots, Lines
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
 from evaluation.pages.result_figures import arms, by_hops, sweep

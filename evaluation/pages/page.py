@@ -21,10 +21,10 @@ from common.files import atomic_write
 from common.plain_text import visible
 from common.terminal import error_line
 from evaluation.pages import frozen
+from evaluation.pages.arm_names import legend_parts, named
 from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
 from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.frozen import Frozen
-from evaluation.pages.names import legend_parts, named
 from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.tables import MISSING, table
 

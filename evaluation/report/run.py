@@ -10,7 +10,7 @@ from typing import Any, Literal
 from common.contents import damages
 from common.errors import DataError
 from datamodules.records import read_rows
-from evaluation.pages.names import distinct
+from evaluation.pages.arm_names import distinct
 from evaluation.results import read_evaluation, read_json, read_manifest
 from evaluation.tables import METRICS
 
