@@ -210,8 +210,7 @@ class Check:
 
     - `over_search`: does `answer`, the policy's own to the step's query, alone and without passages, say the same as
       the claim that reads the search? If so the search was needless.
-    - `under_search`: is the claim of the step true, and does it follow from what the step says? If not, it should have
-      searched.
+    - `under_search`: is the step's claim true, and does it follow from what the step says? If not, it had to search.
     """
 
     kind: Literal["over_search", "under_search"]
@@ -224,10 +223,7 @@ class Verifier(typing.Protocol):
     """Answers checks: by the truth, by gold reasoning, by comparing texts, by a model's opinion."""
 
     def verify(self, checks: Sequence[Check]) -> list[bool | None]:
-        """One verdict a check, in order; None where no verdict was had.
-
-        A failed call never becomes a verdict, and one that cannot work at all raises, as in `Judge.compare`.
-        """
+        """One verdict a check, in order; None where no verdict was had. Failures are treated as in `Judge.compare`."""
         ...
 
 

@@ -35,8 +35,6 @@ def write_weights(policy: Policy, folder: Path, dtype: Dtype) -> Path:
     Every rank writes for its own server, which may have a disk of its own.
     No call in here is collective: where parameters are sharded they have been gathered.
     """
-    if folder.is_dir():  # those of a server that is started again; the policy may be training by now
-        return folder
     parameters = {name: one.detach().cpu() for name, one in policy.model.named_parameters(remove_duplicate=False)}
     plain = whole(policy.model, parameters).to(getattr(torch, dtype))
     plain.should_save_on_this_rank = lambda is_main_process: True  # transformers writes on rank 0 alone
