@@ -234,11 +234,7 @@ class AnswerJudge(typing.Protocol):
     """Says whether answers are right: by a model's opinion."""
 
     def correct(self, episodes: Sequence[Episode]) -> list[bool | None]:
-        """One verdict a finished episode, in order; None where no verdict was had.
-
-        A failed call is counted by the judge and never becomes a verdict. A judge that cannot work at all raises a
-        UserError: what it left undone is asked for when the command is repeated.
-        """
+        """One verdict a finished episode, in order; None where none was had. Failures are as in `Judge.compare`."""
         ...
 
 

@@ -38,8 +38,12 @@ def engine(folder: Path) -> Iterator[tuple[VLLMServer, dict[str, Any]]]:
         yield server, settings | {"rollout": rollout, "iterations": 3, "policy": small_policy()}
 
 
-def test_the_next_iteration_is_sampled_while_this_one_trains(tmp_path: Path) -> None:
-    """The first turn of iteration 1 is asked for before the first update of iteration 0, and answered after it."""
+@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_next_iteration_is_sampled_while_this_one_trains(tmp_path: Path, dies: bool) -> None:
+    """The first turn of iteration 1 is asked for before the first update of iteration 0, and answered after it.
+
+    A server that loses a turn after that update is given the weights of before the update again.
+    """
     events: list[str] = []
     asked, updated = Event(), Event()
     loads: dict[int, tuple[int, int]] = {}  # updates of the server's weights before and after an iteration was sampled
@@ -67,12 +71,14 @@ def test_the_next_iteration_is_sampled_while_this_one_trains(tmp_path: Path) -> 
                     assert asked.wait(20), "nothing is sampled while this iteration trains"
                 if trainer.current_epoch == 0 and batch_idx == 1:
                     events.append("updated")
+                    server.faults = ["hangs up"] * dies
                     updated.set()
 
         settings["rollout"]["sampling"] = sampling
         _, watch, metrics = learn(tmp_path, callbacks=[Training()], **settings)
     assert events == ["sampled 0", "asked", "updated", "sampled 1", "sampled 2"]
-    assert loads == {0: (0, 1), 1: (1, 1), 2: (2, 2)}, "the server gets weights where no turn is open"
+    again = int(dies)
+    assert loads == {0: (0, 1), 1: (1, 1 + again), 2: (2 + again, 2 + again)}, "never while a turn is open"
     for k, sampler in enumerate([0, 0, 1]):
         assert gap(watch.before[sampler], watch.buffers[k]) <= 1e-4
     assert metrics["logp_gap/max"] == pytest.approx(gap(watch.before[2], watch.buffers[2]), rel=0.01)
