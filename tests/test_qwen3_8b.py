@@ -31,7 +31,6 @@ CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-FROZEN = ("search", "sample", "eval_sft", "eval_rft")  # with weights that nothing trains
 COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
@@ -136,7 +135,8 @@ def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHER
     return [
         "devices=2",
         "accelerator=cpu",
-        f"parts.vllm.frozen.engine={{urls: [{', '.join(engines)}], scratch: '{folder}'}}",
+        *(f"parts.vllm.{kind}.engine.urls=[{', '.join(engines)}]" for kind in ("frozen", "rl_adapters")),
+        *(f"parts.vllm.{kind}.engine.scratch={folder}" for kind in ("frozen", "rl_adapters")),
         "parts.sampling.rows=16",
         f"output={folder / 'runs'}",
         f"parts.model={model}",
@@ -195,25 +195,25 @@ def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> No
     assert seconds < 30 * 60, "a unit of the search"
 
 
-# The scripted server takes whole weights alone.
-TRAINED_IN_PROCESS = (
-    "stages.rl.callbacks.rollout.sampler.like=in_process.rl_adapters",
-    "stages.rl.callbacks.curve.sampler.like=in_process.rl_adapters",
-    "stages.eval_rl.data.sampler.like=in_process.frozen_adapters",
-)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of all stages on two ranks, each with a vLLM server of its own, which sampled for it."""
+    """The output of all stages on two ranks, each with a vLLM server of its own, which sampled for it.
+
+    A server that runs already is not sent the model under adapters: the first run leaves it at that of `rft`.
+    """
     folder = tmp_path_factory.mktemp("qwen3_8b")
     with chat_server(chat) as server, vllm_server() as one, vllm_server() as other:
         one.context = other.context = 8192
         settings = overrides(folder, server.url, [one.url, other.url])
-        variables = {"OPENAI_API_KEY": "none"}
-        run = forked.run("--config", str(CONFIG), *settings, *TRAINED_IN_PROCESS, timeout=550, variables=variables)
-        assert run.returncode == 0, run.stderr
-        assert all(server.control().count("/update_weights") == len(FROZEN) for server in (one, other))
+        for stages in (["--stage", "eval_sft", "eval_rft"], []):
+            variables = {"OPENAI_API_KEY": "none"}
+            run = forked.run("--config", str(CONFIG), *stages, *settings, timeout=400, variables=variables)
+            assert run.returncode == 0, run.stderr
+        whole, adapters, sleeps = "/update_weights", "/v1/load_lora_adapter", "/sleep?level=1&mode=wait"
+        for control in (one.control(), other.control()):
+            assert control.count(whole) == 4, "search, sample, eval_sft, eval_rft"
+            assert control.count(adapters) == 2 + 2 + 1, "iterations, validations, eval_rl"
+            assert control.count(sleeps) == 2 + 2
     return folder / "runs"
 
 
