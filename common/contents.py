@@ -27,7 +27,7 @@ def listing(folder: Path, hashes: FileHashes) -> dict[str, list[int | str]]:
 def damages(
     folder: Path, listed: Listing | None, hashes: FileHashes | None = None, *, anew: bool = False
 ) -> Iterator[str]:
-    """What is wrong with the files of an artifact, a line each: which file, what, and what to remove.
+    """Damages of an artifact's files, a line each: the file, what is wrong, and what to remove.
 
     Sizes are compared, and with `hashes` contents too: of files that have not been read on this machine, or of all of
     them `anew`. An artifact whose manifest lists no files (an earlier version) cannot be checked.
