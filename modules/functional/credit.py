@@ -147,7 +147,7 @@ def gae_credit(inputs: CreditInputs, *, gamma: float = 1.0, lam: float = 1.0, kl
 def tree_credit(
     leaf_rewards: Tensor | Sequence[float], process: Tensor | float, *, alpha: float = 0.5, beta: float = 0.5
 ) -> Tensor:
-    """Credit of an action of a tree, a scalar: `alpha` * mean leaf reward + `beta` * process reward (SIRAG).
+    """What an action of a tree is worth, a scalar: `alpha` * mean leaf reward + `beta` * process reward (SIRAG).
 
     Args:
         leaf_rewards: `[L]`, outcomes of the episodes that the action led to; it is in all their paths.
