@@ -216,7 +216,7 @@ def _greedy(policy: Policy) -> list[int]:
 
 
 def _generated(model: PreTrainedModel) -> list[int]:
-    """What the library's own greedy search writes."""
+    """Output of the library's own greedy search."""
     ids = torch.tensor([_episode(7).prompt_ids])
     settings = {"max_new_tokens": 14, "do_sample": False, "eos_token_id": TOKENIZER.eos_token_id, "pad_token_id": 0}
     return cast(Any, model).generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, ids.shape[1] :].tolist()

@@ -54,7 +54,7 @@ class Shape:
         return 2 * self.layers * self.kv_heads * self.head_dim * tokens * width
 
     def bytes_a_step(self, contexts: Sequence[int], width: int = 2) -> int:
-        """What a decoding step must read at least: each weight once, and the keys and values of every row.
+        """Bytes that a decoding step must read: each weight once, and the keys and values of every row.
 
         Args:
             contexts: tokens so far of each row.

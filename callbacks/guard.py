@@ -107,7 +107,7 @@ class Guard(Callback):
         self._rewards, self._best = list(state_dict["rewards"]), state_dict["best"]
 
     def _reasons(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """Why the guard acts, by name of the setting."""
+        """Reasons for which the guard acts, by name of the setting."""
         reasons: dict[str, str] = {}
         for name, limit in self.limits.items():
             metric, bound, advice = _WATCHED[name]

@@ -264,7 +264,7 @@ class ChatClient:
 
 
 def _reason(error: Exception) -> str:
-    """Why a reply is invalid, in a few words."""
+    """Reason why a reply is invalid, in a few words."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")

@@ -25,12 +25,12 @@ def listing(folder: Path, hashes: FileHashes) -> dict[str, list[int | str]]:
 
 
 def damages(
-    folder: Path, listed: Listing | None, hashes: FileHashes | None = None, *, anew: bool = False
+    folder: Path, listed: Listing | None, hashes: FileHashes | None = None, *, reread: bool = False
 ) -> Iterator[str]:
-    """What is wrong with the files of an artifact, a line each: which file, what, and what to remove.
+    """Damages of an artifact's files, a line each: the file, what is wrong, and what to remove.
 
-    Sizes are compared, and with `hashes` contents too: of files that have not been read on this machine, or of all of
-    them `anew`. An artifact whose manifest lists no files (an earlier version) cannot be checked.
+    Sizes are compared, and with `hashes` contents too: of files that have not been read on this machine, or, with
+    `reread`, of all. An artifact whose manifest lists no files (an earlier version) cannot be checked.
     """
     if listed is None:
         return
@@ -42,7 +42,7 @@ def damages(
             yield f"{path} is missing: {again}"
         elif (found := path.stat().st_size) != size:
             yield f"{path} is damaged ({found:,} bytes, not {size:,}): {again}"
-        elif hashes is not None and hashes.of(path, anew=anew) != sha256:
+        elif hashes is not None and hashes.of(path, reread=reread) != sha256:
             yield f"{path} is damaged (its content has another hash than in {MANIFEST}): {again}"
     for name in sorted(present - listed.keys()):
         yield f"{folder / name} was added after the stage was finished: move it elsewhere"

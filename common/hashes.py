@@ -22,14 +22,14 @@ class FileHashes:
         self._known = _read(memory)
         self._new: dict[str, list[Any]] = {}
 
-    def of(self, path: Path, *, anew: bool = False) -> str:
-        """sha256 of a file's content: remembered where its stamp is unchanged, unless `anew`.
+    def of(self, path: Path, *, reread: bool = False) -> str:
+        """sha256 of a file's content: remembered where its stamp is unchanged, unless `reread`.
 
         Two changes within a tick of the clock leave the same times, so a file just written is read a tick later.
         """
         name, seen = str(path.resolve()), stamp(path)
         *before, known = self._known.get(name, [""])
-        if anew or before != seen:
+        if reread or before != seen:
             age = time.time_ns() - seen[2]
             if 0 <= age < _TICK:
                 time.sleep((_TICK - age) / 1e9)

@@ -47,7 +47,7 @@ def load_record(path: Path, artifact: Path, *needed: str) -> dict[str, Any]:
 
 
 def _wrong(record: Any, needed: tuple[str, ...]) -> str:
-    """What is wrong with a record; empty where nothing is."""
+    """Fault of a record; empty where there is none."""
     if not isinstance(record, dict) or not record:
         return "no JSON object" if not isinstance(record, dict) else "empty"
     if missing := [key for key in needed if key not in record]:

@@ -105,7 +105,7 @@ class WorldText(LightningDataModule):
         )
 
     def _asked(self) -> str:
-        """How a question is written, `{question}` its place."""
+        """Template of a question, `{question}` its place."""
         if not self.chat:
             return "Question: {question}"
         message = [{"role": "user", "content": "{question}"}]
@@ -142,7 +142,7 @@ class WorldText(LightningDataModule):
 
 
 def _size(world: Path) -> dict[str, int]:
-    """How many entities of each kind a made world has."""
+    """Number of entities of each kind in a made world."""
     path = world / "data" / "world.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))["settings"]["counts"]

@@ -58,7 +58,7 @@ def check_micro(micro_batch: int | None, micro_tokens: int | None) -> None:
 
 
 def passes_needed(lengths: Sequence[int], *, batch_size: int, tokens: int, ranks: int = 1) -> int:
-    """How many forward passes of at most `tokens` padded tokens a rank needs for any step of `batch_size` items.
+    """Number of forward passes of at most `tokens` padded tokens that a rank needs for any step of `batch_size` items.
 
     It is the number for a step of the longest items, since a shorter item never needs more room.
     """

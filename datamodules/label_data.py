@@ -31,7 +31,7 @@ class Items:
         self.steps = self.groups = self.too_long = 0
 
     def of_question(self, labelled: Iterable[LabelledEpisode]) -> list[Item]:
-        """What is labelled of one question, in parts of at most `max_tokens`, in its order."""
+        """Labelled sequences of one question, in items of at most `max_tokens`, in order."""
         parts: list[list[_Labels]] = []
         for sequence, labels in (one for episode in labelled for one in _kinds_and_labels(episode)):
             if len(sequence) > self.max_tokens:

@@ -58,7 +58,7 @@ class Preferences:
         visits = {"min_visits": min_visits, "descend_visits": descend_visits}
         if unit < 1 or not sum(counts.values()) or min(counts.values()) < 0 or min(visits.values()) < 0:
             settings = ", ".join(f"{name} {value}" for name, value in ({"unit": unit} | counts | visits).items())
-            raise ConfigError(f"{settings}: unit must be >= 1, the others >= 0, the pairs not both 0")
+            raise ConfigError(f"{settings}: unit must be >= 1, the others >= 0, one number of pairs above 0")
         self.trees, self.protocol, self.judge = Path(trees), protocol, judge
         self.pairs_per_node, self.pairs_per_tree, self.unit = pairs_per_node, pairs_per_tree, unit
         self.min_visits, self.descend_visits = min_visits, descend_visits

@@ -95,5 +95,5 @@ def write_counts(path: Path, counts: Mapping[str, int], **summary: Any) -> None:
 
 
 def unit_counts(path: Path) -> Counter[str]:
-    """What `write_counts` wrote."""
+    """The counts that `write_counts` wrote."""
     return Counter(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["counts"])

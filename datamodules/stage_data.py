@@ -83,7 +83,7 @@ class StageData(LightningDataModule, Generic[Item, Batch]):
         raise NotImplementedError
 
     def tokens(self, item: Item) -> int:
-        """How long an item is, for batches of similar length."""
+        """Length of an item, for batches of similar length."""
         raise NotImplementedError
 
     def collate(self, items: Sequence[Item]) -> Batch:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a retriever's server needs no tokenizer, and transformers t
 
 
 class AgentFormat(typing.Protocol):
-    """How a policy and the environment talk: the one place that knows a method's tags.
+    """Format in which a policy and the environment talk: the only place that knows a method's tags.
 
     A protocol holds no state of an episode; everything is read from the episode.
     """
@@ -34,7 +34,7 @@ class AgentFormat(typing.Protocol):
         ...
 
     def next(self, episode: Episode) -> Request | Act | Done:
-        """What happens next; budgets of turns and tokens are the environment's."""
+        """The next request, act or end of an episode; budgets of turns and tokens are the environment's."""
         ...
 
     def parse(self, episode: Episode, turn: Turn) -> Action:
@@ -45,7 +45,7 @@ class AgentFormat(typing.Protocol):
         ...
 
     def observe(self, episode: Episode, action: Action, hits: Sequence[Hit]) -> Observation:
-        """What the environment writes after an action; all three parts empty where nothing is written.
+        """The environment's text after an action; all three parts are empty where it writes none.
 
         The last turn of the episode is the one that took the action.
         """
@@ -156,7 +156,7 @@ class Sampler:
 
     @property
     def model(self) -> Any:
-        """What it samples from, where that is a model in this process, which may train; None elsewhere."""
+        """The model that it samples from, where that is in this process and may train; None elsewhere."""
         return None
 
     def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
@@ -248,7 +248,7 @@ class StepScorer(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """What a reward may know besides the episodes that it scores.
+    """Context of a reward: what it may use besides the episodes that it scores.
 
     `sampler` asks the current policy, while its parameters are gathered; what it samples is counted. None outside
     training. `logged` holds what the reward has logged; `counts` takes what rewards spend, such as calls of a judge

@@ -42,7 +42,7 @@ class ByAgent(Sampler):
 
     @property
     def counts(self) -> Counter[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What all agents' samplers have counted."""
+        """Counts of all agents' samplers."""
         return counted(*self.samplers.values())
 
     @property
@@ -158,7 +158,7 @@ class AtTemperature(Sampler):
 
     @property
     def counts(self) -> Counter[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the sampler behind has counted, for any of its uses."""
+        """Counts of the sampler behind, over all of its uses."""
         return self.behind.counts
 
     @property
@@ -224,7 +224,7 @@ class Greedy(AtTemperature):
 
 
 def collected(sampler: Sampler) -> list[tuple[Request, Turn]]:
-    """What a sampler with open requests collects.
+    """Turns that a sampler with open requests collects.
 
     Raises:
         RuntimeError: nothing, and it would be asked for ever.

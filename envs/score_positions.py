@@ -111,7 +111,7 @@ def scored_sequences(episode: Episode) -> list[ScoredSequence]:
 
 
 def _turn_bounds(episode: Episode, turns: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Where in the sequence of these turns each turn's action begins, and where its observation ends (exclusive)."""
+    """Start of each turn's action and (exclusive) end of its observation, in the sequence of these turns."""
     begins, ends = {}, {}
     context = episode.turns[turns[0]].context_ids
     place = len(episode.prompt_ids if context is None else context)

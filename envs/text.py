@@ -206,7 +206,7 @@ def _lost(message: str, rendered: str) -> str:
 
 
 def _in_common(text: str, other: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
+    """Length of the common prefix of two texts."""
     return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
 
 

@@ -29,7 +29,7 @@ class GoldStep:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What a dataset knows of a question besides its answer; every field may be empty.
+    """Gold reasoning of a question, as far as its dataset has it; every field may be empty.
 
     `documents` are ids in the dataset's own corpus and `titles` their titles: titles are not unique in every corpus
     (MuSiQue), ids do not carry over to another corpus, so both are kept.
@@ -75,7 +75,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a turn asks of the environment.
+    """Action that a turn asks of the environment.
 
     `kind` is a protocol's own word, with two that the environment acts on: `query` (search for `text`) and `answer`.
     """
@@ -86,7 +86,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the environment writes after an action: trusted control text around untrusted data.
+    """Text of the environment after an action: trusted control text around untrusted data.
 
     Only `data` is neutralised and cut to the observation limit, so a cut never loses a closing tag.
     """
@@ -185,7 +185,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a teacher does next, in no format: a protocol writes it (`AgentFormat.say`).
+    """A teacher's next move, in no format: a protocol writes it (`AgentFormat.say`).
 
     `search` for the query `text`; `read`, claim `text` from the hits just seen; `recall`, claim `text` without a
     search; `conclude` with the answer `text`. `thought` is the reasoning before it, and `documents` are those, by id or

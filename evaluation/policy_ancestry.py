@@ -60,7 +60,7 @@ class PolicyAncestry:
         return sorted(earlier, key=order)
 
     def costs(self, evaluation: str) -> dict[str, Any]:
-        """What making the policy that an evaluation measures cost: the costs of all stages it came from, added up.
+        """Costs of making the policy that an evaluation measures: those of all stages that it came from, added up.
 
         `tokens` are those that policies sampled, by agent, for training: the evaluation's own are not among them.
 

@@ -19,7 +19,7 @@ _TOKENS = 8192  # of one forward pass
 
 
 def credit_inputs(episodes: Sequence[Episode], scores: Scores, group_size: int) -> CreditInputs:
-    """What a credit function reads of scored episodes of one rank; they come group by group."""
+    """`CreditInputs` of the scored episodes of one rank, which come group by group."""
     S = scores.step_mask_BS.shape[1]
     begun = [[e.turns[step.spans[0][0]] if step.spans else None for step in e.steps] for e in episodes]
     trained = [[torch.full((len(turn.action_ids),), turn.trainable) for turn in e.turns] for e in episodes]

@@ -133,7 +133,7 @@ class GRPO(PolicyGradient, Training):
         return self.mean_loss(self.policy_loss(batch, index), self._count(batch))
 
     def _count(self, batch: SequenceBatch) -> Tensor:
-        """What the sum of a batch's losses is divided by."""
+        """Divisor of the sum of a batch's losses."""
         mask_BT = batch.loss_mask_BT
         if self.aggregate != "token_mean":
             return mask_BT.any(dim=1).sum()

@@ -98,7 +98,7 @@ def _head_matrix(model: PreTrainedModel) -> Tensor | None:
 
 
 def logit_change(model: PreTrainedModel) -> tuple[float, float | None]:
-    """What a model makes of its output layer's logits: a factor, and a soft cap after it; 1 and None for most."""
+    """Change of a model's logits after its output layer: a factor, then a soft cap; 1 and None for most."""
     config = model.config.get_text_config()
     factor, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)  # Cohere, Granite
     scale = float(factor) if isinstance(factor, int | float) else 1 / (divisor or 1)

@@ -18,7 +18,7 @@ class Optimizer(typing.Protocol):
     def configure(
         self, groups: Sequence[dict[str, Any]], steps: int, progress: Callable[[], float] | None = None
     ) -> Any:
-        """What `LightningModule.configure_optimizers` returns, for a run of `steps` optimiser steps.
+        """Result of `LightningModule.configure_optimizers`, for a run of `steps` optimiser steps.
 
         Args:
             groups: parameter groups as torch optimisers take them; one may have an `lr` of its own.

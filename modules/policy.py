@@ -180,7 +180,7 @@ def _extend(
 
 
 def embedding_rows(model: PreTrainedModel) -> int:
-    """How many token ids a model has rows for; at least as many as its tokenizer has tokens."""
+    """Number of token ids that a model has rows for; at least as many as its tokenizer has tokens."""
     return len(cast(Tensor, model.get_input_embeddings().weight))
 
 

@@ -91,7 +91,7 @@ class PolicyGradient(BaseTraining):
         self.kl_weight, self.entropy_weight = kl_weight, entropy_weight
 
     def estimate(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """What a critic, a reference or the policy says of the sampled tokens, by the `CreditInputs` field it is for.
+        """Outputs of critic, reference or policy for the sampled tokens, by the `CreditInputs` field that they fill.
 
         Parameters are whole meanwhile. Ranks hold different episodes, so there may be no collective call.
         """
@@ -122,7 +122,7 @@ class PolicyGradient(BaseTraining):
         return inputs.outcome_B.isfinite()
 
     def token_channels(self, inputs: CreditInputs, advantages_BT: Tensor, kept_B: Tensor) -> dict[str, Tensor]:
-        """What the loss reads of every sampled token, `[B, T]` by name out of `envs.packing.CHANNELS`.
+        """Per-token inputs of the loss, `[B, T]` by name out of `envs.packing.CHANNELS`.
 
         Called on all ranks: statistics of the whole iteration are reduced here.
         """
@@ -186,7 +186,7 @@ class PolicyGradient(BaseTraining):
                 self.log(tag, mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=tokens)
 
     def _advantages(self, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-        """What the credit function gives, `[B, S]` or `[B, T]`, and the advantage of every token, `[B, T]`."""
+        """Advantages from the credit function, `[B, S]` or `[B, T]`, and those of every token, `[B, T]`."""
         try:
             advantages = self.credit(inputs)
         except MissingInput as error:

@@ -45,7 +45,7 @@ class Loss:
     clip: float | None = None
 
     def parameters(self) -> list[nn.Parameter]:
-        """What it trains."""
+        """The parameters that it trains."""
         return [parameter for module in self.modules for parameter in module.parameters() if parameter.requires_grad]
 
 
@@ -148,7 +148,7 @@ class BaseTraining(LightningModule):
         return self.mean_losses({"loss": (total, count)})
 
     def mean_losses(self, sums: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
-        """What `training_step` returns: its share of the means over all ranks and batches of the optimiser step.
+        """Return value of `training_step`: its share of the means over all ranks and batches of the optimiser step.
 
         Args:
             sums: for each of `losses()`, in their order, two scalars: the sum of the losses of this batch, and what it

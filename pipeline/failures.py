@@ -26,7 +26,7 @@ _LIBRARY_ERRORS = (RuntimeError, ImportError, OSError, ValueError)
 
 
 def machine_failure(error: BaseException) -> str | None:
-    """What the machine lacked and what to do about it; None where the error is of another kind."""
+    """Message of a machine's failure, with the remedy; None where the error is of another kind."""
     for cause in _chain(error):
         if isinstance(cause, MemoryError):
             return f"out of memory: {_ADVICE[errno.ENOMEM]}"

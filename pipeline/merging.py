@@ -38,7 +38,7 @@ def merge(documents: Sequence[Document]) -> Document:
 
 
 def _likes(documents: Sequence[Document]) -> dict[str, tuple[object, Mark]]:
-    """What each stage with a `like` names there, and the line; the last document decides, `null` takes it back."""
+    """The `like` of each stage that has one, with its line; the last document decides, `null` removes it."""
     likes: dict[str, tuple[object, Mark]] = {}
     for document in documents:
         for name, stage in stages_of(document).items():

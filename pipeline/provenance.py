@@ -32,7 +32,7 @@ def provenance(settings: object) -> dict[str, Any]:
 
 
 def facts_of(parts: Iterable[object]) -> dict[str, str]:
-    """What components report as `manifest_facts`, once a stage is done: the engine that sampled, say."""
+    """The `manifest_facts` of components once a stage is done, such as the engine that sampled."""
     found: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, text in getattr(part, "manifest_facts", {}).items():

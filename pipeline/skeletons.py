@@ -207,7 +207,7 @@ def reading() -> Iterator[Skeletons]:
 
 
 def read_or_imported(check: Callable[[], T]) -> T:
-    """What a check returns that reads signatures from the source; where it refuses anything, one that imports targets.
+    """Result of a check that reads signatures from the source; if it refuses anything, of one that imports targets.
 
     An import takes ten seconds, and has the last word: only its refusals are raised.
     """
@@ -224,7 +224,7 @@ def _is_python(path: str) -> bool:
 
 
 def _spec(module: str) -> ModuleSpec:
-    """Where the package of a module is; finding it imports nothing."""
+    """Import spec of a module's package, found without importing it."""
     with suppress(ValueError):
         if (spec := importlib.util.find_spec(module.partition(".")[0])) is not None:
             return spec

@@ -78,15 +78,16 @@ class Artifact:
         elif self.begun:
             self.origin()
 
-    def damages(self, *, anew: bool = False) -> list[str]:
-        """What is wrong with the files, a line each: with their sizes, and with the content of those that have not been
-        read on this machine, or of all of them `anew`.
+    def damages(self, *, reread: bool = False) -> list[str]:
+        """Damages of the files, a line each.
+
+        Sizes are compared, and contents: of files that have not been read on this machine or, with `reread`, of all.
 
         Raises:
             DataError: the manifest is missing or damaged.
         """
         hashes = remembered(self.folder.parent)
-        found = list(damages(self.folder, self.manifest().get("files"), hashes, anew=anew))
+        found = list(damages(self.folder, self.manifest().get("files"), hashes, reread=reread))
         with suppress(OSError):  # a store that is only read
             hashes.save()
         return found
@@ -190,7 +191,7 @@ def verify(artifacts: Iterable[Artifact]) -> None:
         if not artifact.complete:
             continue
         try:
-            wrong += artifact.damages(anew=True)
+            wrong += artifact.damages(reread=True)
             files = artifact.manifest().get("files")
         except DataError as error:
             wrong.append(str(error))

@@ -55,7 +55,7 @@ def read(path: Path) -> Document:
 
 
 def text_of(path: Path) -> str:
-    """What a file of settings holds.
+    """Text of a file of settings.
 
     Raises:
         ConfigError: the file is missing, unreadable, no regular file, too large or not UTF-8.

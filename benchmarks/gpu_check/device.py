@@ -41,7 +41,7 @@ def matmul_flops_per_s(size: Size) -> float:
 
 
 def nominal_flops_per_s(size: Size) -> float | None:
-    """What the data sheet says of this device; None where it is not listed."""
+    """FLOP/s on this device's data sheet; None where it is not listed."""
     name = "" if size.tiny else torch.cuda.get_device_name()
     listed = not any(part in name for part in _SLOWER)
     return next((flops for part, flops in NOMINAL.items() if listed and part in name), None)

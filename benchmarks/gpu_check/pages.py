@@ -45,7 +45,7 @@ def gpu_section(check: Mapping[str, Any] | None) -> str:
 
 
 def inputs_of(found: Found) -> tuple[Inputs, dict[str, str]]:
-    """What the hours follow from, and of each measured input where it is from."""
+    """Inputs of the hours, and the origin of each measured one."""
     inputs, origins = Inputs(), dict[str, str]()
     decoded = [row for part in ("decoding", "decoding 8B") for row in found.get(part, ()) if row["rows"] == 16]
     if decoded:

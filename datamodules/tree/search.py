@@ -29,7 +29,7 @@ from envs.types import Episode, Question, Turn
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How trees are grown; see `datamodules.tree_search.TreeSearch`."""
+    """Settings of a search; see `datamodules.tree_search.TreeSearch`."""
 
     simulations: int = 32
     selection: Selection = field(default_factory=Puct)

@@ -131,7 +131,7 @@ class SPRE:
 
 
 def _scores(leaf: Leaf, score: Literal["exact", "f1"]) -> list[float]:
-    """How right the answer of each rollout is.
+    """Score of each rollout's answer.
 
     Raises:
         ValueError: there are no rollouts.

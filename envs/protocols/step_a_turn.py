@@ -61,5 +61,5 @@ def turn_step(index: int, turn: Turn, *, valid: bool, claim: str | None, **more:
 
 
 def plain_text(codec: Codec, turn: Turn) -> str:
-    """What a turn says, without special tokens."""
+    """Text of a turn without special tokens."""
     return str(codec.tokenizer.decode(list(turn.action_ids), skip_special_tokens=True)).strip()

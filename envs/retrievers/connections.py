@@ -67,7 +67,7 @@ class Connection(H11Protocol):
 
     @property
     def waits_since(self) -> float | None:
-        """When it began to wait for its client's next request or the rest of it; None while it does not."""
+        """Time since which it waits for its client's next request or the rest of one; None while it does not."""
         timer = self._deadline or self.timeout_keep_alive_task
         return timer and timer.when() - (self._seconds if timer is self._deadline else self.timeout_keep_alive)
 

@@ -65,7 +65,7 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _damage(folder: Path) -> str:
-    """What is wrong with a folder; empty where all is well."""
+    """Damage of a folder; empty where there is none."""
     try:
         sums = _checksums(folder)
     except (OSError, ValueError):

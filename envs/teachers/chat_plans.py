@@ -110,7 +110,7 @@ class ChatPlans:
         }
 
     def _payload(self, question: Question, hops: Sequence[GoldStep | _Hop]) -> str:
-        """What a call is about, as JSON: the question, its hops as worded so far, and their gold passages."""
+        """User message of a call, as JSON: the question, its hops as worded so far, and their gold passages."""
         rows: list[dict[str, Any]] = [
             {"question": hop.question, "answer": hop.answer, **self._passage(step)}
             for hop, step in zip(hops, _gold(question), strict=True)
@@ -128,7 +128,7 @@ def _gold(question: Question) -> tuple[GoldStep, ...]:
 
 
 def _flaw(steps: Sequence[GoldStep], hops: Sequence[_Hop]) -> str:
-    """Why a cleaned chain is of no use; empty if it is."""
+    """Reason why a cleaned chain is unusable; empty if it is usable."""
     if len(hops) != len(steps):
         return "clean: another number of hops"
     if not all(hop.question.strip() and hop.answer.strip() for hop in hops):

@@ -38,7 +38,7 @@ class Entity:
     known: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """What the entity may be called in an answer, the unique title first."""
+        """Accepted names of the entity in an answer, the unique title first."""
         return tuple(dict.fromkeys((self.title, self.name)))
 
 
@@ -87,7 +87,7 @@ class World:
         return tuple(hops)
 
     def lookups(self, question_id: str) -> tuple[Hop, ...]:
-        """What answering a question takes, read from its id: the hops of a chain, or the two sides of a comparison.
+        """Look-ups that a question takes, read from its id: the hops of a chain, or the two sides of a comparison.
 
         Raises:
             DataError: the question is not of this world.

@@ -56,7 +56,7 @@ class Flaws:
 
 
 def lookups(world: World, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random) -> tuple[Hop, ...]:
-    """What is looked up, in order, where a question takes `hops`."""
+    """Look-ups of the flawed episode, in order, where the question takes `hops`."""
     if flaw in ("shortcut", "stops_early"):
         return hops[:-1]
     place = rng.randrange(len(hops))
@@ -71,7 +71,7 @@ def lookups(world: World, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random)
 
 
 def answered(hops: tuple[Hop, ...], flaw: Flaw | None, *, comparison: bool) -> str:
-    """What is answered in the end where a question takes `hops`."""
+    """Final answer of the flawed episode where the question takes `hops`."""
     if flaw == "stops_early":
         return hops[-2].value.title
     if comparison:

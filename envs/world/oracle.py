@@ -17,7 +17,7 @@ from envs.world.questions import is_comparison
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the oracle says of an episode; None where it cannot tell.
+    """Verdicts of the oracle on an episode; None where it has none.
 
     It cannot tell of a step that the policy did not write or that was thrown away, nor of a format that shows nothing
     but the answer.
@@ -105,7 +105,7 @@ def _shows_reasoning(step: Step) -> bool:
 
 
 class _Trail:
-    """How far an episode has come: the hops still `open`, and what the last query asked and found."""
+    """Progress of an episode: the hops still `open`, and the last query with its hits."""
 
     def __init__(self, world: World, reader: Reader, hops: tuple[Hop, ...], any_order: bool, selects: bool) -> None:
         self._world, self._reader, self._any_order, self._selects = world, reader, any_order, selects

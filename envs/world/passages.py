@@ -11,7 +11,7 @@ from envs.world.relations import relations_of
 
 
 def passage(world: World, entity: Entity, *, seed: int, paraphrases: int) -> Document:
-    """What the corpus says of an entity; its id is the entity's and its title is unique.
+    """Passage of an entity in the corpus; its id is the entity's and its title is unique.
 
     Others are called by their titles, so that a namesake can be looked up; the entity itself by its name and its type.
     """

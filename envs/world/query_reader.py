@@ -26,7 +26,7 @@ _CUES, _HINTS = _by_word("cues"), _by_word("hints")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a query asks for, and all else that it says.
+    """Reading of a query: the facts that it asks for, and its other cues and names.
 
     Attributes:
         asked: the (entity id, relation) pairs it asks for.
@@ -98,7 +98,7 @@ def _words(text: str) -> list[str]:
 
 
 def _tell_apart(namesakes: list[Entity], words: list[str], end: int) -> list[Entity]:
-    """Who may be meant: the one whose type follows as in a title, else those whose type is said, else all."""
+    """Entities that may be meant: the one whose type follows as in a title, else those of a named type, else all."""
     following = [entity for entity in namesakes if words[end : end + 1] == [entity.type]]
     return following or [entity for entity in namesakes if entity.type in words] or namesakes
 

@@ -103,7 +103,7 @@ class ReadingTeacher(Sampler):
 
 
 def settled(hops: Sequence[Hop], claims: Sequence[str], *, comparison: bool = False) -> int:
-    """How many of the hops the claims state, in order.
+    """Number of hops that the claims state, in order.
 
     A sentence that names subject and value states one. A bare value states all hops up to its own, but nothing of a
     comparison, whose sides may share it.

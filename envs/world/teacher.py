@@ -166,7 +166,7 @@ class Teacher(Sampler):
 
 @dataclass
 class _Past:
-    """What the teacher has done so far, read from its steps; `hits` are those that no claim has followed yet.
+    """The teacher's progress, read from its steps; `hits` are those that no claim has followed yet.
 
     `unread`, in a format without claims: the hop that was searched for last, and whether its passage was found.
     """

@@ -192,7 +192,7 @@ def _versions(arms: Sequence[Row]) -> str:
 
 
 def _size(arm: Measured) -> str:
-    """How many questions a seed has."""
+    """Number of questions of a seed."""
     return " or ".join(dict.fromkeys(f"{row['n']:,}" for row in arm.rows.values()))
 
 

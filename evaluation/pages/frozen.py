@@ -34,7 +34,7 @@ Frozen = Mapping[str, Any]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a file holds, or the files of a folder together, in the order of their seeds.
+    """Contents of a file, or of the files of a folder together, in the order of their seeds.
 
     Raises:
         DataError: a file is malformed or was not made by freezing; two hold the same seed of an arm, or files have

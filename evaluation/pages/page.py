@@ -70,7 +70,7 @@ def render(folder: Path) -> dict[Path, str]:
 
 
 def _written(file: Path) -> str:
-    """What people wrote, if anything."""
+    """Text of a file that people write; empty without the file."""
     return file.read_text(encoding="utf-8").strip() if file.exists() else ""
 
 

@@ -111,7 +111,7 @@ def searching(row: Mapping[str, Any]) -> str:
 
 
 def worth(row: Mapping[str, Any]) -> float | None:
-    """How well it was answered: EM, and where that is the same, F1; None where it was not scored."""
+    """Sort key of an answer: EM, then F1; None where it was not scored."""
     return None if row["em"] is None else round(row["em"] + (row["f1"] or 0) / 1000, 6)
 
 

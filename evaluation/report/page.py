@@ -149,7 +149,7 @@ def _write(path: Path, data: Row) -> None:
 
 
 def _run(run: Run, changed: arms.Changes, folder: Path) -> Row:
-    """What a page says of a run: its question, what is not finished, its stages, notes on evaluations."""
+    """Data of a run on its page: its question, unfinished stages, all stages, notes on evaluations."""
     states = {stage.name: printable(stage.status, _REASON) for stage in run.stages.values()}
     failed = [f"{stage.name} ({states[stage.name]})" for stage in run.stages.values() if stage.state == "failed"]
     stages = [
@@ -190,7 +190,7 @@ def _metrics(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _guesses(run: Run) -> Iterator[str]:
-    """What every baseline that answers by guessing scores."""
+    """Scores of all baselines that answer by guessing."""
     for stage in run.stages.values():
         for name, score in stage.manifest.get("metrics", {}).items():
             if name.startswith("guess"):
@@ -198,7 +198,7 @@ def _guesses(run: Run) -> Iterator[str]:
 
 
 def _stage_changes(run: Run) -> arms.Changes:
-    """What each stage changed, of the evaluations whose predictions could be read."""
+    """Change by each stage, for the evaluations whose predictions could be read."""
     rows = [row for row in run.rows() if (row["stage"], row["dataset"], row["split"]) not in run.unreadable]
     return changes([shown_row(row) for row in rows], run.artifacts, run.names)
 
@@ -251,7 +251,7 @@ def _rankings(runs: Sequence[Run]) -> list[Row]:
 
 
 def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
-    """What the figures of results are drawn from."""
+    """Rows that the figures of results are drawn from."""
     rows, stopping = list[Row](), list[Row]()
     several = len({run.experiment for run in runs}) > 1
     for run in runs:

@@ -214,13 +214,13 @@ def _checked(path: Path, check_row: Callable[[Row, Path], None]) -> list[Row]:
 
 def _recorded(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """The record that a run wrote before its work (an earlier version: after it), and the folders of its stages."""
-    for name, key, beside in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
+    for name, key, root in (("experiment.json", "stages", folder.parents[1]), ("results.json", "artifacts", folder)):
         if (path := folder / name).exists():
             entry = {"question": "", "changes": "", "reused": {}, "names": {}} | read_json(path)
             check(entry, {key: dict, "question": str, "changes": str, "reused": dict, "names": dict}, f"{path}")
             for part in (key, "names"):
                 check(entry[part], dict.fromkeys(entry[part], str), f"{path}")
-            return entry, {stage: beside / place for stage, place in entry[key].items()}
+            return entry, {stage: root / place for stage, place in entry[key].items()}
     raise DataError(f"{folder} names no stages: start its experiment, python train.py --config FILE")
 
 

@@ -46,7 +46,7 @@ def changes(
 def _previous(
     ancestry: PolicyAncestry, stage: str, evaluations: Collection[str], having: Collection[str]
 ) -> str | None:
-    """What an evaluation of a fitted policy is compared with; None for the first policy.
+    """The evaluation that one of a fitted policy is compared with; None for the first policy.
 
     An earlier evaluation has only policies that this one's came from, or shares, such as a frozen generator; it may not
     share all. Preferred is one on the same dataset, then of the nearest policy, then one that reads the most similar

@@ -128,7 +128,7 @@ def _two(value: float | None) -> str:
 
 
 def _verdicts(run: Run, search: str, questions: set[str]) -> Verdicts:
-    """What judges said of steps of some questions, in the stages that judged pairs or single steps of this search."""
+    """Verdicts on steps of some questions, from the stages that judged pairs or single steps of this search."""
     found: dict[str, list[Verdict]] = {}
     for stage in run.stages.values():
         inputs = [each["artifact"] for each in stage.manifest.get("inputs", {}).values()]

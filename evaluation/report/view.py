@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         runs = merged(run for name in options.runs for run in find_runs(name))
         whole = len(runs) == 1 and not any(_stage(name) for name in options.runs)
-        beside = runs[0].folder if len(runs) == 1 else runs[0].folder.parents[1]
-        path = options.out or (runs[0].folder / "report.html" if whole else beside / "comparison.html")
+        place = runs[0].folder if len(runs) == 1 else runs[0].folder.parents[1]
+        path = options.out or (runs[0].folder / "report.html" if whole else place / "comparison.html")
         write_page(path, runs)
     except UserError as error:
         sys.exit(error_line(error))

@@ -35,7 +35,7 @@ def aucs(scores: ArrayLike, true: ArrayLike, weights_RN: Floats) -> Floats:
 
 
 def draw_questions(questions: Sequence[str], *, seed: int, resamples: int = 500) -> Floats:
-    """How often each step counts, `[resamples, N]`: questions are drawn with replacement, each with all its steps.
+    """Bootstrap weights of steps, `[resamples, N]`: questions are drawn with replacement, each with all its steps.
 
     The draws depend on the seed and the questions alone, so AUCs of two scorers on the same draws can be subtracted.
 

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def calibration(rows: Sequence[Row], scorer: str, *, seed: int = 0) -> list[Row]:
-    """How well the scores of a scorer are calibrated: a group for each kind of step, then `pooled`.
+    """Calibration of a scorer's scores: a group for each kind of step, then `pooled`.
 
     `ece` is the expected calibration error (Naeini et al. 2015): the mean of |share of true steps − mean probability|
     over bins of equal width, weighed by their steps; `ece_low` and `ece_high` bound a 95 % bootstrap interval over

@@ -18,7 +18,7 @@ _CALIBRATION_LEGEND = (
 
 
 def page(groups: Sequence[Group], calibrations: Mapping[str, Sequence[Group]]) -> str:
-    """What `measure_groups` found in one run, and `calibration` for each scorer by name."""
+    """Page of `measure_groups` of one run, and of `calibration` for each scorer by name."""
     *within, pooled = groups
     parts = ["# Ranking of true and untrue steps", *answers(groups, list(calibrations))]
     parts += [

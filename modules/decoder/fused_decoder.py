@@ -110,7 +110,7 @@ class FusedDecoder:
             return self._logits(self._states(ids_B, lengths_B, read))
 
     def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
-        """What the output layer would read of each sequence: hidden states `[T, D]`; keys and values are not kept."""
+        """Inputs of the output layer for each sequence: hidden states `[T, D]`; keys and values are not kept."""
         states: list[Tensor] = []
         with torch.autocast(self.device.type, enabled=False):
             for part in consecutive([len(ids) for ids in sequences], _CHUNK):

@@ -64,7 +64,7 @@ class Rows:
         self.limit = sys.maxsize
 
     def cache(self) -> Cache:
-        """What a model takes for `past_key_values`."""
+        """The cache that a model takes as `past_key_values`."""
         return Cache(layers=[RowLayer(self, number) for number in range(len(self.buffers))])
 
     def reserve(self, slots: int, columns: int, lengths: Sequence[int]) -> None:

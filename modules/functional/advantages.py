@@ -60,7 +60,7 @@ def leave_one_out(outcome_B: Tensor, *, group_size: int) -> Tensor:
 
 
 def return_to_go(step_rewards_BS: Tensor, step_mask_BS: Tensor, *, group_size: int) -> Tensor:
-    """What an episode gets from a step on, minus the mean of what the group's others get from their same step on.
+    """Reward-to-go of each step, minus the mean reward-to-go of the group's other episodes at the same step.
 
     A step is compared with steps of the same number alone; an episode that has ended gets 0 from then on. The baseline
     does not depend on the episode's own actions, so the gradient is exact. Source: the policy gradient theorem with

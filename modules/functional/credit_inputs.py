@@ -13,13 +13,13 @@ class MissingInput(ValueError):
 
 
 def one_rank(sums: Tensor) -> Tensor:
-    """What `CreditInputs.sum_over_ranks` is where there is one rank."""
+    """`CreditInputs.sum_over_ranks` of a single rank."""
     return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditInputs:
-    """What a credit function may read of B episodes, the `group_size` episodes of a question side by side.
+    """Inputs of a credit function for B episodes, the `group_size` episodes of a question side by side.
 
     A step is one of up to S; a token is one of up to T that the policy sampled, in the order of the steps.
 

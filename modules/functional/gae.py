@@ -63,7 +63,7 @@ def token_rewards(step_rewards_BS: Tensor, step_lengths_BS: Tensor, outcome_B: T
 
 
 def value_sums(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """What `explained_variance` needs, `[6]` float64, to be added up over ranks.
+    """Sums for `explained_variance`, `[6]` float64, to be added up over ranks.
 
     Returns:
         The count of policy tokens, and the sums of values V, returns R, R^2, R - V and (R - V)^2.

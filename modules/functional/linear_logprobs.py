@@ -27,7 +27,7 @@ def linear_logprobs(
     scale: float = 1.0,
     cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What `token_logprobs` and `token_entropy` say of the logits `hidden_ND @ weight_VD.T`.
+    """`token_logprobs` and `token_entropy` of the logits `hidden_ND @ weight_VD.T`.
 
     The factors are of the type of autocast where it is on; the product is `float32_product`, and all else float32.
 

@@ -59,7 +59,7 @@ def draw(weights_BV: Tensor, uniforms_B: Tensor) -> Tensor:
 
 
 def more_probable(weights_BV: Tensor, ids_B: Tensor) -> Tensor:
-    """Which entries come before the given ones by weight, the first among equals: `[B, V]` bool."""
+    """Mask of the entries that come before the given ones by weight, the first among equals: `[B, V]` bool."""
     own_B1 = weights_BV.gather(-1, ids_B[:, None])
     earlier = torch.arange(weights_BV.shape[-1], device=ids_B.device) < ids_B[:, None]
     return (weights_BV > own_B1) | ((weights_BV == own_B1) & earlier)
@@ -90,7 +90,7 @@ def draw_top_p(weights_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, top_p_B
 
 @dataclass(frozen=True, slots=True)
 class RowSettings:
-    """How the rows of a batch choose their tokens, put down on their device once and used for many tokens.
+    """Sampling settings of the rows of a batch, copied to the device once and used for many tokens.
 
     Attributes:
         divisor_B1: temperatures `[B, 1]`, 1 where the most probable token is wanted; None where all are 1.

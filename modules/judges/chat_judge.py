@@ -132,7 +132,7 @@ class ChatJudge:
         return sorted(range(len(group)), key=key.__getitem__)
 
     def _payload(self, group: Sequence[Candidate], order: Sequence[int]) -> str:
-        """What a call is about, as JSON."""
+        """User message of a call, as JSON."""
         episode = group[0].episode
         candidates: list[dict[str, Any]] = []
         for number, index in enumerate(order, 1):

@@ -64,7 +64,7 @@ class ChatLabels:
 
 
 def _payload(candidate: Candidate) -> str:
-    """What a call is about, as JSON."""
+    """User message of a call, as JSON."""
     episode, judged = candidate.episode, candidate.written()
     before = episode.steps[: len(episode.steps) - len(judged)]
     shown = {

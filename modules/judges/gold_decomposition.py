@@ -77,7 +77,7 @@ class GoldDecomposition:
 
 
 class _Trail:
-    """How far an episode has come along the gold reasoning: hops still open, passages seen."""
+    """Progress of an episode along the gold reasoning: hops still open, passages seen."""
 
     def __init__(self, gold: Gold, answers: Sequence[str], min_f1: float) -> None:
         self._steps, self._answers, self._min_f1 = gold.steps, answers, min_f1
@@ -87,7 +87,7 @@ class _Trail:
         self._seen: set[str] = set()
 
     def take(self, step: Step) -> list[_Worth]:
-        """What the query and the claim of a step are worth; the hop that it settles is closed."""
+        """Worth of a step's query and claim; closes the hop that it settles."""
         if step.kind == "answer":
             return [self._answer(step)]
         worths: list[_Worth] = []

@@ -62,7 +62,7 @@ class RolloutValue:
 
     @property
     def counts(self) -> Counter[str]:
-        """What the sampler has counted, and failed rollouts."""
+        """Counts of the sampler, and failed rollouts."""
         failed = Counter({"rollouts_failed": self._failed}) if self._failed else Counter[str]()
         return counted(self.sampler) + failed
 

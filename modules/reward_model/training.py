@@ -81,7 +81,7 @@ class RewardTraining(Training):
         raise NotImplementedError
 
     def features_of(self, batch: Any) -> Tensor:
-        """What the weights of features are fitted to, `[N, 3 + D]`: number, target, weight, a row of their design."""
+        """Rows for fitting the weights of features, `[N, 3 + D]`: number, target, weight, a row of their design."""
         raise NotImplementedError
 
     def design(self, batch: ScoreBatch) -> Tensor:
@@ -94,7 +94,7 @@ class RewardTraining(Training):
         raise NotImplementedError
 
     def measure(self, rows_NC: Tensor) -> dict[str, Tensor]:
-        """What is logged of the held-out rows."""
+        """Metrics of the held-out rows."""
         raise NotImplementedError
 
     def validation_step(self, batch: Any, index: int) -> None:

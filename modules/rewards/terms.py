@@ -193,12 +193,12 @@ def replaced(scores: Scores, rows: Sequence[int], fresh: Scores) -> Scores:
 
 
 def _joined(name: str, *scores: Scores) -> Tensor:
-    """What a reward logged of all episodes that were scored, the replaced ones among them."""
+    """Values that a reward logged for all scored episodes, the replaced ones included."""
     return torch.cat([each.logged[name] for each in scores if name in each.logged])
 
 
 def _table(name: str, term: Term, returned: Sequence[Tensor] | Tensor, steps: list[int], S: int) -> Tensor:
-    """What a reward returned as one tensor, `[B, S]` or `[B]`, on the CPU."""
+    """A reward's values as one tensor, `[B, S]` or `[B]`, on the CPU."""
     if term.level == "outcome":
         if not isinstance(returned, Tensor) or returned.shape != (len(steps),):
             raise ConfigError(f"reward {name} has level outcome, but did not return a tensor of {len(steps)} values")

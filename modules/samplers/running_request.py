@@ -67,7 +67,7 @@ class RunningRequest:
 
     @property
     def tokens(self) -> int:
-        """How many tokens its sequence has so far."""
+        """Number of tokens in its sequence so far."""
         return len(self.prefix) + len(self.ids)
 
     def take(self, token: int, logp: float, eos: frozenset[int]) -> None:

@@ -94,7 +94,7 @@ class SearchO1(RendersAnew):
         return Request(episode, (), stop=(ASKED,), context=context)
 
     def _shown(self, turn: Turn) -> tuple[Piece, ...]:
-        """What the first agent sees of a turn: its own words, the second agent's findings, a notice."""
+        """A turn as the first agent sees it: its own words, the second agent's findings, a notice."""
         notice = {"repeated": REPEATED, "refused": SPENT}.get(turn.action.kind)
         if turn.action.kind == "read":
             return Control(f"\n{RESULT}"), Data(turn.action.text), Control(f"{END_RESULT}\n")
@@ -161,7 +161,7 @@ class SearchO1(RendersAnew):
 
 
 def boxed(text: str) -> str:
-    """What stands in the last `\\boxed{…}`, braces inside it included; empty without one that is closed.
+    """Contents of the last `\\boxed{…}`, braces inside it included; empty without one that is closed.
 
     One `\\text{…}` around all of it goes: models that were trained on mathematics write it.
     """

@@ -27,7 +27,7 @@ def sentence_end(text: str) -> int:
 
 
 def first_sentence(codec: Codec, turn: Turn) -> tuple[int, str]:
-    """How many of a turn's tokens its first sentence takes, and its text."""
+    """Number of a turn's tokens in its first sentence, and the sentence."""
     ids, eos = turn.action_ids, codec.tokenizer.eos_token_id
     if turn.finish == "eos":
         ids = ids[:-1]
@@ -39,7 +39,7 @@ def first_sentence(codec: Codec, turn: Turn) -> tuple[int, str]:
 
 
 def announced(text: str, marker: str = MARKER) -> str:
-    """What follows the answer marker, in any case and spacing and with or without its colon; empty without one."""
+    """Text after the answer marker, in any case and spacing and with or without its colon; empty without one."""
     words = r"\s+".join(map(re.escape, marker.rstrip(":").split()))
     found = re.search(rf"\b{words}(?![\w'’])\s*:?(.*)", text, re.IGNORECASE | re.DOTALL)
     return found[1].strip().removesuffix(".").strip() if found else ""
@@ -105,7 +105,7 @@ class Sentences(RendersAnew):
         return any(turn.action.kind == "answer" for turn in episode.turns)
 
     def answer(self, episode: Episode) -> str:
-        """What was announced; the whole text where it ended without an announcement."""
+        """The announced answer; the whole text where it ended without an announcement."""
         if self.valid(episode):
             return super().answer(episode)
         return " ".join(turn.action.text for turn in self.kept(episode)) if episode.status == "answered" else ""

@@ -76,7 +76,7 @@ def answers_alone(
     environment: RetrievalEnvironment,
     known: dict[str, OwnAnswer] | None = None,
 ) -> dict[str, str]:
-    """What a policy answers to each distinct query, greedily, alone: in an environment that shows no passages.
+    """A policy's greedy answer to each distinct query, alone: in an environment that shows no passages.
 
     A query whose turn could not be sampled is left out. Those in `known` are not asked again; new ones are put there.
     """

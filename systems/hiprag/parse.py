@@ -54,7 +54,7 @@ class Part:
 
     @property
     def kind(self) -> Kind:
-        """What it is, leniently: `valid` says whether it follows the format."""
+        """Its kind, read leniently: `valid` says whether it follows the format."""
         acting = next((mark.kind for mark in self.marks if mark.acts), "")
         if acting:
             return "search" if acting == "</search>" else "answer"
@@ -103,7 +103,7 @@ class Part:
 
 
 def read_action(text: str) -> Action:
-    """What a turn asks for: the first of `</search>` and `</answer>` ends it, its last opening tag begins the text."""
+    """Action of a turn: the first of `</search>` and `</answer>` ends it, its last opening tag begins the text."""
     marks = list(_marks(text, 0))
     for number, mark in enumerate(marks):
         if mark.kind in STOPS:

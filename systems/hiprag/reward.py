@@ -100,7 +100,7 @@ class HierarchicalReward(IterationReward):
         return values_B.clamp(max=1.0) if failed > self._most_unjudged * checks else values_B
 
     def _answers_alone(self, episodes: Sequence[Episode], context: RewardContext) -> dict[str, str]:
-        """What the current policy answers to each query of these episodes, where searches are checked."""
+        """The current policy's answers to the queries of these episodes, where searches are checked."""
         if self._over is None or self._alone is None:
             return {}
         if context.sampler is None:

@@ -64,7 +64,7 @@ class JudgedValue:
         return scores
 
     def _payload(self, leaf: Leaf) -> str:
-        """What a call is about, as JSON."""
+        """User message of a call, as JSON."""
         question = leaf.episode.question
         asked = {
             "question": without_tags(question.text),

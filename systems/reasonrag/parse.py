@@ -40,7 +40,7 @@ def said(text: str, markers: Mapping[str, str]) -> Action:
 
 
 def _after_last(text: str, marker: str) -> str:
-    """What follows the last occurrence of a marker, in any case; empty without one."""
+    """Text after the last occurrence of a marker, in any case; empty without one."""
     places = list(re.finditer(re.escape(marker), text, re.IGNORECASE)) if marker else []
     return text[places[-1].end() :] if places else ""
 

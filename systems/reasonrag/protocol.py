@@ -97,7 +97,7 @@ class ReasonRAG(RendersAnew):
         self._not_words = {number for number, token in added if token.special and str(token) not in TAGS}
 
     def stage(self, turns: Sequence[Turn]) -> Stage:
-        """What the turn that follows these is for."""
+        """Stage of the turn that follows these."""
         if len(turns) >= self.iterations - 1:
             return "answering"
         return "grounding" if turns and turns[-1].action.kind == "query" else "reasoning"
@@ -158,7 +158,7 @@ class ReasonRAG(RendersAnew):
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
 
     def choices(self, episode: Episode) -> dict[str, int]:
-        """How often the policy did what, and why a turn was of no use; see `envs.interfaces.CountsChoices`."""
+        """Counts of the policy's actions, and of the reasons of invalid turns; see `envs.interfaces.CountsChoices`."""
         actions = Counter(turn.action.kind for turn in episode.turns)
         flaws = Counter(turn.action.text for turn in episode.turns if turn.action.kind == "invalid")
         found = [turn.action.text.lower() for turn in episode.turns if turn.action.kind == "evidence"]

@@ -107,7 +107,7 @@ class SearchR1(OneMessage):
 
 
 def action_of(text: str) -> Action:
-    """What a turn asks for: its search or its answer, `invalid` where that is not clear.
+    """Action of a turn: its search or its answer, `invalid` where that is not clear.
 
     Clear is exactly one block in the whole turn, closed, with something in it and no tag inside. So neither of two
     answers counts, and a search that quotes an answer is none.

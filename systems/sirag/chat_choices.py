@@ -52,7 +52,7 @@ class ChatChoices:
 
 
 def _payload(choice: Choice) -> str:
-    """What a call is about, as JSON; tags are taken out of all of it."""
+    """User message of a call, as JSON, without tags."""
     shown: dict[str, object] = {
         "question": without_tags(choice.question.text),
         "evidence": _texts(choice.evidence),

@@ -64,7 +64,7 @@ def _tagged(text: str) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the agents share: the evidence pool, the passages that wait to be selected from, retrievals so far."""
+    """State that the agents share: evidence pool, passages that wait for a selection, retrievals so far."""
 
     evidence: tuple[Hit, ...] = ()
     shown: tuple[Hit, ...] = ()

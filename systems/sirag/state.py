@@ -77,7 +77,7 @@ class Choice:
 
 
 def choices_of(episode: Episode) -> list[Choice | None]:
-    """What was chosen in each turn of an episode; None for the generator's."""
+    """The choice of each turn of an episode; None for the generator's."""
     before = states(episode.turns)
     return [
         None

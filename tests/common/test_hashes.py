@@ -66,7 +66,7 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert hashes.of(file) == FIRST
     assert FileHashes(memory).of(file) == FIRST
     with pytest.raises(TypeError):
-        FileHashes(memory).of(file, anew=True)
+        FileHashes(memory).of(file, reread=True)
 
 
 def test_two_runs_at_once_keep_each_other_s_hashes(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class ChatVerifier:
 
 
 def _payload(check: Check) -> str:
-    """What a call is about, as JSON: never more than the one step."""
+    """User message of a call, as JSON: never more than the one step."""
     step = check.episode.steps[check.step]
     if check.kind == "over_search":
         shown = {"query": step.query, "answer": check.answer, "conclusion": read_claim(check)}

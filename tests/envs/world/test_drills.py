@@ -93,5 +93,5 @@ def facts(world: World) -> set[tuple[str, str, str]]:
 
 def test_a_world_with_too_few_of_a_kind_is_refused() -> None:
     names = Names({"person": 40, "city": 12, "work": 2, "organisation": 15, "country": 4}, english())
-    with pytest.raises(ConfigError, match="a world with 2 of kind work: drills show 3"):
+    with pytest.raises(ConfigError, match="the world has 2 entities of kind work, a drill shows 3"):
         Drills(names, seed=7, asked="{question}", first=0.5)
