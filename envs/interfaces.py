@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -72,15 +72,6 @@ class AgentFormat(typing.Protocol):
         `moves` are all that can be made before a search brings new hits, at least one. A format with one move a turn
         writes the first; the teacher makes the others later.
         """
-        ...
-
-
-@typing.runtime_checkable
-class CountsChoices(typing.Protocol):
-    """A protocol whose agents choose, between actions or among passages, and that counts what they chose."""
-
-    def choices(self, episode: Episode) -> Mapping[str, int]:
-        """Counts by name of a finished episode: the same names in the same order for every episode."""
         ...
 
 

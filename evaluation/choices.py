@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from envs.types import Episode
+
 KEPT, SHOWN = "passages/kept", "passages/shown"
+
+
+@typing.runtime_checkable
+class CountsChoices(typing.Protocol):
+    """A protocol whose agents choose, between actions or among passages, and that counts what they chose."""
+
+    def choices(self, episode: Episode) -> Mapping[str, int]:
+        """Counts by name of a finished episode: the same names in the same order for every episode."""
+        ...
 
 
 def choices_by_hops(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

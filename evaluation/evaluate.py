@@ -15,11 +15,11 @@ from common.files import write_json
 from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
-from envs.interfaces import AnswerJudge, CountsChoices, Oracle, Retriever, Sampler
+from envs.interfaces import AnswerJudge, Oracle, Retriever, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Episode, Question
-from evaluation.choices import choices_by_hops
+from evaluation.choices import CountsChoices, choices_by_hops
 from evaluation.kept_episodes import passages
 from evaluation.results import read_json
 from evaluation.scoring import Match, Row, endings, score, summarise, summarise_groups

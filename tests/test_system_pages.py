@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from datamodules.records import read_rows
+from pipeline.loader import load
 from tests import micro
 from tests.evaluation.report.fakes import Page
 
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 TEACHERS = ("hiprag_teacher", "reasonrag_teacher", "sirag_teacher")
 UNTRAINED = ("prorag_sft", "search_r1_sft", "hiprag_sft", "reasonrag_sft", "sirag_sft")
@@ -21,6 +23,14 @@ POLICIES = {
     **{f"sirag_{agent}": "sirag_tokenizer" for agent in ("decision_maker", "knowledge_selector")},
     "reader": "reader_tokenizer",
 }
+
+
+NAMES = load(ROOT / "configs" / "compare.yaml").experiment.names
+
+
+def shown_as(arm: str) -> str:
+    """The display name of an arm."""
+    return NAMES.get(f"eval_{arm}", f"eval_{arm}")
 
 
 def untrained(stage: str) -> str:
@@ -48,16 +58,16 @@ def test_every_system_is_on_the_page_with_the_numbers_of_its_files(runs: Path) -
     stages = micro.artifacts(runs, "compare")
     for name in TEACHERS + UNTRAINED + BASELINES:
         rows = list(read_rows(stages[f"eval_{name}"] / "data" / "predictions-world-test.jsonl", None))
-        told = shown.counts()[f"eval_{name}"]
+        told = shown.counts()[shown_as(name)]
         assert (told["n"], told["mistakes"]["wrong"]) == (len(rows), sum(row["em"] == 0 for row in rows))
     for name in TEACHERS:
-        assert shown.counts()[f"eval_{name}"]["mistakes"]["wrong"] == 0, "a teacher is right"
+        assert shown.counts()[shown_as(name)]["mistakes"]["wrong"] == 0, "a teacher is right"
 
 
 def test_an_episode_of_two_agents_says_who_kept_what(runs: Path) -> None:
     shown = Page((runs / "compare" / "seed0" / "report.html").read_text())
     episodes = [one for each in shown.data["questions"] for one in each["episodes"]]
-    of_sirag = [one["steps"] for one in episodes if one["arm"] == "eval_sirag_teacher"]
+    of_sirag = [one["steps"] for one in episodes if one["arm"] == shown_as("sirag_teacher")]
     assert of_sirag
     for steps in of_sirag:
         assert {"decision_maker"} < {step["agent"] for step in steps}

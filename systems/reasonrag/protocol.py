@@ -158,7 +158,7 @@ class ReasonRAG(RendersAnew):
         return all(step.valid for step in steps) and [step.kind for step in steps] == order
 
     def choices(self, episode: Episode) -> dict[str, int]:
-        """Counts of the policy's actions, and of the reasons of invalid turns; see `envs.interfaces.CountsChoices`."""
+        """Counts of the policy's actions, and of reasons of invalid turns; see `evaluation.choices.CountsChoices`."""
         actions = Counter(turn.action.kind for turn in episode.turns)
         flaws = Counter(turn.action.text for turn in episode.turns if turn.action.kind == "invalid")
         found = [turn.action.text.lower() for turn in episode.turns if turn.action.kind == "evidence"]

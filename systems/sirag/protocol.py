@@ -154,7 +154,7 @@ class SIRAG(RendersAnew):
         return f"{text if move.kind == 'conclude' else ''}{eos}"
 
     def choices(self, episode: Episode) -> dict[str, int]:
-        """Counts of each agent's choices; see `envs.interfaces.CountsChoices`."""
+        """Counts of each agent's choices; see `evaluation.choices.CountsChoices`."""
         last = states(episode.turns)[-1]
         actions = Counter(turn.action.kind for turn in episode.turns)
         flaws = Counter(turn.action.text for turn in episode.turns if turn.action.kind in ("invalid", "keep_all"))

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import pytest
 
 from common.errors import ConfigError
-from envs.interfaces import CountsChoices, Sampler
+from envs.interfaces import Sampler
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.sampling import ByAgent
 from envs.types import Action, Document, Episode, Hit, Limits, Move, Turn
+from evaluation.choices import CountsChoices
 from systems.sirag.parse import TAGS, read_decision, read_selection
 from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.tiny import byte_tokenizer, question
