@@ -103,7 +103,7 @@ def _typed(resolved: dict[str, Any], parts: dict[str, Any], locations: Locations
         settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), {**resolved, "stages": bare})
         typed: Any = OmegaConf.to_object(settings.stages)
         names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
-        values = {name: settings[name] for name in names} | {"names": dict(settings.names)}
+        values: dict[str, Any] = {name: settings[name] for name in names} | {"names": dict(settings.names)}
     check_words(resolved, Experiment, (), locations)
     for name, stage in typed.items():
         for key in _COMPONENTS & stages[name].keys():
