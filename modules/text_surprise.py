@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from common.costs import counted
 from common.errors import ConfigError
@@ -56,7 +57,7 @@ class TextSurprise:
         start = self._tokenizer.eos_token_id if start is None else start
         if start is None:
             raise ConfigError(f"the tokenizer of {agent} has neither bos_token nor eos_token: set one of them")
-        self._start = int(start)
+        self._start = cast(int, start)
 
     @property
     def counts(self) -> Counter[str]:

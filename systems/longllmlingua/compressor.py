@@ -23,14 +23,14 @@ ANSWERABLE = " We can get the answer to this question in the given documents."
 
 
 class LongLLMLingua:
-    """Shows of the first passages the words that the question explains; of the others nothing.
+    """Shows the words of the first passages that the question explains, and nothing of the others.
 
     Args:
         scorer: the language model; the authors' is `NousResearch/Llama-2-7b-hf`.
         rate: tokens that are to be left, as a share of those of passages and question.
         budget: tokens by which the passages that are kept may exceed that.
         order: of the passages shown: by rank, as found, or the best at both ends.
-        dynamic: how much more of itself the first passage keeps than the mean, and the last less.
+        dynamic: by how much the share that the first passage keeps exceeds the mean, and the last falls below it.
         contrast: whether a word's worth is how much the question lowers its surprise, and not its surprise alone.
 
     Raises:
@@ -52,7 +52,8 @@ class LongLLMLingua:
             raise ConfigError(
                 f"{settings}: rate in (0, 1], budget >= 0, dynamic in [0, 1], sort, original or two_stage"
             )
-        self.scorer, self.rate, self.budget, self.order = scorer, rate, budget, order
+        self.scorer, self.rate, self.budget = scorer, rate, budget
+        self.order: Order = order
         self.dynamic, self.contrast = dynamic, contrast
 
     @property
@@ -64,11 +65,11 @@ class LongLLMLingua:
         """All hits, those that are shown in their order."""
         passages = [self.scorer.read(f"{hit.document.title}\n{hit.document.text}") for hit in hits]
         lengths = [len(passage.ids) for passage in passages]
-        asked = self.scorer.read(question).ids
+        asked = self.scorer.read(f"{question}\n\n").ids
         sought = self.scorer.read(f"\n\n{question}{ANSWERABLE}").ids
         surprise = self.scorer.of([(passage.ids, sought) for passage in passages])
         ranked = coarse_order(surprise)
-        target = target_tokens(self.rate, len(asked), lengths)
+        target = target_tokens(self.rate, len(self.scorer.read(question).ids), lengths)
         ranked = ranked[: within_budget([lengths[place] for place in ranked], target + self.budget)]
         ratio = target / (sum(lengths[place] + 2 for place in ranked) + 1)
         ratios = dict(zip(ranked, keep_ratios(len(ranked), ratio, self.dynamic), strict=True))
@@ -111,7 +112,7 @@ def within_budget(lengths: Sequence[int], budget: float) -> int:
 
 
 def keep_ratios(count: int, ratio: float, dynamic: float) -> list[float]:
-    """What share of itself each passage keeps, by rank: the mean, more at first and less at last, within 0 and 1."""
+    """The share that each passage keeps, by rank: the mean, more at first and less at last, within 0 and 1."""
     shifts = [dynamic * (count - 1 - 2 * rank) / (count - 1) if count > 1 else 0.0 for rank in range(count)]
     return [min(1.0, max(0.0, ratio + shift)) for shift in shifts]
 
