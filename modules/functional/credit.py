@@ -1,13 +1,14 @@
 """Credit functions: from the rewards of an iteration to advantages. A credit function is a component of its module.
 
 A credit function's name ends in `_credit`. Formulas that others use too are pure functions of tensors in
-`modules.functional.advantages`, `process_advantages` and `gae`, where they are explained.
+`modules.functional.advantages`, `process_advantages`, `returns` and `gae`, where they are explained; those of trees are
+in `modules.functional.tree_credit`.
 
 No reward is passed over in silence. `dual_granularity_credit`, `potential_difference_credit`, `state_gain_credit` and
-`tree_gae_credit` weigh step rewards against the outcome; all others maximise the sum of an episode's rewards, outcome
-and steps, so without step rewards the outcome alone. A reward of weight 0 is only logged. An episode with an unknown
-outcome trains nothing. An unknown step reward leaves out its step where steps are weighed; where rewards are
-summed its episode has no advantage.
+`tree_gae_credit` weigh step rewards against the outcome, and `turn_returns_credit` normalises both; all others maximise
+the sum of an episode's rewards, outcome and steps, so without step rewards the outcome alone. A reward of weight 0 is
+only logged. An episode with an unknown outcome trains nothing. An unknown step reward leaves out its step where steps
+are weighed; where rewards are summed its episode has no advantage.
 """
 
 from __future__ import annotations

@@ -137,6 +137,11 @@ def test_a_group_of_one_is_an_error_where_groups_are_compared(tmp_path: Path) ->
         learn(tmp_path, data={"group_size": 1})
 
 
+def test_a_guard_of_later_updates_is_an_error_where_there_is_one_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"likelihood_weight acts from the second update .*: give data\.updates: 2"):
+        learn(tmp_path, likelihood_weight=0.2)
+
+
 def test_credit_that_lacks_what_it_reads_ends_the_run_with_one_line(tmp_path: Path) -> None:
     def needy(inputs: CreditInputs) -> Tensor:
         raise MissingInput("no values: a critic gives them")
