@@ -93,7 +93,7 @@ class Dense:
                 "in the corpus, from 0"
             )
         if not np.isfinite(scores_NK[ids_NK >= 0]).all():
-            raise DataError(f"dense index of {self.documents.path}: a score is not finite: build it again")
+            raise DataError(f"dense index of {self.documents.path}: a score that is not finite: build it again")
         ranks_NK = np.lexsort((ids_NK, -scores_NK))
         return [
             [Hit(self.documents[ids[i]], float(scores[i])) for i in ranks if ids[i] >= 0]  # -1 where FAISS found fewer

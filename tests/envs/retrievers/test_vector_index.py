@@ -194,7 +194,7 @@ def test_a_file_that_does_not_fit_is_one_line(corpus, vectors, tmp_path, make, r
 
 def test_an_index_is_either_built_or_read(corpus, vectors, tmp_path) -> None:
     file = publish(tmp_path / "x.index", vectors)
-    with pytest.raises(ConfigError, match="index Flat is how an index is built, but index_file names one"):
+    with pytest.raises(ConfigError, match=r"give index \(Flat, to build one\) or index_file"):
         opened(corpus, file, index="Flat")
 
 
