@@ -31,7 +31,7 @@ def confident_queries(
 ) -> Tensor:
     """`[B]`: how right the answer is, 0 where a query has a token of a probability below `beta`.
 
-    An episode without a search is sure of itself. The probabilities are those that the tokens were sampled with, so
+    An episode without a search counts as sure. The probabilities are those that the tokens were sampled with, so
     they depend on the sampling temperature. Queries that the protocol wrote do not count.
 
     Raises:

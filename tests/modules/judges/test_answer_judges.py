@@ -11,7 +11,7 @@ import pytest
 from common.chat_client import ChatClient
 from common.costs import JUDGE_CALLS
 from envs.types import Episode, Question
-from modules.judges.answers import ChatAnswers, LocalAnswers
+from modules.judges.answer_judges import ChatAnswers, LocalAnswers
 from modules.samplers.in_process import InProcessSampler
 from tests.chat_server import ChatServer, chat_server
 from tests.tiny import byte_tokenizer, tiny_policy
