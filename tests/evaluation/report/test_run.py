@@ -124,7 +124,7 @@ def test_a_run_half_done_says_what_is_missing_and_a_stage_that_failed_why(tmp_pa
     for name in ("rl", "rft"):
         stages[name].mkdir()
     (stages["rft"] / "failed.txt").write_text("dev.jsonl:3: <not> JSON\n")
-    told = {name: stage.told for name, stage in read_run(experiment(tmp_path, stages)).stages.items()}
+    told = {name: stage.status for name, stage in read_run(experiment(tmp_path, stages)).stages.items()}
     failed = "failed: dev.jsonl:3: <not> JSON"
     assert told == {"eval_sft": "finished", "rl": "not finished", "rft": failed, "eval_rl": "not begun"}
 
