@@ -31,7 +31,7 @@ CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool"} | {
+COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool", "unit"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
@@ -155,7 +155,7 @@ def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHER
         *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.width.children=3"),
         *("stages.search.data.depth=6", "stages.search.data.chunk=2"),
         *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2"),
-        *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4"),
+        *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4", "stages.sample.data.unit=20"),
         *("parts.rl_questions.sample=4", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),
         *(f"parts.rl_limits.{limit}" for limit in ("turns=5", "turn_tokens=16", "observation_tokens=48")),
     ]
