@@ -31,10 +31,11 @@ CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool"} | {
+COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool", "unit"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
+SAMPLERS = {"sft": "in_process", "rft": "sampling"}  # of evaluations
 NOWHERE = "http://127.0.0.1:1/v1"
 QUERY, ANSWER = "It was written by ?", "Ada"
 
@@ -154,7 +155,7 @@ def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHER
         *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.width.children=3"),
         *("stages.search.data.depth=6", "stages.search.data.chunk=2"),
         *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2"),
-        *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4"),
+        *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4", "stages.sample.data.unit=20"),
         *("parts.rl_questions.sample=4", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),
         *(f"parts.rl_limits.{limit}" for limit in ("turns=5", "turn_tokens=16", "observation_tokens=48")),
     ]
@@ -197,7 +198,7 @@ def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> No
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of all stages on two ranks, each with a vLLM server of its own, which sampled for it.
+    """The output of all stages on two ranks, each with a vLLM server of its own; one stage samples in process.
 
     A server that runs already is not sent the model under adapters: the first run leaves it at that of `rft`.
     """
@@ -205,13 +206,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with chat_server(chat) as server, vllm_server() as one, vllm_server() as other:
         one.context = other.context = 8192
         settings = overrides(folder, server.url, [one.url, other.url])
+        settings += [f"stages.eval_{name}.data.sampler.like={how}.frozen" for name, how in SAMPLERS.items()]
         for stages in (["--stage", "eval_sft", "eval_rft"], []):
             variables = {"OPENAI_API_KEY": "none"}
             run = forked.run("--config", str(CONFIG), *stages, *settings, timeout=400, variables=variables)
             assert run.returncode == 0, run.stderr
         whole, adapters, sleeps = "/update_weights", "/v1/load_lora_adapter", "/sleep?level=1&mode=wait"
         for control in (one.control(), other.control()):
-            assert control.count(whole) == 4, "search, sample, eval_sft, eval_rft"
+            assert control.count(whole) == 3, "search, sample, eval_rft"
             assert control.count(adapters) == 2 + 2 + 1, "iterations, validations, eval_rl"
             assert control.count(sleeps) == 2 + 2
     return folder / "runs"
