@@ -189,9 +189,9 @@ def test_entropy_is_a_reward_of_the_loss(batch: SequenceBatch) -> None:
 def test_lost_likelihood_is_added_from_the_second_update_on(batch: SequenceBatch) -> None:
     fallen = changed(batch, logps_BT=batch.logps_BT + 0.5, advantages=torch.full_like(batch.logps_BT, 1e-9))
     made = module(likelihood_weight=0.2)
-    first, second = (float(made.training_step(fallen, index)) for index in (0, 1))
+    first, second = (made.training_step(fallen, index).item() for index in (0, 1))
     assert second - first == pytest.approx(0.2 * 0.5 * int(batch.loss_mask_BT.sum()), rel=1e-4)
-    assert float(module().training_step(fallen, 1)) == first
+    assert module().training_step(fallen, 1).item() == first
 
 
 def test_a_tree_is_one_place_of_the_buffer_and_is_not_sampled_again() -> None:
