@@ -132,10 +132,6 @@ class Sampler:
         """
         raise ConfigError(f"{type(self).__name__} writes its turns itself: it cannot sample from a policy")
 
-    def freeze(self) -> bool:
-        """Whether it samples from the weights as they are now until the next `load`, even while the policy trains."""
-        return False
-
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a protocol and limits that it can work with.
 
@@ -145,6 +141,10 @@ class Sampler:
 
     def hold(self, episodes: Sequence[Episode]) -> None:
         """Keep what is read for the questions of these episodes until they are released; nothing need be sampled."""
+
+    def freeze(self) -> bool:
+        """Whether it samples from the weights as they are now until the next `load`, even while the policy trains."""
+        return False
 
     @property
     def engine_dtype(self) -> str | None:
