@@ -210,8 +210,7 @@ class Check:
 
     - `over_search`: does `answer`, the policy's own to the step's query, alone and without passages, say the same as
       the claim that reads the search? If so the search was needless.
-    - `under_search`: is the claim of the step true, and does it follow from what the step says? If not, it should have
-      searched.
+    - `under_search`: is the step's claim true, and does it follow from what the step says? If not, it needed a search.
     """
 
     kind: Literal["over_search", "under_search"]
