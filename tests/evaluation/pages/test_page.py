@@ -138,7 +138,7 @@ def test_files_of_a_folder_have_one_page_with_the_arms_in_its_figure(tmp_path: P
     assert {path.name for path in pages} == {"kept.md", "systems.md", "systems-arms.svg"}
     text = pages[folder.parent / "pages" / "systems.md"]
     assert text.startswith("# Systems\n\n*Which?*\n\nThe other.\n\n![Exact match by arm](../figures/systems-arms.svg)")
-    assert text.index("\n\n## Results\n") < text.index("| sft ") < text.index("\n\n## Comments\n\nWhy: luck.\n\n")
+    assert text.index("\n\n## Results\n") < text.index("| sft ") < text.index("\n\nWhy: luck.\n")
     assert re.search(r"^\| prm/equality/over_search \| 0.500 \|$", text, re.MULTILINE)
     drawn = pages[folder.parent / "figures" / "systems-arms.svg"]
     assert all(f">{name}</text>" in drawn for name in ("sft", "prorag_rl", "other_rl", "hiprag_rl"))
