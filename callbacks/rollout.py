@@ -127,7 +127,8 @@ class RolloutCallback(Callback):
             groups = rollout.groups(module, data, trainer.current_epoch, context)
             with rollout.timed("time/estimates"):
                 estimates = module.estimate(groups.episodes)
-        self.sampler.rest()
+        if self._ahead is None:
+            self.sampler.rest()
         episodes = groups.episodes
         scores = settled(self.terms, groups.scores, episodes, summed)
         inputs = credit_inputs(episodes, scores, data.group_size)

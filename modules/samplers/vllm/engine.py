@@ -103,7 +103,7 @@ class VLLMEngine:
         if urls is not None and scratch is None:
             raise ConfigError("an engine at `urls` reads weights from files: give it `scratch`, a folder that it sees")
         self._handover: Handover = (AdaptersAlone if adapters else WholeWeights)(dtype, scratch)
-        self._sleeps, self._asleep = sleeps, False
+        self.sleeps, self._asleep = sleeps, False
         self._url_version = "that was not asked"
         self._name = uuid4().hex[:12]  # of its weights: a server that two engines were given must not mix them up
         self._policy: Policy | None = None
@@ -170,7 +170,7 @@ class VLLMEngine:
 
     def rest(self) -> None:
         """Have the server sleep until the next request, where that is set; one that does not is ended."""
-        if not self._sleeps or self._client is None or self._asleep:
+        if not self.sleeps or self._client is None or self._asleep:
             return
         try:
             self._client.sleep()
@@ -242,7 +242,7 @@ class VLLMEngine:
                         f"vLLM at {self._url} takes sequences of {longest} tokens, the engine's context is "
                         f"{self.context}: start it with --max-model-len {self.context}"
                     )
-                if self._sleeps:
+                if self.sleeps:
                     self._wake(client)  # an earlier run may have left it asleep
                 self._update(client)
                 check_log_probs(client, self.version)
@@ -257,7 +257,7 @@ class VLLMEngine:
         port = free_port()
         settings = {"context": self.context, "rows": self.rows, "dtype": self.dtype, "cache_gib": self._cache_gib}
         command = server_command(self._python, folder, port, **settings) + self._handover.flags(policy)
-        command += ["--enable-sleep-mode"] * self._sleeps + self._options
+        command += ["--enable-sleep-mode"] * self.sleeps + self._options
         own, log_file = environment(self._python, self._cache_gib), folder.parent / "server.log"
         process = self._process = WatchedProcess(command, folder.parent, log_file, own)
         client = VLLMClient(f"http://127.0.0.1:{port}", timeout=self.timeout)
@@ -269,6 +269,7 @@ class VLLMEngine:
         assert self._policy is not None
         self._handover.give(client, self._policy, self.version, started=started)
         model = self._handover.proof(self._policy, self.version)
-        self.gap = self._prove(model, partial(most_probable, client, self.version, self._handover.adapter))
+        asked = partial(most_probable, client, self.version, self._handover.adapter)
+        self.gap = self._prove(model, asked, self.version)
         self._client, self._stale = client, False
         self._handover.remove_earlier(self.version)

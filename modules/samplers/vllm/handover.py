@@ -151,7 +151,7 @@ class AdaptersAlone(Handover):
         client.load_adapter(str(folder), self.adapter, version)
 
     def proof(self, policy: Policy, version: str) -> PreTrainedModel:
-        """The policy's own, which nothing has trained since."""
+        """The policy's own, which nothing has trained since; it is read before it trains."""
         return policy.model
 
 

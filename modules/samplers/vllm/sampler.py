@@ -80,7 +80,13 @@ class VLLMSampler(Sampler):
         self._eos = end_of_message(policy)
 
     def freeze(self) -> bool:
-        """Send the weights now, where the server has others: it keeps them until new ones are loaded."""
+        """Send the weights now, where the server has others: it keeps them until new ones are loaded.
+
+        Raises:
+            ConfigError: the server sleeps while the policy trains.
+        """
+        if self.engine.sleeps:
+            raise ConfigError("overlap: 1 samples while the policy trains, when the server sleeps: leave `sleeps` out")
         self.engine.make_ready()
         return True
 

@@ -41,23 +41,24 @@ class WeightProof:
     def __init__(self, dtype: Dtype) -> None:
         self.dtype: Dtype = dtype
         self._proved_PV: Tensor | None = None
+        self._version = ""
+        self._own: tuple[bool, Tensor]
 
-    def __call__(self, model: PreTrainedModel, greedy: Greedy) -> float:
+    def __call__(self, model: PreTrainedModel, greedy: Greedy, version: str = "") -> float:
         """The mean difference of log-probs between the engine and a model, on the fixed prompts.
 
         Args:
             model: has the weights, in evaluation mode, on any device; where it rounds the engine is not exact either.
             greedy: asks the engine.
+            version: of the weights, where they have one: the model is read once for each, as it may train by now.
 
         Raises:
             EngineError: it is larger than rounding explains, or the engine still has earlier weights.
         """
-        exact = self.dtype == "float32" and all(one.dtype == torch.float32 for one in model.parameters())
-        prompts = fixed_prompts(embedding_rows(model), _EXACT_PROMPTS if exact else _ROUNDED_PROMPTS)
-        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
-            logits_PV = model(input_ids=torch.tensor(prompts, device=model.device), logits_to_keep=1).logits[:, -1]
-        own_PV = logits_PV.float().log_softmax(-1).cpu()
-        said = greedy(prompts)
+        if not version or version != self._version:
+            self._own, self._version = self._read(model), version
+        exact, own_PV = self._own
+        said = greedy(_prompts(own_PV.shape[1], exact))
         ids_P, said_P = torch.tensor([one.ids[0] for one in said]), torch.tensor([one.logps[0] for one in said])
         own_P = own_PV.gather(1, ids_P[:, None])[:, 0]
         gap, limit = float((own_P - said_P).abs().mean()), _EXACT if exact else _ROUNDED
@@ -70,6 +71,14 @@ class WeightProof:
             self._follow(said_P, own_P, self._proved_PV.gather(1, ids_P[:, None])[:, 0], own_PV)
         return gap
 
+    def _read(self, model: PreTrainedModel) -> tuple[bool, Tensor]:
+        """Whether a model can be compared exactly, and its log-probs after the fixed prompts."""
+        exact = self.dtype == "float32" and all(one.dtype == torch.float32 for one in model.parameters())
+        prompts = _prompts(embedding_rows(model), exact)
+        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+            logits_PV = model(input_ids=torch.tensor(prompts, device=model.device), logits_to_keep=1).logits[:, -1]
+        return exact, logits_PV.float().log_softmax(-1).cpu()
+
     def _follow(self, said_P: Tensor, new_P: Tensor, old_P: Tensor, own_PV: Tensor) -> None:
         """Tell the new weights from those proved last, where they are far enough from each other."""
         moved, from_new, from_old = (float(gap_P.norm()) for gap_P in (new_P - old_P, said_P - new_P, said_P - old_P))
@@ -80,6 +89,10 @@ class WeightProof:
         if from_old < from_new:
             raise _stale("its log-probs are nearer to those of earlier weights")
         self._proved_PV = own_PV
+
+
+def _prompts(vocabulary: int, exact: bool) -> list[tuple[int, ...]]:
+    return fixed_prompts(vocabulary, _EXACT_PROMPTS if exact else _ROUNDED_PROMPTS)
 
 
 def fixed_prompts(vocabulary: int, count: int) -> list[tuple[int, ...]]:

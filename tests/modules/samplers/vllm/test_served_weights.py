@@ -89,3 +89,13 @@ def test_rounding_alone_is_no_reason_and_far_weights_are() -> None:
         other.model.lm_head.weight.mul_(3.0)
     with pytest.raises(EngineError, match=r"differ by .* a token, more than 0.2"):
         WeightProof("bfloat16")(policy.model, Engine(other))
+
+
+def test_a_version_is_read_once_for_the_policy_may_train_when_its_server_starts_again() -> None:
+    policy, sampled = small_policy(), small_policy()
+    proof = WeightProof("float32")
+    first = proof(policy.model, Engine(sampled, 6e-6), "weights-1")
+    step(policy, 1e-2)
+    assert proof(policy.model, Engine(sampled, 6e-6), "weights-1") == pytest.approx(first, abs=1e-5)
+    with pytest.raises(EngineError, match="does not sample from the policy's weights"):
+        proof(policy.model, Engine(sampled, 6e-6), "weights-2")
