@@ -152,7 +152,7 @@ def section(inputs: Inputs, origins: Mapping[str, str], device: str) -> str:
         f"| all | {in_all:.1f} | {sum(in_process.values()):.1f} |",
         f"| of these `search`, `sample` and `eval_*` | {frozen[0]:.1f} | {frozen[1]:.1f} |",
         f"\nHanding over an update of `rl`: adapters {given:.1f} s. Merged weights {merged:.0f} s, "
-        f"{(merged - given) * rl.trainer.max_epochs / 3600:.0f} hours more in all.",
+        f"{(merged - given) * (rl.trainer.max_epochs or 0) / 3600:.0f} hours more in all.",
     ]
     return "\n".join(lines) + "\n"
 
