@@ -182,7 +182,7 @@ def test_a_buffer_that_nobody_filled_is_an_error_not_an_empty_epoch() -> None:
         ({"micro_tokens": 0}, {}, "micro_tokens at least 1"),
         ({"questions_per_iteration": 3}, {"world_size": 2}, "3 questions an update do not divide among 2 ranks"),
         ({"questions_per_iteration": 2, "updates": 2}, {"world_size": 2}, "do not divide among 2 ranks"),
-        ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the micro-batches must"),
+        ({"questions_per_iteration": 4, "micro_batch": 3}, {}, "batch_size 16, micro_batch 3: the batch must"),
         ({"questions_per_iteration": 6, "micro_batch": 4}, {"world_size": 3}, "divide among 3 ranks"),
     ],
 )
