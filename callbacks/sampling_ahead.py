@@ -1,4 +1,4 @@
-"""Sampling ahead: while an iteration trains, the next is sampled with the policy of before the update (`overlap: 1`).
+"""Sampling ahead: while an iteration trains, the next is sampled with the policy it began with (`overlap: 1`).
 
 Why a checkpoint holds these episodes: docs/decisions/overlap.md.
 """
