@@ -52,8 +52,8 @@ class RolloutCallback(Callback):
         sampler: samples from the module's policy; its `temperature` must be the module's and its `top_p` 1.
         rewards: by name, `{weight, level, reward}`, or `Term`s.
         sampling: how the episodes of an iteration are sampled; independent groups by default.
-        overlap: 0 samples with the current policy; 1 while the iteration before trains, with the policy of before its
-            updates, for which the module needs `importance_cap`.
+        overlap: 0 samples an iteration with the current policy; 1 samples it while the iteration before trains, with
+            the policy that that one began with, for which the module needs `importance_cap`.
         oracle: logs how many searches were needless and how many statements untrue, where truth is known.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Sampling ahead: while an iteration trains, the next is sampled with the policy of before the update (`overlap: 1`).
+"""Sampling ahead: while an iteration trains, the next is sampled with the policy it began with (`overlap: 1`).
 
 Why a checkpoint holds these episodes: docs/decisions/overlap.md.
 """
@@ -39,7 +39,7 @@ class SamplingAhead:
 
     Attributes:
         kept: of each rank, the episodes of the next iteration and what they cost: plain values, for a checkpoint.
-        counts: what the sampler has counted for the episodes that were used.
+        counts: what sampler and environment have counted for the episodes that were used.
     """
 
     def __init__(self, environment: RetrievalEnvironment, sampler: Sampler, sampling: Sampling) -> None:
@@ -59,7 +59,7 @@ class SamplingAhead:
         """
         if module.importance_cap is None:
             raise ConfigError(
-                f"the rollout's overlap: 1 samples with the policy of before the last update, which "
+                f"the rollout's overlap: 1 samples with the policy from before the last update, which "
                 f"{type(module).__name__} would take for the current one: set the module's importance_cap: 2.0 "
                 "(modules.grpo:GRPO, modules.ppo:PPO), or overlap: 0"
             )
@@ -128,14 +128,16 @@ class SamplingAhead:
 
     def _sampled(self, questions: Sequence[Question], settings: dict[str, Any]) -> dict[str, Any]:
         """This rank's episodes as text, and what they cost."""
-        begun, searched, before = time.perf_counter(), self.environment.seconds, counted(self.sampler)
+        begun, searched = time.perf_counter(), self.environment.seconds
+        before = counted(self.sampler, self.environment)
         episodes = self.sampling(self.environment, self.sampler, questions, **settings)
         seconds = {
             "time/rollout": time.perf_counter() - begun,
             "time/retrieval": self.environment.seconds - searched,
         }
         rows = [json.dumps(episode_to_row(episode), ensure_ascii=False) for episode in episodes]
-        return {"episodes": rows, "spent": dict(counted(self.sampler) - before), "seconds": seconds}
+        spent = counted(self.sampler, self.environment) - before
+        return {"episodes": rows, "spent": dict(spent), "seconds": seconds}
 
 
 def _is_last(trainer: Trainer, module: PolicyGradient, data: QuestionData) -> bool:

@@ -123,9 +123,9 @@ class Turn:
 
     `opening_ids` is scaffold before the sampled tokens and `observation_ids` text after them; neither is trained.
     `context_ids` is set only when the protocol re-renders its context: the whole context this turn was sampled in,
-    up to `opening_ids`. `action_logps` are at the sampling temperature, before top-p. `text` is `action_ids` decoded
-    with special tokens kept; of a turn that could not be sampled (`error`) it is the reason. A `uid` names one
-    sampling, so a turn shared by many paths of a tree is trained once.
+    up to `opening_ids`. `action_logps` are at the sampling temperature, before or after top-p as the sampler states.
+    `text` is `action_ids` decoded with special tokens kept; of a turn that could not be sampled (`error`) it is the
+    reason. A `uid` names one sampling, so a turn shared by many paths of a tree is trained once.
     """
 
     agent: str

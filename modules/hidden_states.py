@@ -69,8 +69,7 @@ def logprobs_of_states(
     """Log-probability of each id given the last hidden state before it, and the entropy there, `[N]` float32 each.
 
     For use in the `read` of `read_states`. An output layer that is more than a matrix (a bias, adapters of its own) is
-    run
-    as it is, on all N states at once.
+    run as it is, on all N states at once.
     """
     if (weight_VD := _head_matrix(model)) is not None:
         scale, cap = logit_change(model)

@@ -27,5 +27,5 @@ def render_hits(hits: Sequence[Hit], *, first: int = 1) -> str:
 
 def shown_first(hits: Iterable[Hit], shown: Iterable[str]) -> list[Hit]:
     """Hits with what is shown of each, those of which nothing is shown at the end."""
-    told = [replace(hit, shown=text) for hit, text in zip(hits, shown, strict=True)]
-    return sorted(told, key=lambda hit: hit.shown == "")
+    changed = [replace(hit, shown=text) for hit, text in zip(hits, shown, strict=True)]
+    return sorted(changed, key=lambda hit: hit.shown == "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from evaluation.pages.arms import measured
@@ -25,24 +25,28 @@ Row = Mapping[str, Any]
 _Id = TypeVar("_Id")
 
 
-def distinct(names: Mapping[_Id, str]) -> dict[_Id, str]:
-    """The names that only one arm has: an arm that shares its name is called by its id."""
+def distinct(names: Mapping[_Id, str], ids: Collection[str]) -> dict[_Id, str]:
+    """The names that only one arm has and that are no id: any other arm is called by its id."""
     count = Counter(names.values())
-    return {arm: name for arm, name in names.items() if count[name] == 1}
+    return {arm: name for arm, name in names.items() if count[name] == 1 and name not in ids}
 
 
 def named(results: Row) -> Row:
     """Results whose rows have the arm's display name as `arm` and its id as `id`; rankings have a `name`."""
-    names = distinct(results.get("names", {}))
+    parts = {part: results[part] for part in ("arms", "rows", "stopping") if part in results}
+    rankings = results.get("rankings", ())
+    ids = {row["arm"] for rows in parts.values() for row in rows if "arm" in row}
+    ids |= {row["experiment"] for row in rankings}
+    names = distinct(results.get("names", {}), ids)
 
     def shown(row: Row) -> Row:
         changed = {key: names.get(row[key], row[key]) for key in ("arm", "warm_up") if key in row}
         return {**row, **changed, "id": row["arm"]} if "arm" in row else row
 
-    parts = {part: [*map(shown, results[part])] for part in ("arms", "rows", "stopping") if part in results}
-    rankings = [{**row, "name": names.get(row["experiment"], row["experiment"])} for row in results.get("rankings", ())]
+    changed = {part: [*map(shown, rows)] for part, rows in parts.items()}
+    ranked = [{**row, "name": names.get(row["experiment"], row["experiment"])} for row in rankings]
     baseline = results.get("baseline")
-    return {**results, **parts, "rankings": rankings, "baseline": names.get(baseline or "", baseline)}
+    return {**results, **changed, "rankings": ranked, "baseline": names.get(baseline or "", baseline)}
 
 
 def legend_parts(results: Row) -> Iterator[str]:
@@ -60,6 +64,6 @@ def legend_parts(results: Row) -> Iterator[str]:
         yield table(["column", "meaning"], [*map(list, columns.items())], labels=2)
     behind = {row["arm"]: [row["id"], f"{row['experiment']}:{row['stage']}"] for row in results["arms"]}
     behind |= {row["name"]: [row["experiment"], f"{row['experiment']}:{row['stage']}"] for row in results["rankings"]}
-    if rows := [[name, *(f"`{text}`" for text in told)] for name, told in behind.items() if name != told[0]]:
+    if rows := [[name, *(f"`{text}`" for text in place)] for name, place in behind.items() if name != place[0]]:
         yield "Comments, JSON and folders call an arm by its id, commands by its run, `<experiment>:<stage>`."
         yield table(["name", "id", "run"], rows, labels=3)

@@ -143,7 +143,7 @@ def read_run(folder: Path) -> Run:
             else:
                 results[name] = found
     named = f"{folder.parent.name}/{folder.name}"
-    names = distinct({name: shown for name, shown in entry["names"].items() if name in stages})
+    names = distinct({name: shown for name, shown in entry["names"].items() if name in stages}, stages)
     return Run(named, folder, entry["question"], entry["changes"], stages, results, problems, names=names)
 
 
@@ -165,8 +165,9 @@ def read_answers(run: Run) -> Iterator[Answers]:
 
 def named_rankings(runs: Iterable[Run], ranked: Sequence[Row]) -> list[Row]:
     """Step rankings with the `name` that their experiment gives them, or else the experiment's own."""
-    names = distinct({(run.experiment, stage): name for run in runs for stage, name in run.names.items()})
     places = [(each["experiment"], each["stage"]) for each in ranked]
+    given = {(run.experiment, stage): name for run in runs for stage, name in run.names.items()}
+    names = distinct(given, {experiment for experiment, _ in places})
     return [{**each, "name": names.get(place, place[0])} for each, place in zip(ranked, places, strict=True)]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from callbacks.budget import TokenBudget
+from common.costs import read_by
 from common.errors import ConfigError
 from envs.rollout import independent_groups
+from envs.types import Hit
 from modules.functional.credit import grpo_credit
 from tests.callbacks.test_rollout_callback import gap
 from tests.callbacks.test_scored_groups import SETTINGS, Sampled
-from tests.toy_rl import learn
+from tests.toy_rl import environment, learn, small_policy
 
 CAPPED: dict[str, Any] = {"importance_cap": 2.0, "temperature": 0.7}
 
@@ -50,6 +54,28 @@ def test_no_iteration_is_sampled_that_no_update_follows(tmp_path: Path, limit: d
     assert len(watch.buffers) == 2
     assert metrics["cost/tokens/policy"] == sum(sampled.tokens), "each counted in the iteration that it trains"
     assert metrics["tokens/rollout"] == sampled.tokens[1]
+
+
+class Reader:
+    """A compressor that leaves everything, and counts one token for each passage."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def compress(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
+        self.counts[read_by("compressor")] += len(hits)
+        return list(hits)
+
+
+def test_what_a_compressor_reads_is_counted_as_without_overlap(tmp_path: Path) -> None:
+    """With a policy that does not move the episodes are the same."""
+    read: list[float] = []
+    for overlap in (0, 1):
+        policy = small_policy()
+        place, rollout = environment(policy, compressor=Reader()), {"overlap": overlap}
+        learnt = learn(tmp_path, policy=policy, place=place, rollout=rollout, iterations=3, lr=1e-9, **CAPPED)
+        read.append(learnt[2]["cost/read_tokens/compressor"])
+    assert read[0] == read[1] > 0
 
 
 def test_flat_groups_are_sampled_anew_by_the_current_policy(tmp_path: Path) -> None:

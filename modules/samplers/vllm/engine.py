@@ -104,7 +104,7 @@ class VLLMEngine:
             raise ConfigError("an engine at `urls` reads weights from files: give it `scratch`, a folder that it sees")
         self._handover: Handover = (AdaptersAlone if adapters else WholeWeights)(dtype, scratch)
         self.sleeps, self._asleep = sleeps, False
-        self._url_version = "that was not asked"
+        self._url_version = "of an unknown version"  # until it has been asked
         self._name = uuid4().hex[:12]  # of its weights: a server that two engines were given must not mix them up
         self._policy: Policy | None = None
         self._prove = WeightProof(dtype)

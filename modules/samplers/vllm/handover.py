@@ -30,7 +30,7 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
 
 
 class Handover(ABC):
-    """One way that weights take to a server.
+    """A way to hand a policy's weights to a server.
 
     Args:
         dtype: that the server computes in.
@@ -57,7 +57,7 @@ class Handover(ABC):
 
     @abstractmethod
     def check(self, policy: Policy) -> None:
-        """Require a policy whose weights can go this way.
+        """Require a policy whose weights can be handed over in this way.
 
         Raises:
             ConfigError: they cannot.
@@ -65,15 +65,15 @@ class Handover(ABC):
 
     @abstractmethod
     def flags(self, policy: Policy) -> list[str]:
-        """What a server must be started with."""
+        """Flags that a server must be started with."""
 
     @abstractmethod
     def start(self, policy: Policy, version: str) -> Path:
-        """Write what a server starts on; it need not be all of this version."""
+        """Write the model that a server is started on and return its folder; `give` brings what it lacks."""
 
     @abstractmethod
     def give(self, client: VLLMClient, policy: Policy, version: str, *, started: bool) -> None:
-        """Have a server sample from this version; `started` where it was started on what `start` wrote for it."""
+        """Have a server sample from this version; `started`: it has just been started on what `start` wrote."""
 
     @abstractmethod
     def proof(self, policy: Policy, version: str) -> PreTrainedModel:
