@@ -60,6 +60,8 @@ class GRPO(PolicyGradient, Training):
         ConfigError: a setting is out of range, or there is a KL weight but no reference.
     """
 
+    smallest_group = 2  # a lone episode has nothing to be compared with
+
     def __init__(
         self,
         policy: Policy,
@@ -104,7 +106,8 @@ class GRPO(PolicyGradient, Training):
         super().__init__(policy, optimizer, lora=lora, gradient_checkpointing=gradient_checkpointing)
         self.set_loss(temperature, clip_low, clip_high, kl_weight, entropy_weight)
         self.credit, self.importance_cap, self.likelihood_weight = credit, importance_cap, likelihood_weight
-        self.smallest_group = 1 if compares_paths else 2  # a lone episode has nothing to be compared with
+        if compares_paths:
+            self.smallest_group = 1
         self.ratio: Literal["token", "sequence"] = ratio
         self.aggregate: Aggregate = aggregate
         self.denominator, self.reference, self.zero_variance = denominator, reference, zero_variance
