@@ -103,6 +103,10 @@ class ByAgent(Sampler):
         for sampler in self.samplers.values():
             sampler.rest()
 
+    def freeze(self) -> bool:
+        """Whether every agent's sampler does; each is asked, so that each can refuse."""
+        return all([sampler.freeze() for sampler in self.samplers.values()])
+
     def load(self, policy: Mapping[str, Any]) -> None:
         if unknown := policy.keys() - self.samplers.keys():
             known = ", ".join(self.samplers)

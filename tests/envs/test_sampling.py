@@ -48,6 +48,23 @@ def agents() -> dict[str, Loads]:
     }
 
 
+class Freezes(Loads):
+    """Samples elsewhere, and keeps its weights, once it was asked to."""
+
+    asked = False
+
+    def freeze(self) -> bool:
+        self.asked = True
+        return True
+
+
+@pytest.mark.parametrize(("kinds", "all_freeze"), [((Freezes, Freezes), True), ((Loads, Freezes), False)])
+def test_agents_sample_while_training_where_each_of_them_can(kinds: Sequence[type[Loads]], all_freeze: bool) -> None:
+    samplers = {name: kind(PROTOCOL.codec.control, lambda _: "") for name, kind in zip("ab", kinds, strict=True)}
+    assert ByAgent(samplers).freeze() == all_freeze
+    assert all(one.asked for one in samplers.values() if isinstance(one, Freezes))
+
+
 def test_each_request_goes_to_the_sampler_of_its_agent() -> None:
     environment = RetrievalEnvironment(PROTOCOL, FixedRetriever([Document("d", "T", "Ada")]))
     questions = [question(identity=f"q{number}") for number in range(3)]
