@@ -105,7 +105,8 @@ class ByAgent(Sampler):
 
     def freeze(self) -> bool:
         """Whether every agent's sampler does; each is asked, so that each can refuse."""
-        return all([sampler.freeze() for sampler in self.samplers.values()])
+        able = [sampler.freeze() for sampler in self.samplers.values()]
+        return all(able)
 
     def load(self, policy: Mapping[str, Any]) -> None:
         if unknown := policy.keys() - self.samplers.keys():
