@@ -65,7 +65,7 @@ def cells(text: str, first: str) -> list[str]:
 
 def test_the_tables_show_both_intervals_the_gain_and_what_was_judged(measured: list[dict[str, Any]]) -> None:
     parts = "\n\n".join(ranking_parts(measured))
-    auc, gain = parts[: parts.index("### Gain")], parts[parts.index("### Gain") : parts.index("### Beside")]
+    auc, gain = parts[: parts.index("### Gain")], parts[parts.index("### Gain") : parts.index("### Against")]
     # mean .75, standard error .25 over two seeds; Student's t is 12.706
     shown = cells(auc, "one")
     assert shown[:3] == ["one", "310", "0, 1"]
@@ -80,7 +80,7 @@ def test_the_tables_show_both_intervals_the_gain_and_what_was_judged(measured: l
 
 def test_the_tables_show_what_costs_nothing_and_the_calibration(measured: list[dict[str, Any]]) -> None:
     parts = "\n\n".join(ranking_parts(measured))
-    beside = cells(parts[parts.index("### Beside") : parts.index("### Calibration")], "one")
+    beside = cells(parts[parts.index("### Against") : parts.index("### Calibration")], "one")
     assert beside[1] == "0.750"
     assert beside[3:5] == ["0.500", "0.500"]
     # scores of 1 and -1 say .731 and .269: always right is .269 off; half right is .231 off
