@@ -24,7 +24,6 @@ from pipeline.locations import leaves
 from tests import forked
 from tests.chat_server import chat_server
 from tests.tiny import CHAT_TEMPLATE
-from tests.vllm_server import vllm_server
 
 ROOT = Path(train.__file__).parent
 CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
@@ -35,7 +34,6 @@ COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool",
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
-SAMPLERS = {"sft": "in_process", "rft": "sampling"}  # of evaluations
 NOWHERE = "http://127.0.0.1:1/v1"
 QUERY, ANSWER = "It was written by ?", "Ada"
 
@@ -198,24 +196,12 @@ def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> No
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of all stages on two ranks, each with a vLLM server of its own; one stage samples in process.
-
-    A server that runs already is not sent the model under adapters: the first run leaves it at that of `rft`.
-    """
+    """The output of all stages on two ranks, sampled in process."""
     folder = tmp_path_factory.mktemp("qwen3_8b")
-    with chat_server(chat) as server, vllm_server() as one, vllm_server() as other:
-        one.context = other.context = 8192
-        settings = overrides(folder, server.url, [one.url, other.url])
-        settings += [f"stages.eval_{name}.data.sampler.like={how}.frozen" for name, how in SAMPLERS.items()]
-        for stages in (["--stage", "eval_sft", "eval_rft"], []):
-            variables = {"OPENAI_API_KEY": "none"}
-            run = forked.run("--config", str(CONFIG), *stages, *settings, timeout=400, variables=variables)
-            assert run.returncode == 0, run.stderr
-        whole, adapters, sleeps = "/update_weights", "/v1/load_lora_adapter", "/sleep?level=1&mode=wait"
-        for control in (one.control(), other.control()):
-            assert control.count(whole) == 3, "search, sample, eval_rft"
-            assert control.count(adapters) >= 2 + 2 + 1, "iterations, validations, eval_rl"
-            assert control.count(sleeps) >= 2 + 2
+    with chat_server(chat) as server:
+        settings = (*overrides(folder, server.url), "parts.sampling.like=in_process")
+        run = forked.run("--config", str(CONFIG), *settings, timeout=550, variables={"OPENAI_API_KEY": "none"})
+    assert run.returncode == 0, run.stderr
     return folder / "runs"
 
 
