@@ -199,7 +199,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of all stages on two ranks, sampled in process."""
     folder = tmp_path_factory.mktemp("qwen3_8b")
     with chat_server(chat) as server:
-        settings = (*overrides(folder, server.url), "parts.sampling.like=in_process")
+        settings = [one for one in overrides(folder, server.url) if not one.startswith("parts.vllm.")]
+        settings.append("parts.sampling.like=in_process")
         run = forked.run("--config", str(CONFIG), *settings, timeout=550, variables={"OPENAI_API_KEY": "none"})
     assert run.returncode == 0, run.stderr
     return folder / "runs"
