@@ -45,6 +45,9 @@ MEANINGS = {
     "premature": "answered without having found every gold document",
     "late": "searched again after finding them all",
     "searches": "queries a question",
+    "judged right": "a judge of answers calls it right, where it gave a verdict",
+    "answered": "share of questions not answered by I do not know",
+    "EM of answered": "exact match of these",
     "seconds": "summed over processes",
 }
 UNITS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,11 @@ CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool", "unit"} | {
+COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "pool", "unit"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
-NOWHERE = "http://127.0.0.1:1/v1"
+IN_PROCESS = "parts.sampling.like=in_process"
 QUERY, ANSWER = "It was written by ?", "Ada"
 
 
@@ -120,8 +119,8 @@ def chat(message: str) -> dict[str, Any]:
     return {"thoughts": [THOUGHTS[stable_hash(asked["question"], place) % len(THOUGHTS)] for place in places]}
 
 
-def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHERE, NOWHERE)) -> list[str]:
-    """Paths, addresses, counts and lengths; nothing of the method. `engines` are vLLM servers, one a rank."""
+def overrides(folder: Path, url: str) -> list[str]:
+    """Paths, addresses, counts and lengths; nothing of the method but where it samples: in process."""
     model = tiny_qwen3(folder / "qwen3")
     source = "{{target: 'datamodules.sources.musique:MuSiQue', path: '{}'}}"
     train_file, more_file, test_file, dev_file = (
@@ -134,8 +133,7 @@ def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHER
     return [
         "devices=2",
         "accelerator=cpu",
-        *(f"parts.vllm.{kind}.engine.urls=[{', '.join(engines)}]" for kind in ("frozen", "rl_adapters")),
-        *(f"parts.vllm.{kind}.engine.scratch={folder}" for kind in ("frozen", "rl_adapters")),
+        IN_PROCESS,
         "parts.sampling.rows=16",
         f"output={folder / 'runs'}",
         f"parts.model={model}",
@@ -162,11 +160,11 @@ def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHER
 def test_only_paths_addresses_counts_and_lengths_are_put_in(tmp_path: Path) -> None:
     small, whole = (
         dict(leaves(dataclasses.asdict(load(CONFIG, settings).experiment)["stages"]))
-        for settings in (overrides(tmp_path), [])
+        for settings in (overrides(tmp_path, "http://127.0.0.1:1/v1"), [IN_PROCESS])
     )
     changed = {key for key in small.keys() | whole.keys() if small.get(key) != whole.get(key)}
-    method = {key for key in changed if not {"questions", "source", "retriever", "urls"} & set(key)}
-    assert {key[-1] for key in method} == {"model", "tokenizer", "base_url", "cache", "scratch"} | COUNTS
+    method = {key for key in changed if not {"questions", "source", "retriever"} & set(key)}
+    assert {key[-1] for key in method} == {"model", "tokenizer", "base_url", "cache"} | COUNTS
     assert {key[1] for key in changed} == {"data", "module", "trainer", "callbacks"}
     assert {key[-1] for key in changed if key[1] == "module"} == {"model"}
 
@@ -199,9 +197,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of all stages on two ranks, sampled in process."""
     folder = tmp_path_factory.mktemp("qwen3_8b")
     with chat_server(chat) as server:
-        settings = [one for one in overrides(folder, server.url) if not one.startswith("parts.vllm.")]
-        settings.append("parts.sampling.like=in_process")
-        run = forked.run("--config", str(CONFIG), *settings, timeout=550, variables={"OPENAI_API_KEY": "none"})
+        run = forked.run(
+            "--config", str(CONFIG), *overrides(folder, server.url), timeout=550, variables={"OPENAI_API_KEY": "none"}
+        )
     assert run.returncode == 0, run.stderr
     return folder / "runs"
 
