@@ -30,7 +30,7 @@ ARMS: dict[str, set[str]] = {
     "ablations/no_refinement": {"-rft", "rl.module.policy.model", "rl.module.reference.model"},
     "ablations/no_rl": {"-rl"},
     "ablations/outcome_only": {"-prm", "-rft", "-rl"},
-    "ablations/overlap": {"rl.module.importance_cap", "rl.callbacks.rollout.overlap"},
+    "ablations/overlap": {"rl_outcome.module.importance_cap", "rl_outcome.callbacks.rollout.overlap"},
     "ablations/prm_on_pairs": set(),
     "ablations/refine_all": {"refine.data.scorer"},
     "ablations/refine_logp": {"refine.data.scorer", "refine.data.quantile"},
