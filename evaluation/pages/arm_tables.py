@@ -45,8 +45,7 @@ def results_parts(results: Row, metrics: Sequence[str] = tuple(METRICS)) -> Iter
     found = measured(results)
     marks = _marks(results)
     several = any(len(arm.rows) > 1 for arms in found.values() for arm in arms.values())
-    means = "Means over seeds; ±: their standard deviation. " if several else ""
-    yield f"{_versions(results['arms'])}{means}".strip()
+    yield "Means over seeds; ±: their standard deviation." if several else ""
     for place, arms in found.items():
         shown = [metric for metric in metrics if any(arm.has(metric) for arm in arms.values())]
         rows = [
@@ -171,24 +170,6 @@ def _marks(results: Row) -> dict[str, str]:
     base = spent.get(results["baseline"], {})
     pairs = {name: (_mean(own, "tokens"), _mean(base, "tokens", own)) for name, own in spent.items()}
     return {name: f"{name} {MARK}" if abs(a - b) > TOLERANCE * b else name for name, (a, b) in pairs.items()}
-
-
-def _versions(arms: Sequence[Row]) -> str:
-    """A sentence that says where the code differed from that of most rows; empty where it is not known."""
-    made: dict[str, dict[str, list[int]]] = {}  # by source, of each arm the seeds
-    for arm in arms:
-        for source in arm["sources"] or ():
-            made.setdefault(source, {}).setdefault(arm["arm"], []).append(arm["seed"])
-    if not made:
-        return ""
-    first, *others = sorted(made, key=lambda source: -sum(map(len, made[source].values())))
-    if not others:
-        return f"One version of the code ({first}) made all rows. "
-    rest = "; ".join(
-        f"{source} made {', '.join(f'{name} (seed {_listed(own)})' for name, own in made[source].items())}"
-        for source in others
-    )
-    return f"**Not one version of the code made all rows** (by hash of the source): {first} made most of them, {rest}. "
 
 
 def _size(arm: Measured) -> str:

@@ -4,7 +4,7 @@ Each `<name>.json` that `evaluation.pages.freeze` wrote, and each folder `<name>
 `pages/<name>.md`. `docs/results.md` is their index: what people write in `index.md`, then a row for each question.
 Figures are drawn from the same JSON into `figures/`. Comments on a result stand in `<name>.md`; their first paragraph
 is the answer to the question. Figures and tables follow, then the other comments, whose caveats come last. Settings and
-metrics of stages stay in the JSON.
+metrics of stages stay in the JSON. A page whose rows several versions of the code made says so in its first line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.errors import DataError, UserError
 from common.files import atomic_write
 from common.plain_text import visible
 from common.terminal import error_line
-from evaluation.pages import frozen
+from evaluation.pages import code_versions, frozen
 from evaluation.pages.arm_names import legend_parts, named
 from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
 from evaluation.pages.figures import chosen, file_name, image
@@ -59,7 +59,7 @@ def render(folder: Path) -> dict[Path, str]:
         index.append([link, results["question"], " ".join(answer.split())])
         files = {asked: f"{path.stem}-{file_name(asked)}" for asked in results["figures"]}
         images = [image(asked, f"../figures/{file}") for asked, file in files.items()]
-        head = [f"# {results['title']}", question, answer, *images]
+        head = [f"# {results['title']}", code_versions.opening(results), question, answer, *images]
         last = comments if comments.startswith("## ") or not comments else f"## Comments\n\n{comments}"
         source = f"{generated} from [{path.name}](../{path.name}), which holds more than is shown."
         pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), last, source])
@@ -99,6 +99,7 @@ def page_parts(results: Frozen) -> Iterator[str]:
     commits = ", ".join(dict.fromkeys(results["commits"]))
     yield f"## How it was run\n\n```\n{results['command']}\n```"
     yield f"Commit {commits}; seeds {', '.join(map(str, sorted(seeds)))}; {results['machine']}; {libraries}."
+    yield code_versions.sentence(results)
 
 
 def _verifier_parts(results: Frozen) -> Iterator[str]:

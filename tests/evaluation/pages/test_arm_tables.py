@@ -96,13 +96,6 @@ def test_a_rate_that_cannot_be_compared_has_no_table_of_tests(tmp_path: Path) ->
     assert "### OSR" not in page(folder)
 
 
-def test_the_page_says_whether_one_version_of_the_code_made_it(tmp_path: Path) -> None:
-    assert "One version of the code (aaa) made all rows." in page(kept(tmp_path / "one"))
-    text = page(kept(tmp_path / "two", other_rl={"source": "bbb"}))
-    assert "**Not one version of the code made all rows**" in text
-    assert "aaa made most of them, bbb made other_rl (seed 1)." in text
-
-
 def test_several_datasets_have_a_table_each_and_are_adjusted_together(tmp_path: Path) -> None:
     for name, right in (("base", [0.0] * 12), ("new", [1.0, 1.0, 1.0, *[0.0] * 9])):
         place = evaluation(tmp_path / "store" / name, [answered(i, em) for i, em in enumerate(right)])
