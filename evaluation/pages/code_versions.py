@@ -5,10 +5,10 @@ A version is the hash of the source that an arm's stages were made with; where r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 
 def opening(results: Row) -> str:
