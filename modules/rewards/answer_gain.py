@@ -72,8 +72,10 @@ def answer_gain(
         scorer: a frozen model with the protocol's tokenizer; None: the current policy.
 
     Raises:
-        ConfigError: there is no policy to ask, or it gives no log-probs of tokens that it did not sample.
+        ConfigError: there is no policy to ask, or it gives no log-probs of tokens that it did not sample; `draws` < 1.
     """
+    if draws < 1:
+        raise ConfigError(f"draws {draws}: answer_gain compares a search with at least 1 other")
     sampler = scorer or context.sampler
     if sampler is None:
         raise ConfigError("answer_gain asks the current policy, so it works in training alone: give it a `scorer`")

@@ -134,6 +134,8 @@ def test_it_needs_log_probs_of_tokens_that_were_not_sampled() -> None:
         answer_gain([episode], RewardContext(PROTOCOL))
     with pytest.raises(ConfigError, match="score with InProcessSampler"):
         gained(episode, sampler=Sampler())
+    with pytest.raises(ConfigError, match="draws 0: answer_gain compares a search with at least 1 other"):
+        gained(episode, baseline="random", draws=0)
 
 
 def test_a_policy_gives_the_same_gain_alone_and_among_others_and_a_frozen_scorer_is_counted() -> None:
