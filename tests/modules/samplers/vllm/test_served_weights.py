@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,29 @@ def test_steps_within_rounding_are_proved_together(dtype: Dtype, rounding: float
         step(policy, lr)
     with pytest.raises(EngineError, match="nearer to those of earlier weights"):
         stays(policy.model, stuck)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 5e-4])
+def test_what_a_bfloat16_trainer_rounds_is_no_move_of_its_weights(rounding: float) -> None:
+    """Each update rounds its own log-probs anew, here by 5e-4, and moves them by less; frozen weights stay bfloat16."""
+    policy = small_policy()
+    policy.model.to(torch.bfloat16)
+    LoRA(r=2, alpha=4, trainable_tokens=False).apply(policy)
+    before = [one.detach().clone() for one in policy.model.parameters()]
+
+    def served() -> Engine:
+        return Engine(Policy(copy.deepcopy(policy.model).float(), policy.tokenizer), rounding)
+
+    follows, stays, stuck = WeightProof("bfloat16"), WeightProof("bfloat16"), served()
+    stays(policy.model, stuck)
+    for _ in range(8):
+        follows(policy.model, served())
+        step(policy, 1e-4)
+    with pytest.raises(EngineError, match="nearer to those of earlier weights"):
+        stays(policy.model, stuck)
+    frozen = [(old, new) for old, new in zip(before, policy.model.parameters(), strict=True) if not new.requires_grad]
+    assert len(frozen) > 5
+    assert all(new.dtype == torch.bfloat16 and torch.equal(old, new) for old, new in frozen)
 
 
 def test_rounding_alone_is_no_reason_and_far_weights_are() -> None:
