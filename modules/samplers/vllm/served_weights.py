@@ -45,11 +45,11 @@ class WeightProof:
         self._version = ""
         self._own: tuple[bool, Tensor]
 
-    def __call__(self, model: PreTrainedModel, greedy: Greedy, version: str = "") -> float:
+    def __call__(self, model: Callable[[], PreTrainedModel], greedy: Greedy, version: str = "") -> float:
         """The mean difference of log-probs between the engine and a model, on the fixed prompts.
 
         Args:
-            model: has the weights, in evaluation mode, on any device; where it rounds the engine is not exact either.
+            model: returns one that has the weights, in evaluation mode, on any device.
             greedy: asks the engine.
             version: of the weights, where they have one: the model is read once for each, as it may train by now.
 
@@ -57,7 +57,7 @@ class WeightProof:
             EngineError: it is larger than rounding explains, or the engine still has earlier weights.
         """
         if not version or version != self._version:
-            self._own, self._version = self._read(model), version
+            self._own, self._version = self._read(model()), version
         exact, own_PV = self._own
         said = greedy(_prompts(own_PV.shape[1], exact))
         ids_P, said_P = torch.tensor([one.ids[0] for one in said]), torch.tensor([one.logps[0] for one in said])
