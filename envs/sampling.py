@@ -176,6 +176,11 @@ class AtTemperature(Sampler):
         """That of the sampler behind."""
         return self.behind.model
 
+    @property
+    def waits(self) -> bool:
+        """Whether the sampler behind has turns made elsewhere."""
+        return self.behind.waits
+
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         self.behind.check(protocol, limits)
 
@@ -185,13 +190,23 @@ class AtTemperature(Sampler):
     def rest(self) -> None:
         self.behind.rest()
 
+    def freeze(self) -> bool:
+        return self.behind.freeze()
+
     def submit(self, requests: Sequence[Request]) -> None:
         passed = [self._changed(request) for request in requests]
         self._asked |= {id(one): request for one, request in zip(passed, requests, strict=True)}
+        if self.arrival is not None:
+            self.behind.arrival = self.arrival
         self.behind.submit(passed)
 
     def collect(self) -> list[tuple[Request, Turn]]:
-        done = self.behind.collect()
+        return self._as_asked(self.behind.collect())
+
+    def poll(self) -> list[tuple[Request, Turn]]:
+        return self._as_asked(self.behind.poll())
+
+    def _as_asked(self, done: list[tuple[Request, Turn]]) -> list[tuple[Request, Turn]]:
         if any(id(one) not in self._asked for one, _ in done):
             raise ConfigError(
                 f"{type(self).__name__} got a turn that it did not ask for: the sampler behind it has requests of "

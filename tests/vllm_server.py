@@ -31,8 +31,8 @@ class VLLMServer(ThreadingHTTPServer):
     A fault is a status, "hangs up", "late" (longer than a test waits), "held" until the client gives up, None for no
     fault, or a change of the answer's choice. A request to a path of `faults_by_path`, fixed prompts are "proof", takes
     one from there. An update that is broken off stays as it is, like vLLM's: where the server hangs up it has done what
-    it was asked to. It has one adapter at a time, and like vLLM's its cache of what was read lasts until a pause and
-    goes by the adapters' names. `calls` holds the paths and bodies of all requests in order.
+    it was asked to. It samples from the last adapter alone, and like vLLM's its cache of what was read lasts until a
+    pause and goes by the adapters' names. `calls` holds the paths and bodies of all requests in order.
     """
 
     daemon_threads = True
@@ -47,6 +47,7 @@ class VLLMServer(ThreadingHTTPServer):
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.policy: Policy | None = None if folder is None else load_policy(str(folder), device="cpu")
         self.adapter: tuple[str, Policy] | None = None
+        self.known: list[str] = []  # adapters by name: all that were loaded and not unloaded
         self.cache: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
         self.weights = "default"
         self.paused = self.updating = self.asleep = False
@@ -88,6 +89,11 @@ class VLLMServer(ThreadingHTTPServer):
             if self.adapter and self.adapter[0] == body["lora_name"]:
                 return "The lora adapter has already been loaded."
             self.load_adapter(body["lora_name"], body["lora_path"])
+            self.known.append(body["lora_name"])
+        if path == "/v1/unload_lora_adapter":
+            if body["lora_name"] not in self.known:
+                return "The lora adapter cannot be found."
+            self.known.remove(body["lora_name"])
         if path == "/update_weights" and not self.ignores_updates:
             self.policy = load_policy(body["update_info"]["folder"], device="cpu")
         self.weights = body.get("weight_version") or body.get("new_version") or self.weights
@@ -172,7 +178,7 @@ class _Reply(BaseHTTPRequestHandler):
             if fault == "hangs up":
                 self.hang_up()
             else:
-                done = "Success" if self.path == "/v1/load_lora_adapter" else {}  # no object
+                done = "Success" if self.path.endswith("lora_adapter") else {}  # no object
                 self.send(500 if refused else 200, {"error": {"message": refused}} if refused else done)
         elif fault == "hangs up":
             self.hang_up()

@@ -258,6 +258,23 @@ def test_another_temperature_does_not_hide_what_an_engine_computes_in() -> None:
             assert sampler.engine_dtype == expected
 
 
+def test_another_temperature_waits_and_freezes_as_the_sampler_behind_does() -> None:
+    """So an agent at another temperature is polled beside those whose turns are made elsewhere."""
+
+    class Elsewhere(Freezes):
+        waits = True  # type: ignore[assignment]
+
+        def poll(self) -> list[tuple[Request, Turn]]:
+            return []
+
+    behind, at_once = Elsewhere(PROTOCOL.codec.control, lambda _: ""), AtTemperature(Remembers(), temperature=0.5)
+    both = ByAgent({"policy": (other := AtTemperature(behind, temperature=0.5))})
+    both.submit([Request(Episode(question(), (1,)), (), (), max_tokens=9)])
+    assert behind.arrival is both.arrival
+    assert (other.waits, both.waits, other.poll(), other.freeze(), behind.asked) == (True, True, [], True, True)
+    assert (at_once.waits, at_once.freeze()) == (False, False)
+
+
 def test_a_released_request_is_forgotten_at_another_temperature() -> None:
     """Its number may be another request's later."""
     sampler = AtTemperature(Remembers(), temperature=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +139,11 @@ class VLLMClient:
         self._request("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, None)  # says no JSON
         self.name_weights(version)
         self._json("POST", "/resume")
+
+    def unload_adapter(self, name: str) -> None:
+        """Have the server forget an adapter that is no longer asked for; one started since does not have it."""
+        with suppress(NoAnswer, EngineError):
+            self._request("POST", "/v1/unload_lora_adapter", {"lora_name": name}, None)  # says no JSON
 
     def name_weights(self, version: str) -> None:
         """Give the weights that the server has loaded a version."""

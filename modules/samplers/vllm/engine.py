@@ -268,8 +268,8 @@ class VLLMEngine:
         """Give a server the policy's weights, which it may have been `started` on, and prove them."""
         assert self._policy is not None
         self._handover.give(client, self._policy, self.version, started=started)
-        model = self._handover.proof(self._policy, self.version)
+        model = partial(self._handover.proof, self._policy, self.version)
         asked = partial(most_probable, client, self.version, self._handover.adapter)
         self.gap = self._prove(model, asked, self.version)
         self._client, self._stale = client, False
-        self._handover.remove_earlier(self.version)
+        self._handover.remove_earlier(client, self.version)

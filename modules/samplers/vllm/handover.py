@@ -11,11 +11,14 @@ import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 import torch
+from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -49,10 +52,11 @@ class Handover(ABC):
 
     @property
     def folder(self) -> Path:
-        """A new folder for what is handed over, removed with this object."""
+        """A new folder for what is handed over, removed with this object or, where it is killed, by the next one."""
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="prorag-vllm-", dir=self._root))
-            weakref.finalize(self, shutil.rmtree, self._folder, True)
+            lock = _claimed(Path(self._root or tempfile.gettempdir()))
+            self._folder = _folder_of(lock)
+            weakref.finalize(self, _remove, lock)
         return self._folder
 
     @abstractmethod
@@ -79,8 +83,8 @@ class Handover(ABC):
     def proof(self, policy: Policy, version: str) -> PreTrainedModel:
         """A model with the weights that were given, to compare the server with."""
 
-    def remove_earlier(self, version: str) -> None:
-        """Remove what was written for other versions."""
+    def remove_earlier(self, client: VLLMClient, version: str) -> None:
+        """Remove what was written for other versions than the one that a server is proved to have."""
         for folder in self.folder.glob("weights-*"):
             if folder.name != version:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -121,6 +125,7 @@ class AdaptersAlone(Handover):
     def __init__(self, dtype: Dtype, root: str | None) -> None:
         super().__init__(dtype, root)
         self._loads = count(1)
+        self._earlier: list[str] = []  # adapters that a server may still have
 
     def check(self, policy: Policy) -> None:
         if not has_adapters(policy.model):
@@ -147,12 +152,40 @@ class AdaptersAlone(Handover):
     def give(self, client: VLLMClient, policy: Policy, version: str, *, started: bool) -> None:
         served = replace(policy, new_tokens=frozenset())  # whose rows the base has
         folder = build_once(self.folder / version, lambda to: save_adapters(served, adapter_state(policy.model), to))
+        self._earlier += [self.adapter] if self.adapter else []
         self.adapter = f"{version}-{next(self._loads)}"
         client.load_adapter(str(folder), self.adapter, version)
 
     def proof(self, policy: Policy, version: str) -> PreTrainedModel:
         """The policy's own, which nothing has trained since; it is read before it trains."""
         return policy.model
+
+    def remove_earlier(self, client: VLLMClient, version: str) -> None:
+        super().remove_earlier(client, version)
+        while self._earlier:
+            client.unload_adapter(self._earlier.pop())
+
+
+def _claimed(root: Path) -> FileLock:
+    """The lock of a new folder, held as long as this process lives; folders of runs that were killed are removed."""
+    for file in root.glob("prorag-vllm-*.lock"):
+        with suppress(Timeout, OSError), FileLock(file, timeout=0) as left:
+            _remove(left)
+    lock = FileLock(root / f"prorag-vllm-{uuid4().hex[:12]}.lock", thread_local=False)
+    lock.acquire()
+    _folder_of(lock).mkdir(mode=0o700)
+    return lock
+
+
+def _folder_of(lock: FileLock) -> Path:
+    return Path(lock.lock_file).with_suffix("")
+
+
+def _remove(lock: FileLock) -> None:
+    """Remove a folder with its lock."""
+    shutil.rmtree(_folder_of(lock), ignore_errors=True)
+    lock.release()
+    Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def _write_model(policy: Policy, folder: Path, dtype: Dtype, *, base: bool = False) -> Path:

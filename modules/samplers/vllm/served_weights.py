@@ -6,11 +6,12 @@ are continued by the engine, and its log-probs are compared with those of a mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from common.errors import EngineError
@@ -44,11 +45,11 @@ class WeightProof:
         self._version = ""
         self._own: tuple[bool, Tensor]
 
-    def __call__(self, model: PreTrainedModel, greedy: Greedy, version: str = "") -> float:
+    def __call__(self, model: Callable[[], PreTrainedModel], greedy: Greedy, version: str = "") -> float:
         """The mean difference of log-probs between the engine and a model, on the fixed prompts.
 
         Args:
-            model: has the weights, in evaluation mode, on any device; where it rounds the engine is not exact either.
+            model: returns one that has the weights, in evaluation mode, on any device.
             greedy: asks the engine.
             version: of the weights, where they have one: the model is read once for each, as it may train by now.
 
@@ -56,7 +57,7 @@ class WeightProof:
             EngineError: it is larger than rounding explains, or the engine still has earlier weights.
         """
         if not version or version != self._version:
-            self._own, self._version = self._read(model), version
+            self._own, self._version = self._read(model()), version
         exact, own_PV = self._own
         said = greedy(_prompts(own_PV.shape[1], exact))
         ids_P, said_P = torch.tensor([one.ids[0] for one in said]), torch.tensor([one.logps[0] for one in said])
@@ -72,10 +73,13 @@ class WeightProof:
         return gap
 
     def _read(self, model: PreTrainedModel) -> tuple[bool, Tensor]:
-        """Whether a model can be compared exactly, and its log-probs after the fixed prompts."""
+        """Whether a model can be compared exactly, and its log-probs after the fixed prompts.
+
+        These are computed in float32: rounded, they would change with every update by more than a small one moves them.
+        """
         exact = self.dtype == "float32" and all(one.dtype == torch.float32 for one in model.parameters())
         prompts = _prompts(embedding_rows(model), exact)
-        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(model.device.type, enabled=False), _in_float32(model):
             logits_PV = model(input_ids=torch.tensor(prompts, device=model.device), logits_to_keep=1).logits[:, -1]
         return exact, logits_PV.float().log_softmax(-1).cpu()
 
@@ -89,6 +93,27 @@ class WeightProof:
         if from_old < from_new:
             raise _stale("its log-probs are nearer to those of earlier weights")
         self._proved_PV = own_PV
+
+
+@contextmanager
+def _in_float32(model: nn.Module) -> Iterator[None]:
+    """Compute in float32 with the weights that a model has, of which only those of a layer at work are widened."""
+    own: dict[nn.Parameter, Tensor] = {}
+
+    def widen(layer: nn.Module, inputs: object) -> None:
+        for weight in layer.parameters(recurse=False):
+            own[weight], weight.data = weight.data, weight.data.float()
+
+    def restore(layer: nn.Module, inputs: object, output: object) -> None:
+        for weight in layer.parameters(recurse=False):
+            weight.data = own.pop(weight)
+
+    with ExitStack() as hooks:
+        for layer in model.modules():
+            if any(weight.dtype != torch.float32 for weight in layer.parameters(recurse=False)):
+                hooks.enter_context(layer.register_forward_pre_hook(widen))
+                hooks.enter_context(layer.register_forward_hook(restore, always_call=True))
+        yield
 
 
 def _prompts(vocabulary: int, exact: bool) -> list[tuple[int, ...]]:

@@ -27,6 +27,7 @@ from tests.toy_rl import small_policy
 from tests.vllm_server import VLLMServer
 
 ALONE = {"adapters": True}
+UNLOAD = "/v1/unload_lora_adapter"
 ROUTES = ["/pause?mode=wait", "/v1/load_lora_adapter", "/update_weight_version", "/resume"]
 
 
@@ -66,9 +67,10 @@ def test_every_adapter_is_loaded_under_a_name_of_its_own_and_sampled_from(made: 
         change(policy)
         sampler.load(policy)
     assert len(set(firsts)) == 3, "the adapters differ, and nothing cached of an earlier one is used"
-    assert on_base.control() == ROUTES * 3
+    assert on_base.control() == [*ROUTES, *([*ROUTES, UNLOAD] * 2)], "an earlier one goes once a new one is proved"
     named = [body["model"] for path, body in on_base.calls if path.endswith("/generate") and "model" in body]
     assert len(dict.fromkeys(named)) == 3
+    assert on_base.known == named[-1:]
     [kept] = sampler.engine._handover.folder.glob("weights-*")
     assert {one.name for one in kept.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
 
@@ -84,6 +86,7 @@ def test_an_update_that_fails_is_made_anew(made: Made, on_base: VLLMServer, path
     sampler.load(policy)
     assert [t.action_ids for t in take_turns(sampler, asked(2))] == [t.action_ids for t in before]
     assert not on_base.faults_by_path[path], "it came up"
+    assert [sampler.engine._handover.adapter] == on_base.known, "of those that an update left behind too"
     assert (sampler.engine.life, sampler.engine.gap < 1e-5) == (2, True)
 
 
@@ -180,3 +183,20 @@ def test_a_name_that_the_server_has_already_is_no_answer(made: Made, on_base: VL
     loaded = next(body for path, body in on_base.calls if path == "/v1/load_lora_adapter")
     with pytest.raises(NoAnswer, match="already been loaded"):
         VLLMClient(on_base.url, timeout=5.0).load_adapter(loaded["lora_path"], loaded["lora_name"], "again")
+
+
+def test_what_a_killed_run_leaves_is_removed_by_the_next_and_no_other(tmp_path: Path) -> None:
+    lives = WholeWeights("float32", str(tmp_path))
+    (lives.folder / "weights-1").mkdir()
+    if not (child := os.fork()):
+        (WholeWeights("float32", str(tmp_path)).folder / "weights-2").mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    [left] = {one for one in tmp_path.iterdir() if one.is_dir()} - {lives.folder}
+    (other := tmp_path / "of-another-program").mkdir()
+    new = WholeWeights("float32", str(tmp_path))
+    assert {one for one in tmp_path.iterdir() if one.is_dir()} == {lives.folder, left, other}
+    assert {new.folder, lives.folder, other} == {one for one in tmp_path.iterdir() if one.is_dir()}
+    assert (lives.folder / "weights-1").is_dir()
+    del lives, new
+    assert list(tmp_path.iterdir()) == [other]

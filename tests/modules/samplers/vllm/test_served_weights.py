@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -72,30 +73,58 @@ def test_steps_within_rounding_are_proved_together(dtype: Dtype, rounding: float
     policy, stuck = small_policy(), Engine(small_policy(), rounding)
     follows, stays = WeightProof(dtype), WeightProof(dtype)
     for number in range(9):
-        follows(policy.model, Engine(policy, rounding))
+        follows(lambda: policy.model, Engine(policy, rounding))
         if number < 3:
-            stays(policy.model, stuck)
+            stays(lambda: policy.model, stuck)
         step(policy, lr)
     with pytest.raises(EngineError, match="nearer to those of earlier weights"):
-        stays(policy.model, stuck)
+        stays(lambda: policy.model, stuck)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 5e-4])
+def test_what_a_bfloat16_trainer_rounds_is_no_move_of_its_weights(rounding: float) -> None:
+    """Each update rounds its own log-probs anew, here by 5e-4, and moves them by less; frozen weights stay bfloat16."""
+    policy = small_policy()
+    policy.model.to(torch.bfloat16)
+    LoRA(r=2, alpha=4, trainable_tokens=False).apply(policy)
+    before = [one.detach().clone() for one in policy.model.parameters()]
+
+    def served() -> Engine:
+        return Engine(Policy(copy.deepcopy(policy.model).float(), policy.tokenizer), rounding)
+
+    follows, stays, stuck = WeightProof("bfloat16"), WeightProof("bfloat16"), served()
+    stays(lambda: policy.model, stuck)
+    for _ in range(8):
+        follows(lambda: policy.model, served())
+        step(policy, 1e-4)
+    with pytest.raises(EngineError, match="nearer to those of earlier weights"):
+        stays(lambda: policy.model, stuck)
+    frozen = [(old, new) for old, new in zip(before, policy.model.parameters(), strict=True) if not new.requires_grad]
+    assert len(frozen) > 5
+    assert all(new.dtype == torch.bfloat16 and torch.equal(old, new) for old, new in frozen)
 
 
 def test_rounding_alone_is_no_reason_and_far_weights_are() -> None:
     policy, other = small_policy(), small_policy()
     proof = WeightProof("bfloat16")
     for _ in range(20):
-        assert proof(policy.model, Engine(policy)) == pytest.approx(0.04, abs=0.02)
+        assert proof(lambda: policy.model, Engine(policy)) == pytest.approx(0.04, abs=0.02)
     with torch.no_grad():
         other.model.lm_head.weight.mul_(3.0)
     with pytest.raises(EngineError, match=r"differ by .* a token, more than 0.2"):
-        WeightProof("bfloat16")(policy.model, Engine(other))
+        WeightProof("bfloat16")(lambda: policy.model, Engine(other))
 
 
 def test_a_version_is_read_once_for_the_policy_may_train_when_its_server_starts_again() -> None:
-    policy, sampled = small_policy(), small_policy()
+    policy, sampled, read = small_policy(), small_policy(), list[str]()
     proof = WeightProof("float32")
-    first = proof(policy.model, Engine(sampled, 6e-6), "weights-1")
+
+    def proved(version: str) -> float:
+        return proof(lambda: read.append(version) or policy.model, Engine(sampled, 6e-6), version)
+
+    first = proved("weights-1")
     step(policy, 1e-2)
-    assert proof(policy.model, Engine(sampled, 6e-6), "weights-1") == pytest.approx(first, abs=1e-5)
+    assert proved("weights-1") == pytest.approx(first, abs=1e-5)
+    assert read == ["weights-1"], "which of a whole model written for the server is 16 GB"
     with pytest.raises(EngineError, match="does not sample from the policy's weights"):
-        proof(policy.model, Engine(sampled, 6e-6), "weights-2")
+        proved("weights-2")
