@@ -160,7 +160,9 @@ class Sampler:
             ConfigError: it has no log-probs of tokens that it did not sample.
         """
         name = type(self).__name__
-        raise ConfigError(f"{name} gives no log-probs of tokens that it did not sample: score with InProcessSampler")
+        raise ConfigError(
+            f"{name} gives no log-probs of tokens that it did not sample: score with InProcessSampler or VLLMSampler"
+        )
 
     @property
     def waits(self) -> bool:

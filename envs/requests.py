@@ -96,10 +96,20 @@ def forced_request(prefix_ids: Sequence[int], ids: Sequence[int], *, agent: str)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A turn that the protocol takes itself, without sampling (a first retrieval with the question, say)."""
+    """A turn that the protocol takes itself, without sampling (a first retrieval with the question, say).
+
+    `alternatives` are for the policy to weigh (`forced_request`): nothing is sampled, and the log-probs of each, added
+    up, become the text of the action (`weighed_logps`).
+    """
 
     episode: Episode
     action: Action
+    alternatives: tuple[Request, ...] = ()
+
+
+def weighed_logps(turn: Turn) -> list[float]:
+    """The log-probs of the alternatives of an `Act`, in their order, from the turn that it became."""
+    return [float(logp) for logp in turn.action.text.split()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ class RetrievalEnvironment:
 
     @property
     def counts(self) -> Counter[str]:
-        """What the compressor has counted, and `compression/…`: tokens that it got and left, prompts left empty."""
-        return counted(self.compressor) + self._compression
+        """Counts of compressor and protocol, and `compression/…`: tokens that it got and left, prompts left empty."""
+        return counted(self.compressor, self.protocol) + self._compression
 
     def check(self, *samplers: Sampler) -> None:
         """Check before any work that these samplers can be used here.
@@ -90,7 +90,8 @@ class RetrievalEnvironment:
         if isinstance(upcoming, Done):
             return self._finish(episode, upcoming.status)
         if isinstance(upcoming, Act):
-            return upcoming
+            longest = max((len(one.prefix()) + len(one.forced_ids or ()) for one in upcoming.alternatives), default=0)
+            return upcoming if longest <= self.limits.total_tokens else self._no_room(episode)
         if sum(turn.finish != "scripted" for turn in episode.turns) >= self.limits.turns:
             return self._finish(episode, "step_budget")
         if upcoming.context is not None:
@@ -99,17 +100,27 @@ class RetrievalEnvironment:
             upcoming = dataclasses.replace(upcoming, context_ids=ids)
         room = self.limits.total_tokens - len(upcoming.prefix())
         if room < max(at_least, len(upcoming.forced_ids or ())):
-            sampled = any(turn.finish != "scripted" for turn in episode.turns)
-            episode.truncations["total" if sampled else "prompt"] = 1
-            return self._finish(episode, "token_budget")
+            return self._no_room(episode)
         return dataclasses.replace(
             upcoming,
             max_tokens=min(upcoming.max_tokens or self.limits.turn_tokens, room),
             seed=stable_hash(seed, episode.iteration, episode.question.id, episode.sample, len(episode.turns)),
         )
 
+    def _no_room(self, episode: Episode) -> None:
+        sampled = any(turn.finish != "scripted" for turn in episode.turns)
+        episode.truncations["total" if sampled else "prompt"] = 1
+        self._finish(episode, "token_budget")
+
     def act(self, act: Act) -> Turn:
-        """The turn that a protocol's own action makes: nothing is sampled, nothing is trained."""
+        """The turn that a protocol's own action makes: nothing is sampled, nothing is trained.
+
+        Raises:
+            ConfigError: it has alternatives that no sampler has weighed (`envs.sampling.weighed`).
+        """
+        if act.alternatives:
+            name = type(self.protocol).__name__
+            raise ConfigError(f"{name} asks the policy to weigh alternatives: play it with envs.rollout, not in a tree")
         return Turn("protocol", (), (), (), "scripted", act.episode.next_uid(), action=act.action, trainable=False)
 
     def apply(self, episodes: Sequence[Episode], turns: Sequence[Turn]) -> None:

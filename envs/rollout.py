@@ -11,7 +11,7 @@ from envs.background_search import BackgroundSearch
 from envs.interfaces import Sampler
 from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
-from envs.sampling import collected
+from envs.sampling import collected, weighed
 from envs.types import Episode, Question
 
 Sampling = Callable[..., list[Episode]]  # called as `independent_groups` is
@@ -121,7 +121,7 @@ def play_out(
             in_flight += len(requests) + len(acts)
             if not in_flight:
                 return
-            taken = [(act.episode, environment.act(act)) for act in acts]
+            taken = [(act.episode, environment.act(weighed(sampler, act))) for act in acts]
             elsewhere = elsewhere or sampler.waits
             if elsewhere:
                 ready = search.ready(sampler, taken)

@@ -12,7 +12,7 @@ from typing import Any
 from common.costs import counted
 from common.errors import ConfigError
 from envs.interfaces import AgentFormat, Sampler
-from envs.requests import Request
+from envs.requests import Act, Request
 from envs.types import Episode, Limits, Turn
 
 
@@ -241,6 +241,18 @@ class Greedy(AtTemperature):
 
     def _changed(self, request: Request) -> Request:
         return replace(request, greedy=True)
+
+
+def weighed(sampler: Sampler, act: Act) -> Act:
+    """The act with the log-probs of its alternatives, if it has any; a call of its own, so that no batch changes them.
+
+    Raises:
+        ConfigError: the sampler has no log-probs of tokens that it did not sample.
+    """
+    if not act.alternatives:
+        return act
+    logps = " ".join(repr(sum(logps)) for logps in sampler.score(act.alternatives))
+    return replace(act, action=replace(act.action, text=logps), alternatives=())
 
 
 def collected(sampler: Sampler) -> list[tuple[Request, Turn]]:

@@ -119,6 +119,14 @@ class VLLMServer(ThreadingHTTPServer):
                 self.cache[key] = policy.model(torch.tensor([ids])).logits[:, -1:].float()
         return self.cache[key]
 
+    def read(self, policy: Policy, ids: list[int]) -> list[Any]:
+        """vLLM's log-probs of a prompt: of the given tokens alone, none of the first."""
+        ids_1T = torch.tensor([ids])
+        with torch.no_grad():
+            logps_1T = token_logprobs(policy.model(ids_1T).logits[:, :-1].float(), ids_1T[:, 1:])
+        known = zip(ids[1:], logps_1T[0].tolist(), strict=True)
+        return [None, *({str(token): {"logprob": logp, "rank": 1}} for token, logp in known)]
+
     def sample(self, body: dict[str, Any]) -> dict[str, Any]:
         """vLLM's answer: sampled ids and their log-probs at the temperature."""
         policy = self.sampling(name := body.get("model"))
@@ -150,6 +158,7 @@ class VLLMServer(ThreadingHTTPServer):
             "finish_reason": finish,
             "stop_reason": stop,
             "weight_versions": spans,
+            "prompt_logprobs": self.read(policy, body["token_ids"]) if "prompt_logprobs" in wanted else None,
         }
 
 
@@ -195,6 +204,7 @@ class _Reply(BaseHTTPRequestHandler):
             if callable(fault):
                 fault(choice)
             said = {"choices": [choice], "model": body.get("model", "base")}
+            said["prompt_logprobs"] = choice.pop("prompt_logprobs", None)
             self.send(404 if unknown else 200, {"error": {"message": "no such model"}} if unknown else said)
 
     def hang_up(self) -> None:

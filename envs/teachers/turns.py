@@ -11,11 +11,16 @@ from envs.types import Move, MoveKind, Turn
 
 
 def written_turn(protocol: AgentFormat, request: Request, moves: Sequence[Move]) -> Turn:
-    """The turn that makes `moves`, or as many of them as one turn of the format holds; its log-probs are 0.
+    """The turn that makes `moves`, or as many of them as one turn of the format holds."""
+    return text_turn(protocol, request, protocol.say(request.episode, moves))
+
+
+def text_turn(protocol: AgentFormat, request: Request, text: str) -> Turn:
+    """The turn of a text; its log-probs are 0.
 
     It is cut at the tokens that a policy would have: a longer one would teach turns that no policy can finish.
     """
-    ids = protocol.codec.control(protocol.say(request.episode, moves))
+    ids = protocol.codec.control(text)
     cut = ids[: request.max_tokens]
     return request.turn(cut, (0.0,) * len(cut), "stop" if cut == ids else "length", protocol.codec.decode(cut))
 

@@ -100,8 +100,8 @@ class Oracle:
 
 
 def _shows_reasoning(step: Step) -> bool:
-    """Whether the policy wrote this step in a format with more than an answer."""
-    return bool(step.spans) and (step.kind != "answer" or step.claim is not None)
+    """Whether the policy wrote this step, and it counts, in a format with more than an answer."""
+    return bool(step.spans) and not step.dropped and (step.kind != "answer" or step.claim is not None)
 
 
 class _Trail:

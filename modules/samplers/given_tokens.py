@@ -25,6 +25,16 @@ class Given(NamedTuple):
     ids: tuple[int, ...]
 
 
+def require_scorable(given: Sequence[Given]) -> None:
+    """Require tokens to score, and tokens before them.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not all(one.prefix and one.ids for one in given):
+        raise ValueError("a request to be scored needs forced_ids, and tokens before them")
+
+
 @torch.inference_mode()
 def given_logps(
     model: PreTrainedModel, given: Sequence[Given], batch_size: int

@@ -22,7 +22,7 @@ from modules.decoder.fused_decoder import can_fuse
 from modules.decoder.library_decoder import require_decodable
 from modules.policy import Policy, check_policy, end_of_message
 from modules.samplers.decoding import Decoding
-from modules.samplers.given_tokens import Given, given_logps
+from modules.samplers.given_tokens import Given, given_logps, require_scorable
 from modules.samplers.prefixes import PrefixStore
 from modules.samplers.running_request import Decode, RunningRequest, StopTags
 
@@ -165,8 +165,7 @@ class InProcessSampler(Sampler):
             ConfigError: no policy was given or loaded, or a sequence is longer than its positions.
         """
         given = [Given(request.prefix(), request.forced_ids or ()) for request in requests]
-        if not all(one.prefix and one.ids for one in given):
-            raise ValueError("a request to be scored needs forced_ids, and tokens before them")
+        require_scorable(given)
         logps, read = given_logps(self.model, given, self.batch_size)
         for request, count in zip(requests, read, strict=True):
             self.counts[read_by(request.agent)] += count

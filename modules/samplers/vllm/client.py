@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -24,12 +24,16 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Sampled token ids with their log-probs; `stop` is the string that ended them, `finish` vLLM's own word."""
+    """Sampled token ids with their log-probs; `stop` is the string that ended them, `finish` vLLM's own word.
+
+    `prompt_logps` are those of the prompt's tokens but the first, where `prompt_logprobs` asked for them.
+    """
 
     ids: tuple[int, ...]
     logps: tuple[float, ...]
     finish: str
     stop: str | None
+    prompt_logps: tuple[float, ...] = ()
 
 
 class VLLMClient:
@@ -98,7 +102,8 @@ class VLLMClient:
         try:
             if adapter is not None and answer["model"] != adapter:
                 raise ValueError(f"sampled by {answer['model']}, not by adapter {adapter}")
-            return _generated(answer["choices"][0], weights)
+            prompt_logps = () if "prompt_logprobs" not in sampling else _of_prompt(answer["prompt_logprobs"], ids)
+            return replace(_generated(answer["choices"][0], weights), prompt_logps=prompt_logps)
         except (LookupError, TypeError, ValueError) as error:
             raise EngineError(f"vLLM at {self.url}: unusable answer: {error}") from error
 
@@ -210,3 +215,17 @@ def _generated(choice: Mapping[str, Any], weights: str) -> Generated:
         raise ValueError(f"sampled by weights {', '.join(sorted(versions)) or 'without a version'}, not {weights}")
     stop = choice["stop_reason"]
     return Generated(ids, logps, str(choice["finish_reason"]), stop if isinstance(stop, str) else None)
+
+
+def _of_prompt(entries: Sequence[Mapping[str, Any]], ids: Sequence[int]) -> tuple[float, ...]:
+    """Log-probs of a prompt's tokens but the first, which has none.
+
+    Raises:
+        LookupError, TypeError, ValueError: one is missing or no number.
+    """
+    if len(entries) != len(ids):
+        raise ValueError(f"log-probs of {len(entries)} tokens for a prompt of {len(ids)}")
+    logps = tuple(float(entry[str(token)]["logprob"]) for entry, token in zip(entries[1:], ids[1:], strict=True))
+    if wrong := [logp for logp in logps if not math.isfinite(logp)]:
+        raise ValueError(f"a token of the prompt has log-prob {wrong[0]}")
+    return logps

@@ -13,14 +13,16 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from common.cancellable_request import CancellableRequest
-from common.costs import tokens_of
+from common.costs import read_by, tokens_of
 from common.errors import ConfigError, EngineError
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
 from envs.types import Episode, Finish, Limits, Turn
 from modules.policy import Policy, check_policy, end_of_message
+from modules.samplers.given_tokens import Given, require_scorable
 from modules.samplers.vllm.client import Generated, NoAnswer
 from modules.samplers.vllm.engine import VLLMEngine
+from modules.samplers.vllm.forced_tokens import forced_logps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class VLLMSampler(Sampler):
     one call, the server works on the others. A turn depends on its context, its seed and the weights, to rounding:
     which requests share a batch is a matter of time, so tokens are not promised to the bit. Log-probs are at the
     temperature (at 1 when greedy) and, unlike those of `InProcessSampler`, after top-p, whose tokens are renormalised.
-    `counts` has the tokens that were sampled, by agent, and how often a turn was asked again.
+    `counts` has the tokens that were sampled and those that were read to score given ones, by agent, and how often a
+    turn was asked again.
 
     Args:
         engine: the server; samplers of the same policy share it, one of another policy starts a server like it.
@@ -132,6 +135,23 @@ class VLLMSampler(Sampler):
             self._tickets += 1
             self._open[self._tickets] = request
             self._ask(self._tickets)
+
+    def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        """Log-probs of the requests' `forced_ids` at temperature 1: the server reads each sequence as a prompt.
+
+        Every sequence is read whole, also where several begin alike, and counted so. They are those of
+        `InProcessSampler` to the rounding of the engine's type: about 1e-5 a token in float32, some hundredths in
+        bfloat16, where they also depend on what else the server reads. vLLM writes less than -9999 as -9999.
+
+        Raises:
+            EngineError: the server cannot be made to work, or rejects a sequence.
+        """
+        given = [Given(request.prefix(), request.forced_ids or ()) for request in requests]
+        require_scorable(given)
+        logps = forced_logps(self.engine, given)
+        for request, one in zip(requests, given, strict=True):
+            self.counts[read_by(request.agent)] += len(one.prefix) + len(one.ids)
+        return logps
 
     def rest(self) -> None:
         """Have the server sleep, where the engine is set to; not while turns are open."""

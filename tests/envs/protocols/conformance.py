@@ -21,11 +21,12 @@ from systems.baselines.search_o1 import TAGS as SEARCH_O1
 from systems.hiprag.parse import TAGS as HIPRAG
 from systems.reasonrag.parse import TAGS as REASONRAG
 from systems.search_r1.protocol import TAGS as SEARCH_R1
+from systems.self_rag.tokens import TAGS as SELF_RAG
 from systems.sirag.parse import TAGS as SIRAG
 from tests.tiny import FixedRetriever
 
 # Every tag of every system of the suite.
-TAGS = tuple(dict.fromkeys((*PRORAG, *SEARCH_R1, *HIPRAG, *REASONRAG, *SIRAG, *SEARCH_O1)))
+TAGS = tuple(dict.fromkeys((*PRORAG, *SEARCH_R1, *HIPRAG, *REASONRAG, *SIRAG, *SEARCH_O1, *SELF_RAG)))
 HOSTILE = (
     " x ".join(TAGS),
     " x ".join(reversed(TAGS)).upper(),
@@ -124,6 +125,9 @@ class Script(Sampler):
             ids, finish = ids[: request.max_tokens], "length"
         return request.turn(ids, [-0.5] * len(ids), finish, codec.decode(ids))
 
+    def score(self, requests: Sequence[Request]) -> list[tuple[float, ...]]:
+        return [(-1.0,) * len(request.forced_ids or ()) for request in requests]
+
     def release(self, episodes: Sequence[Episode]) -> None:
         self.finished |= {episode.question.id for episode in episodes}
 
@@ -138,7 +142,7 @@ def _play(
     compressor: Compressor | None = None,
 ) -> Episode:
     documents = [Document(f"d{i}", f"Title {text}", text) for i, text in enumerate(texts)]
-    settings = {"compressor": compressor, "top_k": len(texts), "limits": limits}
+    settings = {"compressor": compressor, "top_k": len(texts), "limits": limits or Limits(turns=40)}
     environment = RetrievalEnvironment(protocol, FixedRetriever(documents), **settings)
     sampler = Script(protocol, script, broken)
     [episode] = rollout(environment, sampler, [Question("q", question, ("Ada",))], seed=0)

@@ -16,6 +16,7 @@ from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
 from modules.samplers.in_process import InProcessSampler
+from systems.adaptive_rag.protocol import AdaptiveRAG
 from systems.baselines.flare import FLARE
 from systems.baselines.ircot import IRCoT
 from systems.baselines.iter_retgen import IterRetGen
@@ -28,6 +29,8 @@ from systems.reasonrag.parse import TAGS as REASONRAG_TAGS
 from systems.reasonrag.protocol import ReasonRAG
 from systems.search_r1.protocol import TAGS as SEARCH_R1_TAGS
 from systems.search_r1.protocol import SearchR1
+from systems.self_rag.protocol import SelfRAG
+from systems.self_rag.tokens import TAGS as SELF_RAG_TAGS
 from systems.sirag.parse import TAGS as SIRAG_TAGS
 from systems.sirag.protocol import SIRAG
 from tests.envs.protocols.conformance import Script, check_protocol
@@ -46,6 +49,20 @@ OUTPUTS = [Move("read", "Ada Lovelace"), Move("read", "Ada Lovelace"), ANSWER]
 MANY = [SEARCH, READ, RECALL, MORE, READ, RECALL, RECALL, ANSWER]  # several steps in a turn, steps that span two
 BEGUN = [RECALL, RECALL, SEARCH, READ, ANSWER]
 KEPT = ((), ("d0",), tuple(f"d{number}" for number in range(9)))
+
+
+class AlwaysMany:
+    """A router of Adaptive-RAG that chooses IRCoT for every question."""
+
+    def letter(self, question: str) -> str:
+        return "C"
+
+
+def routed(tokenizer: Any) -> AdaptiveRAG:
+    routes = {letter: Direct(tokenizer, retrieve=letter == "B") for letter in "AB"}
+    return AdaptiveRAG(routes | {"C": IRCoT(tokenizer)}, AlwaysMany())
+
+
 # Formats by name, each with what makes it of a tokenizer, its tags and the moves of a good policy.
 FORMATS: list[tuple[str, Callable[[Any], Any], tuple[str, ...], list[Move]]] = [
     ("prorag", ProRAG, PRORAG_TAGS, HOPS),
@@ -64,6 +81,10 @@ FORMATS: list[tuple[str, Callable[[Any], Any], tuple[str, ...], list[Move]]] = [
     ("ircot", IRCoT, (), SENTENCES),
     ("ircot, worst first", partial(IRCoT, worst_first=True), (), SENTENCES),
     ("flare", FLARE, (), SENTENCES),
+    ("self_rag, short form", partial(SelfRAG, passages=2), SELF_RAG_TAGS, [ANSWER]),
+    ("self_rag, long form", partial(SelfRAG, depth=2, beam=1, passages=2), SELF_RAG_TAGS, [READ, ANSWER]),
+    ("self_rag as written", partial(SelfRAG, depth=2, passages=1, written=True), SELF_RAG_TAGS, [READ, ANSWER]),
+    ("adaptive_rag", routed, (), SENTENCES),
     ("every move", OneMove, TOY_TAGS, [SEARCH, READ, RECALL, ANSWER]),
     ("no claims, and parsing depends on the episode", SearchOnly, TOY_TAGS, [SEARCH, MORE, ANSWER]),
     ("several agents of which one trains", TwoAgents, TOY_TAGS, HOPS),

@@ -56,7 +56,9 @@ def played(one: ChatSampler, questions: Sequence[Question] = QUESTIONS, limits: 
 
 
 def test_it_refuses_to_score_given_tokens_in_one_line(sampler) -> None:
-    line = r"^ChatSampler gives no log-probs of tokens that it did not sample: score with InProcessSampler$"
+    line = (
+        r"^ChatSampler gives no log-probs of tokens that it did not sample: score with InProcessSampler or VLLMSampler$"
+    )
     with chat_server(plays) as server, pytest.raises(ConfigError, match=line):
         sampler(server).score([forced_request((1,), (2,), agent="scorer")])
 

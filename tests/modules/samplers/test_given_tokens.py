@@ -91,7 +91,7 @@ def test_tokens_without_a_prefix_and_no_tokens_are_refused(prefix: tuple[int, ..
 
 
 def test_a_sampler_without_a_model_refuses() -> None:
-    with pytest.raises(ConfigError, match=r"^Scripted gives no log-probs of tokens .*: score with InProcessSampler$"):
+    with pytest.raises(ConfigError, match=r"^Scripted gives no log-probs of tokens .*: score with InProcessSampler"):
         Scripted(lambda text: (), lambda episode: "").score(REQUESTS)
 
 
