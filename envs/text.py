@@ -156,6 +156,31 @@ class Codec:
         """
         return _THINK if _THINK in self.tags and _leaves_open(self._rendered("Q", ""), "Q") else ""
 
+    @cached_property
+    def between_replies(self) -> tuple[str, str]:
+        """Text of the chat template from a reply up to the user's next message, and from there up to the next reply.
+
+        Raises:
+            ConfigError: the template does not take a dialogue, or does not show its messages as they are.
+        """
+        texts = [_SLOT.format(name) for name in ("question", "reply", "more")]
+        messages = [
+            {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), texts, strict=True)
+        ]
+        try:
+            rendered = self._render(messages)
+        except _FAILURES:
+            rendered = ""
+        parts = _MARK.split(rendered)
+        if parts[1::2] != ["question", "reply", "more"]:
+            name = self.tokenizer.name_or_path or "(no name)"
+            raise ConfigError(
+                f"the chat template of {name} does not write a dialogue of question, reply and question as it is: set "
+                "tokenizer.chat_template to one that does"
+            )
+        close = f"\n\n{_THOUGHT}\n\n" if _leaves_open(rendered, texts[-1]) and not self.opened else ""
+        return parts[4], f"{parts[6].rstrip()}{close}" if close else parts[6]
+
     def _rendered(self, user: str, system: str) -> str:
         """The template around both messages; around one of both texts where it knows no system role."""
         template, name = str(self.tokenizer.chat_template or ""), self.tokenizer.name_or_path or "(no name)"

@@ -13,7 +13,7 @@ from typing import Literal
 from common.errors import ConfigError
 from envs.training_view import TrainingSequence, training_sequences
 
-Status = Literal["answered", "step_budget", "token_budget", "malformed", "error"]
+Status = Literal["answered", "step_budget", "token_budget", "exhausted", "malformed", "error"]
 Finish = Literal["stop", "eos", "length", "scripted", "error"]
 MoveKind = Literal["search", "read", "recall", "conclude"]
 

@@ -26,7 +26,7 @@ NO_STEP = "no untrue step"
 LONGEST = 1500  # characters of what was written in a step
 _TITLE, _PASSAGE = 80, 700  # characters
 _LOGP = 0.5  # a mean log-probability whose colour is strongest: a trained policy's are of 0.05 to 0.2
-_BUDGETS = ("step_budget", "token_budget")
+_BUDGETS = ("step_budget", "token_budget", "exhausted")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 

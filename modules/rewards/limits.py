@@ -11,7 +11,7 @@ from torch import Tensor
 from envs.interfaces import RewardContext
 from envs.types import Episode
 
-_CUT = ("step_budget", "token_budget")
+_CUT = ("step_budget", "token_budget", "exhausted")
 
 
 def within_limits(episodes: Sequence[Episode], context: RewardContext) -> Tensor:

@@ -17,6 +17,7 @@ from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Move
 from modules.samplers.in_process import InProcessSampler
 from systems.adaptive_rag.protocol import AdaptiveRAG
+from systems.auto_rag.protocol import AutoRAG
 from systems.baselines.flare import FLARE
 from systems.baselines.ircot import IRCoT
 from systems.baselines.iter_retgen import IterRetGen
@@ -25,6 +26,7 @@ from systems.baselines.search_o1 import SearchO1
 from systems.hiprag.parse import TAGS as HIPRAG_TAGS
 from systems.hiprag.protocol import HiPRAG
 from systems.longllmlingua.recovery import RecoveringDirect
+from systems.react.protocol import ReAct
 from systems.reasonrag.parse import TAGS as REASONRAG_TAGS
 from systems.reasonrag.protocol import ReasonRAG
 from systems.search_r1.protocol import TAGS as SEARCH_R1_TAGS
@@ -85,6 +87,9 @@ FORMATS: list[tuple[str, Callable[[Any], Any], tuple[str, ...], list[Move]]] = [
     ("self_rag, long form", partial(SelfRAG, depth=2, beam=1, passages=2), SELF_RAG_TAGS, [READ, ANSWER]),
     ("self_rag as written", partial(SelfRAG, depth=2, passages=1, written=True), SELF_RAG_TAGS, [READ, ANSWER]),
     ("adaptive_rag", routed, (), SENTENCES),
+    ("react", ReAct, (), [SEARCH, MORE, ANSWER]),
+    ("auto_rag", AutoRAG, (), [SEARCH, MORE, ANSWER]),
+    ("auto_rag that writes documents", partial(AutoRAG, max_iter=2, parametric=2), (), [SEARCH, MORE, ANSWER]),
     ("every move", OneMove, TOY_TAGS, [SEARCH, READ, RECALL, ANSWER]),
     ("no claims, and parsing depends on the episode", SearchOnly, TOY_TAGS, [SEARCH, MORE, ANSWER]),
     ("several agents of which one trains", TwoAgents, TOY_TAGS, HOPS),

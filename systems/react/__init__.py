@@ -1,0 +1,1 @@
+"""ReAct: thoughts and actions in turns, the root of agents that search."""
