@@ -55,7 +55,7 @@ CHAIN = (
     "hidden_size: 64, layers: 1, heads: 4, kv_heads: 2, feed_forward: 128}",
     *("stages.sft.module.optimizer.lr=1e-2", "stages.sft.data.batch_size=4", "stages.sft.trainer.max_epochs=20"),
     *(f"stages.search.data.questions={questions(0, 0.3)}", "stages.search.data.simulations=8"),
-    *("stages.search.data.depth=6", "stages.search.data.chunk=4"),
+    *("stages.search.data.depth=6", "stages.search.data.chunk=4", "stages.prm.trainer.max_steps=8"),
     *(f"stages.sample.data.questions={questions(0, 0.3)}", "stages.sample.data.unit=4"),
     *(f"stages.{arm}.data.questions={questions(0.5, 0.7)}" for arm in ("rl", "rl_outcome")),
     *(f"stages.{arm}.data.questions_per_iteration=2" for arm in ("rl", "rl_outcome")),

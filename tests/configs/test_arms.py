@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,7 +73,6 @@ ARMS: dict[str, set[str]] = {
     "reward_model/nodes_and_rollouts": {"label.data.use"},
     "reward_model/noise": {"label.data.judge"},
     "reward_model/pairs": set(),
-    "reward_model/pairs_without_features": {"prm.module.features"},
     "reward_model/pointwise": {"prm.module.ranking"},
     "reward_model/ranking_loss": {"prm.module.pointwise"},
     "reward_model/read_at_observation": {"prm.module.read_at"},
@@ -81,7 +82,6 @@ ARMS: dict[str, set[str]] = {
         "-rl",
         *(f"search_refined.data.{key}.policy.model" for key in ("expander", "simulator.sampler")),
     },
-    "reward_model/siblings": {"label.data.pairs_per_tree"},
     "reward_model/steps": set(),
     "reward_model/without_features": {"prm.module.features"},
     "hiprag/hiprag_arms": {
@@ -180,6 +180,17 @@ def test_a_sweep_changes_one_number_and_names_its_experiment_after_it(name: str)
     assert changed(other, first) == dict.fromkeys(expected, value)
     assert f"experiment: {Path(name).stem}_${{{key}}}" in (CONFIGS / f"{name}.yaml").read_text()
     assert f"{key}=$" in (CONFIGS / f"{name}.yaml").read_text(), "its head has the command of all values"
+
+
+@pytest.mark.parametrize(
+    ("arm", "key", "value"),
+    [("siblings", "label.data.pairs_per_tree", 0), ("pairs_without_features", "prm.module.features", False)],
+)
+def test_an_arm_at_the_head_of_another_file_changes_one_setting(arm: str, key: str, value: object) -> None:
+    name = "reward_model/pairs.yaml"
+    command = rf"^#   python train.py --config configs/{name} (experiment={arm} .*)$"
+    [given] = re.findall(command, (CONFIGS / name).read_text(), re.M)
+    assert changed(stages(name, *shlex.split(given)), stages(name)) == {key: value}
 
 
 def test_every_arm_is_looked_at() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -18,19 +19,27 @@ PATHS = sorted(CONFIGS.rglob("*.yaml"))
 SHIPPED = [path.relative_to(CONFIGS).as_posix() for path in PATHS if "\nexperiment:" in path.read_text()]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_it_loads_and_its_stages_have_an_order(name: str, tmp_path: Path) -> None:
-    plan = Plan.of(load(CONFIGS / name, [f"data_root={tmp_path}", f"output={tmp_path}"]))
+@pytest.fixture(scope="module", params=SHIPPED)
+def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Plan]:
+    """Its name and its plan, over real data where there are some."""
+    name, folder = request.param, tmp_path_factory.mktemp("shipped")
+    root = Path(os.environ.get("RAG_DATA") or folder)
+    if root != folder and name == "prorag/smollm2_2wiki.yaml":
+        root = as_published(root, folder)
+    return name, Plan.of(load(CONFIGS / name, [f"output={folder}", f"data_root={root}"]))
+
+
+def test_it_opens_with_its_question_and_its_stages_have_an_order(shipped: tuple[str, Plan]) -> None:
+    name, plan = shipped
+    assert (CONFIGS / name).read_text().startswith("# ")
     assert set(plan.chosen) == set(plan.experiment.stages)
     swept = r"(_[\d.]+)?"  # one file for several values names each run by its value
     assert re.fullmatch(re.escape(Path(name).stem) + swept, plan.experiment.experiment)
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", SHIPPED)
-def test_its_components_fit_their_targets(name: str, tmp_path: Path, data_root: Path) -> None:
-    root = as_published(data_root, tmp_path) if name == "prorag/smollm2_2wiki.yaml" else data_root
-    Plan.of(load(CONFIGS / name, [f"output={tmp_path}", f"data_root={root}"])).checked()
+def test_its_components_fit_their_targets(shipped: tuple[str, Plan]) -> None:
+    shipped[1].checked()
 
 
 def as_published(data_root: Path, folder: Path) -> Path:
@@ -39,11 +48,6 @@ def as_published(data_root: Path, folder: Path) -> Path:
     (folder / "train.json").write_text(json.dumps(rows[:450]))
     (folder / "dev.json").write_text(json.dumps(rows[450:]))
     return folder
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_it_opens_with_the_question_it_asks(name: str) -> None:
-    assert (CONFIGS / name).read_text().startswith("# ")
 
 
 def test_a_file_without_an_experiment_is_a_base_that_another_file_names() -> None:
