@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 SPLITS = {"sft": 400.0, "search": 320.0, "refine": 380.0, "rl": 700.0, "dev": 300.0, "test": 300.0}
 HELD_OUT = ("dev", "test")
+LONGEST = 8  # hops: all longer chains of a default world take a minute to list
 LEAK = 0.30  # above this a policy gets far without searching
 HEADLINE = (
     *("entities", "facts", "known", "questions", "vocabulary"),
@@ -36,7 +37,7 @@ class WorldData:
 
     Args:
         people, cities, works, organisations, countries: how many entities of each kind.
-        hops: lengths of chains, 1 to 4; questions are spread evenly over the entries, so a length that is listed twice
+        hops: lengths of chains, 1 to 8; questions are spread evenly over the entries, so a length that is listed twice
             gets twice as many.
         comparison: how many questions compare two entities, or their share where it is below 1.
         questions: how many in all.
@@ -49,7 +50,8 @@ class WorldData:
         texts: more texts whose words the tokenizer knows, such as a protocol's instruction.
 
     Raises:
-        ConfigError: a setting is out of range; on making, there are too few questions for the splits.
+        ConfigError: a setting is out of range; on making, there are too few questions for the splits, or of a
+            length none.
     """
 
     def __init__(
@@ -160,7 +162,10 @@ class WorldData:
             (min(self.counts.values()) < 1, "every kind needs at least one entity"),
             (cities < countries, f"{countries} countries need as many cities, there are {cities}"),
             (people < cities, f"{cities} cities need as many people for mayors, there are {people}"),
-            (not self.hops or not {*self.hops} <= {1, 2, 3, 4}, f"hops {list(self.hops)} must be from 1 to 4"),
+            (
+                not self.hops or not {*self.hops} <= {*range(1, LONGEST + 1)},
+                f"hops {list(self.hops)} must be from 1 to {LONGEST}",
+            ),
             (not 1 <= self.paraphrases <= 3, f"paraphrases {self.paraphrases} must be 1, 2 or 3"),
             (not 0 <= self.namesakes <= 1, f"namesakes {self.namesakes} must be in [0, 1]"),
             (not 0 <= self.known <= 1, f"known {self.known} must be in [0, 1]"),

@@ -291,6 +291,16 @@ class Judgement(typing.Protocol):
         """Of every step that states something without a search, whether it is untrue; None for the others."""
         ...
 
+    @property
+    def settled(self) -> tuple[int | None, ...]:
+        """Of every step, how many of the facts that the question takes it was the first to establish."""
+        ...
+
+    @property
+    def open(self) -> int | None:
+        """How many of these facts are not established at the end."""
+        ...
+
 
 class Oracle(typing.Protocol):
     """Knows the truth of every step."""

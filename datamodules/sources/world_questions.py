@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.seeds import stable_hash
 from datamodules.records import numbered_rows
 from datamodules.sources import Part
-from datamodules.sources.jsonl import JSONLQuestions
-from envs.types import Document
+from datamodules.sources.jsonl import JSONLQuestions, PlainRow
+from envs.types import Document, Question
 
 
 class WorldQuestions(JSONLQuestions):
-    """One split of a world; `path` is the stage folder."""
+    """One split of a world; `path` is the stage folder. `hops` keeps the questions of these lengths.
+
+    A comparison takes two look-ups.
+    """
 
     label = "world"
 
@@ -23,6 +26,7 @@ class WorldQuestions(JSONLQuestions):
         split: str,
         limit: int | None = None,
         *,
+        hops: Sequence[int] | None = None,
         part: Part | None = None,
         sample: int | None = None,
         seed: int = 0,
@@ -32,7 +36,13 @@ class WorldQuestions(JSONLQuestions):
         super().__init__(
             Path(path) / "data" / "questions.jsonl", split=split, part=part, limit=limit, sample=sample, seed=seed
         )
-        self._folder = Path(path)
+        self._folder, self._hops = Path(path), None if hops is None else frozenset(hops)
+
+    def question(self, row: PlainRow, default_id: str) -> Question | str:
+        question = super().question(row, default_id)
+        if isinstance(question, str) or self._hops is None or (question.gold and question.gold.hops in self._hops):
+            return question
+        return f"not of {', '.join(map(str, sorted(self._hops)))} hops"
 
     def documents(self) -> Iterator[Document]:
         """All passages of the world, whatever the split."""

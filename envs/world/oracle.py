@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from common.answers import normalize_answer
@@ -29,6 +30,8 @@ class Judgement:
         unresolved: the answer is right but the chain was never established.
         needless: for every search, whether it asks for a fact that was taught for memory; None for other steps.
         unfounded: for every statement without a search, whether it is untrue; None for other steps.
+        settled: for every step, how many hops it was the first to settle.
+        open: hops that are not settled at the end.
     """
 
     valid: tuple[bool | None, ...]
@@ -37,6 +40,8 @@ class Judgement:
     unresolved: bool | None
     needless: tuple[bool | None, ...] = ()
     unfounded: tuple[bool | None, ...] = ()
+    settled: tuple[int | None, ...] = ()
+    open: int | None = None
 
 
 class Oracle:
@@ -79,14 +84,17 @@ class Oracle:
         answers = {normalize_answer(answer) for answer in question.answers}
         if steps and not any(map(_shows_reasoning, steps)):
             unknown = (None,) * len(steps)
-            return Judgement(unknown, None, None, None, unknown, unknown)
+            return Judgement(unknown, None, None, None, unknown, unknown, unknown)
         valid: list[bool | None] = []
+        left = [len(hops)]  # open before the first step and after each
         for step in steps:
             if step.dropped:
                 valid.append(None)
+                left.append(len(trail.open))
                 continue
             right = trail.answer(step, answers) if step.kind == "answer" else trail.take(step)
             valid.append(right and step.valid if step.spans else None)
+            left.append(len(trail.open))
         resolved = not trail.open
         correct = normalize_answer(episode.answer) in answers
         return Judgement(
@@ -96,6 +104,8 @@ class Oracle:
             unresolved=correct and not resolved,
             needless=self._memory.needless(steps),
             unfounded=self._memory.unfounded(steps, hops),
+            settled=tuple(before - after for before, after in pairwise(left)),
+            open=left[-1],
         )
 
 

@@ -1,4 +1,4 @@
-"""Questions: chains of one to four relations and comparisons, in natural English, each in one split.
+"""Questions: chains of relations and comparisons, in natural English, each in one split.
 
 A question's id spells its key, the entities and relations it asks for, so no key can stand in two splits; text and
 gold reasoning are functions of the world, the seed and the id.
@@ -78,7 +78,7 @@ def choose(
     there twice gets twice as many) and, within that, every last relation, so far as the world has as many.
 
     Raises:
-        ConfigError: a split would be empty, or the world has too few questions.
+        ConfigError: a split would be empty, or the world has too few questions, or none of a length.
     """
     sizes = shares(questions, splits)
     if empty := [split for split, size in sizes.items() if not size]:
@@ -89,6 +89,10 @@ def choose(
     forms = {str(count): list(hops).count(count) * (questions - comparison) / len(hops) for count in sorted(set(hops))}
     if comparison:
         forms["compare"] = comparison
+    if missing := [form for form in forms if not any(pool[1] == form for pool in pools)]:
+        raise ConfigError(
+            f"the world has no questions of {', '.join(missing)} hops; ask for fewer hops, or more people"
+        )
     chosen = {}
     for split, size in sizes.items():
         supply = {form: sum(map(len, pools[split, form].values())) for form in forms}

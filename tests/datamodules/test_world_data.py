@@ -68,6 +68,16 @@ def test_the_stage_writes_what_it_says(world: Path) -> None:
     assert 0 < summary["guess_single_em"] < summary["guess_em"] < 1
 
 
+def test_the_bytes_of_worlds_that_were_made_before_stay(world: Path) -> None:
+    """Artifacts are kept and compared by their bytes: a new setting must not change a world that has it not."""
+    assert {name[5:]: value[:16] for name, value in digest(world).items() if name.startswith("data/")} == {
+        "corpus.jsonl": "788cb1e763e4c166",
+        "facts.jsonl": "ce63047f5e209a2b",
+        "questions.jsonl": "9863826115919822",
+        "world.json": "eee1f7becea95c2d",
+    }
+
+
 def test_the_same_seed_gives_the_same_bytes_in_every_process(world: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
@@ -166,8 +176,8 @@ def test_the_order_in_which_splits_are_written_does_not_matter(tmp_path: Path) -
         ({"works": 0}, "every kind needs at least one"),
         ({"cities": 3}, "4 countries need as many cities"),
         ({"people": 11}, "12 cities need as many people"),
-        ({"hops": []}, "must be from 1 to 4"),
-        ({"hops": [2, 5]}, "must be from 1 to 4"),
+        ({"hops": []}, "must be from 1 to 8"),
+        ({"hops": [2, 9]}, "must be from 1 to 8"),
         ({"paraphrases": 4}, "paraphrases 4"),
         ({"namesakes": 1.5}, "namesakes 1.5"),
         ({"skew": -1.0}, "skew -1.0"),
@@ -208,6 +218,28 @@ def test_a_source_reads_one_split(world: Path) -> None:
     first = next(iter(WorldQuestions(world, "test")))
     assert first.gold is not None
     assert len(first.gold.steps) == first.gold.hops
+
+
+def test_questions_may_be_kept_by_their_hops(world: Path) -> None:
+    def hops(**settings: Any) -> list[int]:
+        return [one.gold.hops for one in WorldQuestions(world, "rl", **settings) if one.gold and one.gold.hops]
+
+    assert sorted(set(hops())) == [1, 2, 3]
+    assert (len(hops()), len(hops(hops=[2, 3])), len(hops(hops=[3]))) == (88, 62, 26)
+    assert hops(hops=[3], limit=5) == [3] * 5
+    with pytest.raises(DataError, match=r"no usable question \(.*\d+ not of 5, 7 hops"):
+        list(WorldQuestions(world, "rl", hops=[5, 7]))
+
+
+def test_a_test_set_of_another_distribution_shares_no_question_with_training(world: Path, tmp_path: Path) -> None:
+    """The same seed and splits without skew and comparisons: other facts of the same names, in the same tokens."""
+    make(tmp_path, skew=0.0, comparison=0)
+    ours, theirs = digest(world), digest(tmp_path)
+    assert {name for name in ours if ours[name] == theirs[name]} == {name for name in ours if "tokenizer" in name}
+    shifted = {one.text for one in WorldQuestions(tmp_path, "test")}
+    trained = {one.text for split in ("sft", "search", "refine", "rl") for one in WorldQuestions(world, split)}
+    assert len(shifted) == 37
+    assert not shifted & trained
 
 
 def test_a_sample_is_not_the_head_of_the_order_in_which_the_world_chose(world: Path) -> None:

@@ -24,7 +24,13 @@ KELDAN_IT_IS = ("answer", "Keldan")
 
 def judge(village: Path, identity: str, *steps: tuple[str, ...], malformed: int | None = None) -> Judgement:
     """Judge an episode of (kind, text, ids of hits...) steps."""
-    written = tuple(
+    asked, made = question(World.load(village), identity, seed=0, paraphrases=3), written(*steps, malformed=malformed)
+    answer = next((step.text for step in made if step.kind == "answer"), "")
+    return verdicts(village, Episode(asked, (), steps=made, answer=answer))
+
+
+def written(*steps: tuple[str, ...], malformed: int | None = None) -> tuple[Step, ...]:
+    return tuple(
         Step(
             kind,
             index != malformed,
@@ -35,14 +41,11 @@ def judge(village: Path, identity: str, *steps: tuple[str, ...], malformed: int 
         )
         for index, (kind, text, *hits) in enumerate(steps)
     )
-    asked = question(World.load(village), identity, seed=0, paraphrases=3)
-    answer = next((step.text for step in written if step.kind == "answer"), "")
-    return verdicts(village, Episode(asked, (), steps=written, answer=answer))
 
 
 def verdicts(village: Path, episode: Episode) -> Judgement:
     """What the oracle says of validity; searches and statements have tests of their own (`test_memory`)."""
-    return replace(Oracle(village).judge(episode), needless=(), unfounded=())
+    return replace(Oracle(village).judge(episode), needless=(), unfounded=(), settled=(), open=None)
 
 
 def test_a_flawless_chain(village: Path) -> None:
@@ -68,6 +71,20 @@ def test_an_idle_query_makes_a_right_answer_flawed_but_not_unresolved(village: P
     result = judge(village, BORN, DIRECTOR, IS_ILVA, idle, oren, BIRTHPLACE, IS_KELDAN, KELDAN_IT_IS)
     assert result.valid == (True, True, False, True, True, True, True)  # what it says of Keldan is true
     assert (result.resolved, result.flawed, result.unresolved) == (True, True, False)
+
+
+def test_a_hop_is_settled_once_by_the_step_that_first_establishes_it(village: Path) -> None:
+    idle, oren = ("query", "Who is the mayor of Keldan?", KELDAN), ("subanswer", "Oren Vask")
+    asked = question(World.load(village), BORN, seed=0, paraphrases=3)
+
+    def settled(*steps: tuple[str, ...]) -> tuple[tuple[int | None, ...], int | None]:
+        judged = Oracle(village).judge(Episode(asked, (), steps=written(*steps)))
+        return judged.settled, judged.open
+
+    assert settled(DIRECTOR, IS_ILVA, idle, oren, BIRTHPLACE, IS_KELDAN, KELDAN_IT_IS) == ((0, 1, 0, 0, 0, 1, 0), 0)
+    assert settled(DIRECTOR, IS_ILVA, DIRECTOR, IS_ILVA, KELDAN_IT_IS) == ((0, 1, 0, 0, 0), 1)
+    assert settled(DIRECTOR, ("subanswer", "Mara Lune")) == ((0, 0), 2)
+    assert settled() == ((), 2)
 
 
 def test_the_passage_must_be_among_the_hits_of_that_query(village: Path) -> None:

@@ -123,6 +123,17 @@ def test_comparisons_are_as_often_yes_as_no(made_world: World) -> None:
 def test_a_world_that_is_too_small_for_its_questions_says_so(village: Path) -> None:
     with pytest.raises(ConfigError, match=r"the world has \d+ questions of 100 for the split 'test'"):
         chosen(World.load(village))
+    with pytest.raises(ConfigError, match=r"the world has no questions of 8 hops; ask for fewer hops or more people$"):
+        chosen(World.load(village), questions=6, hops=(1, 8))
+
+
+def test_chains_of_eight_hops_come_to_no_name_twice(made_world: World) -> None:
+    ids = chosen(made_world, questions=60, hops=(8,))["test"]
+    assert len(ids) == 20
+    for identity in ids:
+        hops = made_world.lookups(identity)
+        assert len(hops) == 8
+        assert len({hops[0].subject.name, *(hop.value.name for hop in hops)}) == 9
 
 
 @given(
