@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from tests import forked
 from tests.toy_runs import ROOT, artifact, chain, config, fitting, run
 
 
@@ -120,17 +121,16 @@ def test_reuse_across_changed_source_is_said(tmp_path: Path, capsys, monkeypatch
     assert "Reused: first was made by other code; more was made by other code. `--force NAME`" in report
 
 
-def test_an_edited_component_of_one_s_own_is_noticed_and_an_untouched_one_is_not(tmp_path: Path) -> None:
+def test_an_edited_component_of_one_s_own_is_noticed_and_an_untouched_one_is_not(tmp_path: Path, monkeypatch) -> None:
     """In processes of their own: that of a finished stage imports nothing of it."""
     own = tmp_path / "lab" / "lab_numbers.py"
     own.parent.mkdir()
     own.write_text("from tests.toys import Numbers\n\nclass Own(Numbers):\n    pass\n")
     path = config(tmp_path, {"first": {"data": {"target": "lab_numbers:Own", "count": 3}}})
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{own.parent}"}
+    monkeypatch.syspath_prepend(own.parent)
 
     def said() -> str:
-        command = [sys.executable, str(ROOT / "train.py"), "--config", str(path)]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+        return forked.run("--config", str(path)).stdout
 
     assert "first: finished" in said()
     assert "reused" not in said()

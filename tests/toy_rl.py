@@ -164,10 +164,14 @@ class Watch(Callback):
         if batch_idx == 0:
             buffer = trainer.datamodule._buffer  # pyright: ignore
             self.buffers.append([row for episode in buffer._episodes for row in episode])
-            self.before.append({name: one.clone() for name, one in pl_module.model.state_dict().items()})
+            self.before.append({name: one.clone() for name, one in self.weights(pl_module).items()})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.after.append({name: one.clone() for name, one in pl_module.model.state_dict().items()})
+        self.after.append({name: one.clone() for name, one in self.weights(pl_module).items()})
+
+    def weights(self, module: Any) -> dict[str, Tensor]:
+        """What is watched: the policy's alone."""
+        return module.model.state_dict()
 
 
 def learn(
