@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,11 +44,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     return Quickstart(output, counted)
 
 
-@pytest.fixture
-def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def without_reports() -> Iterator[None]:
     """Runs of `train.py` in this process write which artifacts they are made of, and no pages, which take seconds."""
-    monkeypatch.setattr("train.write_report", train.record)
-    monkeypatch.setattr("evaluation.report.failure_page.write_failure_page", lambda folder: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.write_report", train.record)
+        patch.setattr("evaluation.report.failure_page.write_failure_page", lambda folder: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,8 @@ from tests import forked
 from tests.micro import run
 from tests.toy_rl import save_critic, save_policy
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 ITERATIONS = 3
 
 

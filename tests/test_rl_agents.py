@@ -14,6 +14,8 @@ from tests.micro import run
 from tests.test_rl import artifact, config, process, watched
 from tests.toy_agents import ANSWERER, ASKER, PICKER, ROOT, save_two_policies
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 LORA: dict[str, Any] = {"lora": {"target": "modules.lora:LoRA", "r": 4}}
 
 

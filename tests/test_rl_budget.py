@@ -14,6 +14,8 @@ import yaml
 from tests.micro import run
 from tests.test_rl import artifact, config, process, watched, weights
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 BUDGET = 420  # three or four iterations
 
 

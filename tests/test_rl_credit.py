@@ -13,7 +13,7 @@ import yaml
 from tests.micro import run
 from tests.test_rl import artifact, config, process, weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_reports")]
 RESAMPLE: dict[str, Any] = {
     "module": {"zero_variance": "resample", "resample_rounds": 2},
     "data": {"questions": {"target": "tests.toy_rl:Asked", "count": 16}},

@@ -12,6 +12,8 @@ from tests.micro import run
 from tests.test_rl import artifact, config, process, watched, weights
 from tests.vllm_server import VLLMServer, vllm_server
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 
 def with_engine(path: Path, *servers: VLLMServer) -> Path:
     """The stage of `tests.test_rl`, which samples from servers, one a rank."""

@@ -27,6 +27,8 @@ from tests.test_rl_engine import with_engine
 from tests.toy_rl import learn, small_policy
 from tests.vllm_server import VLLMServer, vllm_server
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 
 @contextmanager
 def engine(folder: Path) -> Iterator[tuple[VLLMServer, dict[str, Any]]]:

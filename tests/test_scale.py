@@ -22,7 +22,7 @@ from tests.steps import toy_pairs
 from tests.tiny import byte_tokenizer, tiny_policy
 from tests.toy_rl import save_policy
 
-pytestmark = pytest.mark.slow  # each start of two ranks takes its time
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_reports")]  # each start of two ranks takes its time
 ROOT = Path(train.__file__).parent
 SMALL = [
     *(setting for setting in micro.SMALL if setting.startswith("stages.world")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,14 @@ POLICIES = {
 }
 
 
-NAMES = load(ROOT / "configs" / "compare.yaml").experiment.names
+@cache
+def names() -> dict[str, str]:
+    return load(ROOT / "configs" / "compare.yaml").experiment.names
 
 
 def shown_as(arm: str) -> str:
     """The display name of an arm."""
-    return NAMES.get(f"eval_{arm}", f"eval_{arm}")
+    return names().get(f"eval_{arm}", f"eval_{arm}")
 
 
 def untrained(stage: str) -> str:

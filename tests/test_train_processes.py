@@ -96,21 +96,6 @@ def test_a_killed_rank_or_a_launcher_that_is_to_end_ends_all_of_a_fit_and_is_all
     assert not (artifact(tmp_path, "fit") / "manifest.json").exists()
 
 
-@pytest.mark.slow
-def test_two_processes_that_start_the_same_at_once_both_end_rightly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()  # with their reports
-    path = chain(tmp_path)
-    several = [started(path) for _ in range(3)]
-    said = [running.communicate(timeout=120) for running in several]
-    assert [running.returncode for running in several] == [0, 0, 0]
-    assert [err for _, err in said] == ["", "", ""]
-    assert sum(out.count("first: finished") for out, _ in said) == 1
-    shown = tmp_path / "runs" / "toy" / "seed0"
-    assert {run.name for run in shown.iterdir() if run.is_dir()} - {"figures"} == {"first", "more", "summary"}
-
-
 def breaking(folder: Path, **arguments: Any) -> Path:
     """A fit that a signal breaks once: with the flag there from the start, it is whole."""
     flag = folder / "runs" / "flag"

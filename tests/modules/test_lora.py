@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from lightning.pytorch import LightningDataModule, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
@@ -25,6 +25,7 @@ from modules.optimizer import AdamW
 from modules.policy import Policy, load_policy
 from modules.sft import SFT
 from tests.tiny import byte_tokenizer, tiny_policy
+from tests.toy_training import quiet_trainer
 
 IDS = torch.arange(40).reshape(2, 20) % 30
 
@@ -63,14 +64,8 @@ def trained(
 ) -> SFT:
     seed_everything(1, verbose=False)
     module = SFT(start or policy(tied=tied), AdamW(1e-2, floor=1.0), lora=lora, **settings)  # pyright: ignore
-    trainer = Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[ModelCheckpoint(folder, filename="last", enable_version_counter=False)],
-    )
+    checkpoint = ModelCheckpoint(folder, filename="last", enable_version_counter=False)
+    trainer = quiet_trainer(max_epochs=epochs, enable_checkpointing=True, callbacks=[checkpoint])
     last = folder / "last.ckpt"
     trainer.fit(module, datamodule=Rows(), ckpt_path=last if last.exists() else None)
     module.export(folder)
