@@ -105,7 +105,7 @@ def test_a_killed_run_ends_in_the_bytes_of_an_unbroken_one(
 def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, unbroken: tuple[Path, bool]) -> None:
     """Of every agent and of the critic, though ranks have different numbers of turns and leaves."""
     folder, adapters = unbroken
-    ended = process(agents_config(tmp_path, adapters=adapters, max_epochs=1, devices=2, strategy="ddp"))
+    ended = process(agents_config(tmp_path, adapters=adapters, max_epochs=3, devices=2, strategy="ddp"))
     assert ended.returncode == 0, ended.stderr
     assert watched(tmp_path, "calls-0") != watched(tmp_path, "calls-1")
     one = torch.load(folder / "runs" / "gradients" / "gradients-0-0.pt")
