@@ -31,9 +31,8 @@ SMALL = (
         "parts.reasonrag_expander.temperature=1.2",
         "parts.reasonrag_simulator.temperature=1.0",
     ),
-    f"stages.reasonrag_search.data.questions={micro.questions(0, 0.3)}",
+    f"stages.reasonrag_search.data.questions={micro.questions(0, 0.5)}",
     *("stages.reasonrag_search.data.depth=6", "stages.reasonrag_search.data.chunk=4"),
-    "stages.reasonrag_search.data.simulations=6",
     # A policy this small is seldom right, so its values differ by less than the 0.2 of the config.
     *("stages.reasonrag_pairs.data.unit=4", "stages.reasonrag_pairs.data.min_gap=0.01"),
     "stages.reasonrag_dpo.data.batch_size=2",
