@@ -63,8 +63,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# Two processes of one thread each; the tests of a file share its fixtures.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+# Two processes of one thread each; the tests of a file share its fixtures, and files stay in the order of tests/conftest.py.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(PYTEST)

@@ -22,13 +22,18 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pureli
 
 def provenance(settings: object) -> dict[str, Any]:
     """Library versions, git commit and a hash of the source code, for a stage with these settings."""
+    return {"versions": dict(_versions()), "commit": _commit(), "source": source_hash(settings)}
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for library in _LIBRARIES:
         try:
             versions[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {"versions": versions, "commit": _commit(), "source": source_hash(settings)}
+    return versions
 
 
 def facts_of(parts: Iterable[object]) -> dict[str, str]:
@@ -95,6 +100,7 @@ def _targets(settings: object) -> Iterator[str]:
             yield from _targets(value)
 
 
+@functools.cache
 def _commit() -> str | None:
     """The git commit of the source, with a `+` where files differ from it; None outside a repository."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,8 +26,9 @@ NO_ENGINE = "no vLLM: make engine"
 NO_PEERS = "no TRL: make peers"
 NO_BROWSER = "no Chromium: apt install chromium"
 CHROMIUM = shutil.which("chromium") if find_spec("playwright") else None
-ENGINE = Path(__file__).parents[1] / ".engine/bin/python"
-PEERS = Path(__file__).parents[1] / ".peers"
+TESTS = Path(__file__).parent
+ENGINE = TESTS.parent / ".engine/bin/python"
+PEERS = TESTS.parent / ".peers"
 
 # The same examples every time, however slow the machine.
 settings.register_profile("suite", derandomize=True, deadline=None)
@@ -41,11 +44,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     return Quickstart(output, counted)
 
 
-@pytest.fixture
-def without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def without_reports() -> Iterator[None]:
     """Runs of `train.py` in this process write which artifacts they are made of, and no pages, which take seconds."""
-    monkeypatch.setattr("train.write_report", train.record)
-    monkeypatch.setattr("evaluation.report.failure_page.write_failure_page", lambda folder: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.write_report", train.record)
+        patch.setattr("evaluation.report.failure_page.write_failure_page", lambda folder: None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +65,8 @@ def data_root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `data`, `gpu`, `engine`, `peers` or `browser` where there is no such thing."""
+    """Whole runs first, so that no worker ends with minutes of them; what needs what there is not is skipped."""
+    items.sort(key=lambda item: item.path.parent != TESTS)
     missing = {
         "browser": None if CHROMIUM else NO_BROWSER,
         "data": None if os.environ.get("RAG_DATA") else NO_DATA,
@@ -72,6 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark, reason in missing.items():
             if reason and item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: every stage collects its garbage, and need not look for it there."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

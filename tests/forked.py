@@ -8,18 +8,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import faiss
 import torch
+from torch.distributed.run import main as launch
 
 import train
 from pipeline.launcher import exit_with, handle_signals
 
 ROOT = Path(train.__file__).parent
+LAUNCHER = "torch.distributed.run"
 TORCH_STARTS_RANKS = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler.Popen"
 _STARTS = inspect.signature(subprocess.Popen._execute_child)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -69,18 +71,24 @@ def _become(start: dict[str, Any]) -> None:
         sys.argv = words[place:]
         handle_signals()
         with patch(TORCH_STARTS_RANKS, Forked):
-            exit_with(lambda: train.main(sys.argv[1:]))
+            exit_with(lambda: launch(words[3:]) if LAUNCHER in words else train.main(sys.argv[1:]))
     except SystemExit as left:
         code = int(left.code or 0)
     finally:
         os._exit(code)
 
 
-def start(*arguments: str, variables: Mapping[str, str] | None = None, **settings: Any) -> Forked:
-    """`train.py` with these arguments and environment variables, its settings those of `subprocess.Popen`."""
+def start(
+    *arguments: str, launcher: Sequence[str] = (), variables: Mapping[str, str] | None = None, **settings: Any
+) -> Forked:
+    """`train.py` with these arguments and environment variables, its settings those of `subprocess.Popen`.
+
+    With a `launcher`'s arguments it is started by torchrun.
+    """
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (variables or {})
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    with_launcher = ["-m", LAUNCHER, *launcher] if launcher else []
+    command = [sys.executable, *with_launcher, str(ROOT / "train.py"), *arguments]
     return Forked(command, cwd=ROOT, env=environment, **(pipes | settings))
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from datamodules.records import read_rows
-from tests.micro import run, small_world
+from tests.micro import SMALL, run, small_world
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +132,7 @@ def test_an_experiment_of_ones_own_needs_only_a_file(tmp_path: Path, finished: P
             }
         )
     )
-    small = [
-        "stages.world.data.people=40", "stages.world.data.works=20", "stages.world.data.organisations=15",
-        "stages.world.data.cities=12", "stages.world.data.countries=4", "stages.world.data.questions=120",
-        "stages.world.data.splits={sft: 60, dev: 20, test: 40}",
-    ]  # fmt: skip
+    small = (setting for setting in SMALL if setting.startswith("stages.world."))
     assert run(*small, config=tmp_path / "mine.yaml") == 0
     assert len(list(finished.glob("store/world-*"))) == 1  # the small world's world is used again
     rows = json.loads((finished / "mine" / "results.json").read_text())["rows"]

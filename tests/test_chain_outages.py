@@ -8,7 +8,7 @@ import torch
 from tests import micro
 from tests.micro import Quickstart, artifacts, metrics, scalars, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("without_reports")]
 FLAKY = '{target: "tests.outages:Flaky", retriever: "${parts.retriever}", every: %d}'
 
 

@@ -16,7 +16,7 @@ from tests.lives import Break, live, moments
 from tests.micro import artifacts, metrics, weights
 from tests.test_chain import contents
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("without_reports")]
 CONFIG = micro.CONFIGS / "reasonrag" / "sft_on_chosen.yaml"  # it has all stages of reasonrag.yaml, and an arm
 LAST = ("reasonrag_dpo", "reasonrag_sft_on_chosen", "reasonrag_outcome_rl")
 SMALL = (

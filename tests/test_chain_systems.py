@@ -16,7 +16,7 @@ from tests.lives import Break, live, moments
 from tests.micro import artifacts
 from tests.test_chain import contents
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("without_reports")]
 
 
 class System(NamedTuple):

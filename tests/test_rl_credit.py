@@ -13,7 +13,7 @@ import yaml
 from tests.micro import run
 from tests.test_rl import artifact, config, process, weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_reports")]
 RESAMPLE: dict[str, Any] = {
     "module": {"zero_variance": "resample", "resample_rounds": 2},
     "data": {"questions": {"target": "tests.toy_rl:Asked", "count": 16}},
@@ -46,27 +46,41 @@ def changed(folder: Path, changes: dict[str, Any], **settings: Any) -> Path:
     return path
 
 
-def ended(path: Path) -> None:
-    done = process(path)
-    assert done.returncode == 0, done.stderr
+WAYS = {"reinforce_pp": REINFORCE_PP, "resample": RESAMPLE, "state_gain": STATE_GAIN, "each": EACH, "tree": TREE}
 
 
-def first_gradients(folder: Path, rank: int = 0) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "runs" / "gradients" / f"gradients-{rank}-0.pt")
+def every_way(folder: Path, **settings: Any) -> Path:
+    """A stage for each, of one iteration, in one experiment."""
+    stages: dict[str, Any] = {}
+    for name, changes in WAYS.items():
+        path = changed(folder, changes, max_epochs=1, **settings)
+        (gradients := folder / "runs" / name / "gradients").mkdir(parents=True)
+        content = yaml.safe_load(path.read_text())
+        stages[name] = content["stages"]["rl"]
+        stages[name]["module"]["folder"] = str(gradients)
+    path.write_text(yaml.safe_dump(content | {"stages": stages}))
+    return path
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [REINFORCE_PP, RESAMPLE, STATE_GAIN, EACH, TREE],
-    ids=["reinforce_pp", "resample", "state_gain", "each", "tree"],
-)
-def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Statistics over all ranks in the first and fourth, groups replaced by each rank for itself in the second."""
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds `one` and `two`, the same experiment on one rank and on two."""
+    folder = tmp_path_factory.mktemp("credit")
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    assert run(config=changed(tmp_path / "one", changes, max_epochs=1)) == 0
-    ended(changed(tmp_path / "two", changes, max_epochs=1, devices=2, strategy="ddp"))
-    one, two = first_gradients(tmp_path / "one"), [first_gradients(tmp_path / "two", rank) for rank in (0, 1)]
+        (folder / name).mkdir()
+    assert run(config=every_way(folder / "one")) == 0
+    ended = process(every_way(folder / "two", devices=2, strategy="ddp"))
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_ranks_have_the_gradients_of_one(one_and_two: Path, way: str) -> None:
+    """Statistics over all ranks in the first and fourth, groups replaced by each rank for itself in the second."""
+    one, *two = (
+        torch.load(one_and_two / ranks / "runs" / way / "gradients" / f"gradients-{rank}-0.pt")
+        for ranks, rank in (("one", 0), ("two", 0), ("two", 1))
+    )
     total = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
     assert total > 0
     for name, gradient in one.items():

@@ -27,6 +27,8 @@ from tests.test_rl_engine import with_engine
 from tests.toy_rl import learn, small_policy
 from tests.vllm_server import VLLMServer, vllm_server
 
+pytestmark = pytest.mark.usefixtures("without_reports")
+
 
 @contextmanager
 def engine(folder: Path) -> Iterator[tuple[VLLMServer, dict[str, Any]]]:
@@ -130,16 +132,16 @@ def test_a_killed_run_ends_in_the_bytes_of_an_unbroken_one(tmp_path: Path, unbro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["sampled", "trained"])
-def test_a_killed_run_with_an_engine_trains_on_the_same(tmp_path: Path, moment: str) -> None:
+def test_a_killed_run_with_an_engine_trains_on_the_same(tmp_path: Path) -> None:
     """The scripted server computes every turn alone, so here even the bytes are those of a run that was not killed."""
     with vllm_server() as server:
         whole = overlapping(with_engine(config(tmp_path / "unbroken"), server))
         assert run(config=whole) == 0
-        killed = overlapping(with_engine(config(tmp_path / "killed", moment=moment), server))
-        assert process(killed).returncode == -signal.SIGKILL
-        assert run(config=killed) == 0
-    assert weights(killed.parent) == weights(whole.parent)
+        for moment in ("sampled", "trained"):
+            killed = overlapping(with_engine(config(tmp_path / moment, moment=moment), server))
+            assert process(killed).returncode == -signal.SIGKILL
+            assert run(config=killed) == 0
+            assert weights(killed.parent) == weights(whole.parent), moment
 
 
 @pytest.mark.slow

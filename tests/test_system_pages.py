@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,14 @@ POLICIES = {
 }
 
 
-NAMES = load(ROOT / "configs" / "compare.yaml").experiment.names
+@cache
+def names() -> dict[str, str]:
+    return load(ROOT / "configs" / "compare.yaml").experiment.names
 
 
 def shown_as(arm: str) -> str:
     """The display name of an arm."""
-    return NAMES.get(f"eval_{arm}", f"eval_{arm}")
+    return names().get(f"eval_{arm}", f"eval_{arm}")
 
 
 def untrained(stage: str) -> str:
@@ -45,7 +48,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("systems") / "runs"
     policies = (f"parts.{part}={untrained(stage)}" for part, stage in POLICIES.items())
     chosen = (word for name in TEACHERS + UNTRAINED + BASELINES for word in ("--stage", f"eval_{name}"))
-    settings = (*micro.TINY_WORLD, *policies, "devices=1", f"output={output}")
+    settings = (
+        *micro.TINY_WORLD,
+        "stages.world.data.splits.test=4",
+        *policies,
+        "devices=1",
+        f"output={output}",
+    )
     assert micro.run(*settings, *chosen, config=micro.CONFIGS / "compare.yaml") == 0
     return output
 

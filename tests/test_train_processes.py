@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,6 @@ INTERRUPTED = "interrupted: run the same command to resume\n"
 
 def started(path: Path, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
     return forked.start("--config", str(path), *arguments, **settings)
-
-
-def process(path: Path, *arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """A process that imports its libraries itself."""
-    command = [sys.executable, *launcher, str(ROOT / "train.py"), "--config", str(path), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes)
 
 
 def sleeping(folder: Path, seconds: float = 600, **settings: Any) -> tuple[Path, Path]:
@@ -80,8 +71,7 @@ def test_a_lost_terminal_or_ctrl_c_ends_all_ranks_with_one_line_and_leaves_no_fi
 
 def test_nohup_is_respected(tmp_path: Path) -> None:
     path, flag = sleeping(tmp_path, 1)
-    command = ["nohup", sys.executable, str(ROOT / "train.py"), "--config", str(path)]
-    running = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    running = started(path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # all that nohup does
     until(flag.exists)
     running.send_signal(signal.SIGHUP)
     running.communicate(timeout=120)
@@ -89,31 +79,21 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_all_that_is_said(tmp_path: Path) -> None:
-    """The other rank fails too, for it waits for the killed one; how it fails is no news."""
-    running = process(fitting(tmp_path, epochs=1_000_000), "devices=2")
-    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")), seconds=300)
-    os.kill(ranks_of(running.pid)[1], signal.SIGKILL)
-    _, err = running.communicate(timeout=120)
-    assert running.returncode == 137
-    killed = "error: rank 1 was killed (SIGKILL, often for lack of memory): run the same command to resume"
-    assert err.splitlines()[0] == killed
-    assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_two_processes_that_start_the_same_at_once_both_end_rightly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_rank_or_a_launcher_that_is_to_end_ends_all_of_a_fit_and_is_all_that_is_said(
+    tmp_path: Path, number: int
 ) -> None:
-    monkeypatch.undo()  # with their reports
-    path = chain(tmp_path)
-    several = [started(path) for _ in range(3)]
-    said = [running.communicate(timeout=120) for running in several]
-    assert [running.returncode for running in several] == [0, 0, 0]
-    assert [err for _, err in said] == ["", "", ""]
-    assert sum(out.count("first: finished") for out, _ in said) == 1
-    shown = tmp_path / "runs" / "toy" / "seed0"
-    assert {run.name for run in shown.iterdir() if run.is_dir()} - {"figures"} == {"first", "more", "summary"}
+    """The other rank fails too, for it waits for the killed one; how it fails is no news."""
+    killed = number == signal.SIGKILL
+    running = started(fitting(tmp_path, epochs=1_000_000), "devices=2")
+    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")), seconds=300)
+    os.kill(ranks_of(running.pid)[1] if killed else running.pid, number)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 128 + number
+    said = "error: rank 1 was killed (SIGKILL, often for lack of memory): run the same command to resume"
+    assert not killed or err.splitlines()[0] == said
+    assert "Traceback" not in err
+    assert not (artifact(tmp_path, "fit") / "manifest.json").exists()
 
 
 def breaking(folder: Path, **arguments: Any) -> Path:
@@ -152,29 +132,25 @@ def test_a_broken_fit_goes_on_to_the_weights_of_an_unbroken_one(
 @pytest.mark.slow
 def test_a_broken_fit_of_three_ranks_ends_in_the_bytes_of_an_unbroken_one(tmp_path: Path) -> None:
     """From three ranks on the sum of a gradient depends on its place among those that DDP sends together."""
-    for name in ("whole", "broken"):
-        path = breaking(tmp_path / name)
-        if name == "whole":
-            (tmp_path / name / "runs" / "flag").touch()
-        else:
-            running = started(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
-            assert "rank" in running.communicate(timeout=300)[1]
-        running = started(path, "devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
-        assert "error" not in running.communicate(timeout=300)[1]
-        assert running.returncode == 0
+    large = ("devices=3", "stages.fit.module.hidden=700", "stages.fit.module.lr=1e-3")
+    paths = [str(breaking(tmp_path / name)) for name in ("whole", "broken")]
+    (tmp_path / "whole" / "runs" / "flag").touch()
+    assert "rank" in forked.run("--config", paths[1], *large).stderr
+    for path in paths:
+        ended = forked.run("--config", path, *large)
+        assert (ended.returncode, "error" in ended.stderr) == (0, False)
     whole, broken = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     assert all(torch.equal(broken[name], value) for name, value in whole.items())
 
 
 @pytest.mark.slow
 def test_two_ranks_share_the_work_and_rank_0_merges(tmp_path: Path) -> None:
-    running = started(chain(tmp_path, devices=2))
-    out, err = running.communicate(timeout=300)
-    assert running.returncode == 0, err
+    ended = forked.run("--config", str(chain(tmp_path, devices=2)))
+    assert ended.returncode == 0, ended.stderr
     data = artifact(tmp_path, "first") / "data"
     assert [(data / f"rank-{rank}.jsonl").read_text() for rank in (0, 1)] == ["0\n2\n", "1\n"]
     assert (artifact(tmp_path, "more") / "data" / "all.jsonl").read_text() == "0\n1\n0\n2\n1\n"
-    assert [line.split(":")[0] for line in out.splitlines()[:4]] == ["first", "first", "more", "more"]
+    assert [line.split(":")[0] for line in ended.stdout.splitlines()[:4]] == ["first", "first", "more", "more"]
     assert json.loads((artifact(tmp_path, "more") / "manifest.json").read_text())["world_size"] == 2
 
 
@@ -193,19 +169,20 @@ def test_one_rank_that_fails_ends_all_with_one_line(
 ) -> None:
     fails = {"target": "tests.toy_training:FailOnRank", "rank": 1}
     path = config(tmp_path, {"first": stage}) if stage else fitting(tmp_path, fails=fails)
-    running = started(path, "devices=2")
-    _, err = running.communicate(timeout=300)
-    assert running.returncode == 1
-    assert [line for line in err.splitlines() if line.startswith("error:")] == [f"error: {said}"]
-    assert ("Traceback" in err) == traceback
+    ended = forked.run("--config", str(path), "devices=2")
+    assert ended.returncode == 1
+    assert [line for line in ended.stderr.splitlines() if line.startswith("error:")] == [f"error: {said}"]
+    assert ("Traceback" in ended.stderr) == traceback
     assert "Not finished" in (tmp_path / "runs" / "toy" / "seed0" / "report.html").read_text()
     assert not list((tmp_path / "runs").rglob("manifest.json"))
 
 
 def ranks_of(launcher: int) -> list[int]:
-    """The processes that a launcher started."""
+    """The processes that a launcher started: `train.py`, or forks of the test as itself."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return [int(child) for child in children if b"train.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    own = Path(f"/proc/{launcher}/cmdline").read_bytes()
+    lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    return [child for child, line in lines.items() if line == own or b"train.py" in line]
 
 
 def is_alive(process: int) -> bool:
@@ -220,7 +197,8 @@ def is_alive(process: int) -> bool:
 @pytest.mark.parametrize("moment", ["started", "meeting"])
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, moment: str) -> None:
     """Two orphans that wait for each other would hold their devices for half an hour."""
-    launcher = process(sleeping(tmp_path, devices=2)[0])
+    command = [sys.executable, str(ROOT / "train.py"), "--config", str(sleeping(tmp_path, devices=2)[0])]
+    launcher = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: len(ranks_of(launcher.pid)) == 2)
     ranks = ranks_of(launcher.pid)
     try:
@@ -235,17 +213,6 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, moment: str) -
     finally:
         for rank in filter(is_alive, ranks):
             os.kill(rank, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_sigterm_ends_all_ranks_of_a_fit_with_143(tmp_path: Path) -> None:
-    running = started(fitting(tmp_path, epochs=1_000_000), "devices=2")
-    until(lambda: list((tmp_path / "runs").glob("store/fit-*/checkpoints/last.ckpt")))
-    running.send_signal(signal.SIGTERM)
-    _, err = running.communicate(timeout=120)
-    assert running.returncode == 143
-    assert "Traceback" not in err
-    assert not (artifact(tmp_path, "fit") / "manifest.json").exists()
 
 
 def test_what_one_launcher_cannot_start_is_refused(tmp_path: Path, capsys) -> None:
@@ -266,10 +233,10 @@ def test_two_machines_with_a_launcher_each_fit_as_one(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    path, launcher = fitting(tmp_path), ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    path, launcher = fitting(tmp_path), ["--nnodes=2", "--nproc-per-node=1"]
     launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     launchers = [[*launcher, f"--node-rank={number}"] for number in (0, 1)]
-    machines = [process(path, "num_nodes=2", batches(2), launcher=launcher) for launcher in launchers]
+    machines = [started(path, "num_nodes=2", batches(2), launcher=launcher) for launcher in launchers]
     try:
         said = [machine.communicate(timeout=300) for machine in machines]
     finally:

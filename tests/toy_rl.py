@@ -36,6 +36,7 @@ from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
 from modules.training import Training
 from tests.tiny import CHAT_TEMPLATE, FixedRetriever, tiny_policy
+from tests.toy_training import quiet_trainer
 
 LIMITS = Limits(turns=3, turn_tokens=8, total_tokens=256)
 
@@ -164,10 +165,14 @@ class Watch(Callback):
         if batch_idx == 0:
             buffer = trainer.datamodule._buffer  # pyright: ignore
             self.buffers.append([row for episode in buffer._episodes for row in episode])
-            self.before.append({name: one.clone() for name, one in pl_module.model.state_dict().items()})
+            self.before.append({name: one.clone() for name, one in self.weights(pl_module).items()})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.after.append({name: one.clone() for name, one in pl_module.model.state_dict().items()})
+        self.after.append({name: one.clone() for name, one in self.weights(pl_module).items()})
+
+    def weights(self, module: Any) -> dict[str, Tensor]:
+        """What is watched: the policy's alone."""
+        return module.model.state_dict()
 
 
 def learn(
@@ -197,13 +202,9 @@ def learn(
     watch = Watch()
     asked = {"sampler": InProcessSampler(temperature=temperature), "rewards": rewards or TERMS} | (rollout or {})
     sample = RolloutCallback(place or environment(policy), **asked)
-    fit = Trainer(
+    fit = quiet_trainer(
         max_epochs=iterations,
-        accelerator="cpu",
-        logger=False,
         enable_checkpointing=checkpoints,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[sample, *callbacks, watch],
         **(trainer or {}),

@@ -18,6 +18,12 @@ from modules.policy import Policy
 from modules.training import Loss, Training
 
 
+def quiet_trainer(**settings: Any) -> Trainer:
+    """A Trainer on the CPU that writes and shows nothing unless it is asked to."""
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return Trainer(**{"accelerator": "cpu", **dict.fromkeys(off, False)} | settings)
+
+
 class Line(LightningDataModule):
     """Eight points on y = 2x, always in one order; an optimiser step takes `accumulate` batches of two."""
 

@@ -28,7 +28,7 @@ from modules.optimizer import AdamW
 from modules.rewards.terms import Term
 from modules.samplers.in_process import InProcessSampler
 from tests.toy_rl import TERMS, Asked, environment, learn, small_policy
-from tests.toy_training import Slope
+from tests.toy_training import Slope, quiet_trainer
 
 
 class Ledger(Callback):
@@ -81,10 +81,8 @@ def test_the_learning_rate_falls_with_the_tokens_that_were_sampled_before(tmp_pa
     torch.manual_seed(0)
     ledger, policy = Ledger(), small_policy()
     rollout = RolloutCallback(environment(policy), InProcessSampler(temperature=1.0), rewards=TERMS)
-    trainer = Trainer(
-        max_epochs=9, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path, callbacks=[rollout, TokenBudget(600), ledger],
-    )  # fmt: skip
+    callbacks = [rollout, TokenBudget(600), ledger]
+    trainer = quiet_trainer(max_epochs=9, default_root_dir=tmp_path, callbacks=callbacks)
     module = GRPO(policy, AdamW(1e-3, floor=0.2), credit=lambda inputs: torch.zeros(inputs.step_rewards_BS.shape))
     trainer.fit(module, datamodule=QuestionData(Asked(), questions_per_iteration=4, group_size=4))
     assert 2 < len(ledger.tokens) < 9

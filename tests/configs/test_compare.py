@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ CONFIGS = Path(train.__file__).parent / "configs"
 SYSTEMS = yaml.safe_load((CONFIGS / "compare.yaml").read_text())["base"]
 
 
-def plan(name: str, folder: Path) -> Plan:
-    return Plan.of(load(CONFIGS / name, [f"output={folder}"]))
+@cache
+def plan(name: str) -> Plan:
+    return Plan.of(load(CONFIGS / name, ["output=none"]))
 
 
 def below(stages: set[str], whole: Plan) -> set[str]:
@@ -29,8 +31,8 @@ def below_one(name: str, stages: set[str], whole: Plan) -> bool:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: str, tmp_path: Path) -> None:
-    own, whole = plan(name, tmp_path), plan("compare.yaml", tmp_path)
+def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: str) -> None:
+    own, whole = plan(name), plan("compare.yaml")
     budgets = ({name: each.stage.callbacks.get("budget") for name, each in one.stages.items()} for one in (own, whole))
     alone, together = budgets
     budgeted = {stage for stage in own.stages if stage in together and alone[stage] != together[stage]}
@@ -44,8 +46,8 @@ def test_a_system_s_stages_are_those_of_its_own_file_but_for_the_budget(name: st
         assert same == (stage not in differ), stage
 
 
-def test_every_trained_system_has_the_tokens_of_prorag_and_is_evaluated(tmp_path: Path) -> None:
-    whole = plan("compare.yaml", tmp_path)
+def test_every_trained_system_has_the_tokens_of_prorag_and_is_evaluated() -> None:
+    whole = plan("compare.yaml")
     learnt = {name for name, planned in whole.stages.items() if "rollout" in planned.stage.callbacks}
     assert {f"eval_{name}" for name in learnt} <= set(whole.stages)
     budgets = {name: whole.stages[name].stage.callbacks.get("budget") for name in learnt}
@@ -64,8 +66,8 @@ def test_trees_of_preferences_sample_what_other_systems_do() -> None:
     assert text["parts"]["half_budget"]["max_tokens"] == budget / 2
 
 
-def test_the_arms_of_hiprag_have_its_budget_and_share_all_else(tmp_path: Path) -> None:
-    whole, arms = plan("compare.yaml", tmp_path), plan("compare_arms.yaml", tmp_path)
+def test_the_arms_of_hiprag_have_its_budget_and_share_all_else() -> None:
+    whole, arms = plan("compare.yaml"), plan("compare_arms.yaml")
     assert all(arms.stages[name].fingerprint == planned.fingerprint for name, planned in whole.stages.items())
     own = {name for name in set(arms.stages) - set(whole.stages) if not name.startswith("eval_")}
     assert len(own) == 6

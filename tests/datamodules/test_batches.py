@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from datamodules.batches import Batches
 from modules.optimizer import AdamW
 from modules.training import BaseTraining
+from tests.toy_training import quiet_trainer
 
 
 def batches(count: int = 20, epoch: int = 0, **settings: Any) -> Batches[int, list[int]]:
@@ -122,16 +122,8 @@ class Recorder(BaseTraining):
 def trained(folder: Path, steps: int, resume: Path | None = None) -> list[tuple[int, list[int]]]:
     """Three epochs of four batches, broken off after `steps`, with a checkpoint after every step."""
     module = Recorder()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        max_epochs=3,
-        max_steps=steps,
-        default_root_dir=folder,
-        callbacks=[ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)],
-    )
+    checkpoints = ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)
+    trainer = quiet_trainer(max_epochs=3, max_steps=steps, enable_checkpointing=True, callbacks=[checkpoints])
     loader = Batches(range(20), list, batch_size=6, seed=1, epoch=lambda: trainer.current_epoch)
     trainer.fit(module, loader, ckpt_path=None if resume is None else str(resume))
     return module.seen

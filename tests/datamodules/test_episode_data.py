@@ -26,6 +26,7 @@ from modules.sft import SFT
 from systems.sirag.parse import TAGS as SIRAG_TAGS
 from systems.sirag.protocol import DECISION_MAKER, GENERATOR, KNOWLEDGE_SELECTOR, SIRAG
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, tiny_policy
+from tests.toy_training import quiet_trainer
 
 PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a loaded one will do)
 CODEC = PROTOCOL.codec
@@ -225,9 +226,7 @@ def test_micro_batches_set_the_accumulation_and_with_it_the_number_of_steps(tmp_
 
     write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, episodes(20)))
     module = Steps()
-    trainer = Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
-    )
+    trainer = quiet_trainer(max_epochs=2)
     trainer.fit(module, datamodule=EpisodeData(tmp_path, batch_size=8, micro_batch=2, max_tokens=20_000))
     assert trainer.accumulate_grad_batches == 4
     assert module.taken == module.expected == 2 * 3

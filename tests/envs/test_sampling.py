@@ -80,19 +80,24 @@ def test_each_request_goes_to_the_sampler_of_its_agent() -> None:
         assert trained == [id_ for turn in episode.turns if turn.agent == "policy" for id_ in turn.action_ids]
 
 
-def test_an_agent_without_a_sampler_is_a_clear_error() -> None:
+def test_an_agent_or_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() -> None:
     only = ByAgent({"policy": agents()["policy"]})
     environment = RetrievalEnvironment(PROTOCOL, FixedRetriever([]), limits=Limits())
     with pytest.raises(ConfigError, match="asks for agent 'reader', but samplers has only policy"):
         rollout(environment, only, [question()], seed=0)
     with pytest.raises(ConfigError, match="samplers is empty"):
         ByAgent({})
-
-
-def test_a_policy_is_loaded_for_its_agent_and_a_frozen_one_keeps_its_own() -> None:
-    samplers = agents()
-    ByAgent(samplers).load({"policy": NEW})
-    assert (samplers["policy"].policy, samplers["reader"].policy) == (NEW, None)
+    both = agents()
+    with pytest.raises(ConfigError, match="a policy for agent 'judge', but samplers has only policy, reader"):
+        ByAgent(both).load({"judge": NEW})
+    both["reader"].temperature = 0.5
+    with pytest.raises(ConfigError, match=r"must sample alike, .*: policy \(0.0, 1.0\), reader \(0.5, 1.0\)$"):
+        ByAgent(both).load({"policy": NEW, "reader": OTHER})
+    routed = ByAgent(both)
+    assert routed.temperature == 0
+    routed.load({"reader": NEW})
+    assert (both["policy"].policy, both["reader"].policy) == (None, NEW), "one that is frozen keeps its own"
+    assert routed.temperature == 0.5, "those that are frozen may sample otherwise"
 
 
 def test_finished_episodes_are_released_by_every_agent() -> None:
@@ -154,19 +159,6 @@ def test_agents_that_share_a_sampler_and_load_different_policies_get_one_each() 
     alike = ByAgent({"policy": shared, "reader": shared})
     alike.load({"policy": NEW, "reader": NEW})
     assert alike.samplers["policy"] is alike.samplers["reader"]
-
-
-def test_a_policy_without_a_sampler_and_samplers_that_differ_are_clear_errors() -> None:
-    both = agents()
-    with pytest.raises(ConfigError, match="a policy for agent 'judge', but samplers has only policy, reader"):
-        ByAgent(both).load({"judge": NEW})
-    both["reader"].temperature = 0.5
-    with pytest.raises(ConfigError, match=r"must sample alike, .*: policy \(0.0, 1.0\), reader \(0.5, 1.0\)$"):
-        ByAgent(both).load({"policy": NEW, "reader": OTHER})
-    routed = ByAgent(both)
-    assert routed.temperature == 0
-    routed.load({"reader": NEW})
-    assert routed.temperature == 0.5, "those that are frozen may sample otherwise"
 
 
 class Remote(Scripted):
@@ -296,29 +288,23 @@ def test_a_turn_that_another_asked_for_is_not_dropped() -> None:
 
 
 def test_an_agent_that_stays_as_it_is_keeps_its_policy_and_its_model() -> None:
-    """Equal components of a config are one object, policies and samplers among them."""
-    trained, base = (SimpleNamespace(model=object()) for _ in range(2))
+    """Equal components of a config are one object, policies and samplers among them; agents of one policy keep one."""
+    trained, base = NEW, OTHER
     shared = Loads(PROTOCOL.codec.control, lambda _: "So.<say>Ada</say>")
     shared.load(base)
     both = ByAgent({"writer": shared, "reader": shared})
     both.load({"writer": trained})
     assert (both.samplers["writer"].policy, both.samplers["reader"].policy) == (trained, base)
-    shared.load(trained)
-    for reader in (shared, AtTemperature(shared, temperature=0.5)):
-        both = ByAgent({"writer": Loads(PROTOCOL.codec.control, lambda _: ""), "reader": reader})
-        with pytest.raises(ConfigError, match="agent 'reader' is to stay as it is, but its model is the one that tra"):
-            both.load({"writer": trained})
-
-
-def test_agents_of_one_policy_keep_one_sampler_beside_an_agent_that_stays_as_it_is() -> None:
-    trained, base = (SimpleNamespace(model=object()) for _ in range(2))
-    shared = Loads(PROTOCOL.codec.control, lambda _: "So.<say>Ada</say>")
-    shared.load(base)
     three = ByAgent(dict.fromkeys(("writer", "asker", "reader"), shared))
     for _ in range(2):
         three.load({"writer": trained, "asker": trained})
         assert three.samplers["writer"] is three.samplers["asker"] is not three.samplers["reader"]
         assert (three.samplers["asker"].policy, three.samplers["reader"].policy) == (trained, base)
+    shared.load(trained)
+    for reader in (shared, AtTemperature(shared, temperature=0.5)):
+        both = ByAgent({"writer": Loads(PROTOCOL.codec.control, lambda _: ""), "reader": reader})
+        with pytest.raises(ConfigError, match="agent 'reader' is to stay as it is, but its model is the one that tra"):
+            both.load({"writer": trained})
 
 
 @pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])

@@ -28,6 +28,7 @@ from modules.policy import Policy
 from tests.steps import PASSAGES, toy_pairs
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question, tiny_policy
 from tests.toy_protocols import TAGS, Notebook, OneMove
+from tests.toy_training import quiet_trainer
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +87,8 @@ def fitted(
     arguments: dict[str, Any] = {"reference": policy} | settings
     module = DPO(policy, AdamW(lr), **arguments)
     steps = Steps()
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-        callbacks=[steps],
+    trainer = quiet_trainer(
+        max_epochs=epochs, num_sanity_val_steps=0, log_every_n_steps=1, default_root_dir=folder, callbacks=[steps]
     )
     trainer.fit(module, datamodule=TurnPairData(pairs, **({"batch_size": 8, "validation": 0.3} | (data or {}))))
     module.export(folder)

@@ -17,6 +17,7 @@ from modules.optimizer import AdamW
 from modules.reward_model.model import load_reward_model
 from tests.labelled import labelled_queries, write_labels
 from tests.tiny import byte_tokenizer, tiny_policy
+from tests.toy_training import quiet_trainer
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +29,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fitted(labels: Path, folder: Path, *, epochs: int = 4, lr: float = 3e-3, **settings: Any) -> Trainer:
     module = LabelPRM(tiny_policy(byte_tokenizer()), AdamW(lr), **settings)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
+    trainer = quiet_trainer(max_epochs=epochs, num_sanity_val_steps=0, default_root_dir=folder)
     trainer.fit(module, datamodule=LabelData(labels, batch_size=4, micro_batch=2, validation=0.3))
     module.export(folder)
     return trainer

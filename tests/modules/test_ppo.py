@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from torch import Tensor
 
 from common.errors import ConfigError
@@ -82,14 +81,13 @@ def test_the_value_loss_is_over_policy_tokens_and_looks_at_nothing_else() -> Non
     made, states = module(value_clip=0.3), []
     with torch.no_grad():
         made.head.zero.fill_(0.5)
+        made.head.linear.weight.fill_(1e-8)  # else no gradient passes through it
 
     def keep(_: Any, given: Any, __: Any) -> None:
         given[0].retain_grad()
         states.append(given[0])
 
     made.head.register_forward_hook(keep)
-    with torch.no_grad():
-        made.head.linear.weight.fill_(1e-8)  # else no gradient passes through it
     loss = made.training_step(batch(), 0)
     loss.backward()
     sums = made._sums  # pyright: ignore
@@ -160,8 +158,7 @@ def test_returns_are_advantages_and_values_and_only_then_are_advantages_whitened
     left = sum(error**2 for error in (0.9, 1.2, 0.7, 0.4)) / 4 - 0.8**2
     assert logged["critic/explained_variance"] == pytest.approx(1 - left / (0.6**2 * 3 / 16))
     whitened = white.token_channels(inputs(), advantages_BT, kept_B)
-    std = math.sqrt(left)
-    known = [(one - 0.8) / std for one in (0.9, 1.2, 0.7, 0.4)]
+    known = [(one - 0.8) / math.sqrt(left) for one in (0.9, 1.2, 0.7, 0.4)]
     assert whitened["advantages"][0].tolist() == pytest.approx([known[0], known[1], 0, known[2]], abs=1e-5)
     assert whitened["advantages"][1].tolist() == pytest.approx([known[3], 0, 0, 0], abs=1e-5)
     assert torch.equal(whitened["returns"], channels["returns"])
@@ -204,13 +201,8 @@ def test_an_episode_with_an_unknown_reward_trains_neither() -> None:
 class WatchBoth(Watch):
     """The weights of policy and critic too, before and after each iteration."""
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 0:
-            self.before.append({name: one.clone() for name, one in pl_module.state_dict().items()})
-            self.buffers.append([row for e in trainer.datamodule._buffer._episodes for row in e])  # pyright: ignore
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self.after.append({name: one.clone() for name, one in pl_module.state_dict().items()})
+    def weights(self, module: Any) -> dict[str, Tensor]:
+        return module.state_dict()
 
 
 def value_gap(weights: dict[str, Tensor], buffer: list[Any]) -> float:
@@ -276,8 +268,7 @@ def test_a_value_that_is_not_finite_ends_the_run_with_one_line(tmp_path: Path) -
 
 def test_the_reference_is_asked_once_an_iteration(tmp_path: Path) -> None:
     """Its log-probs are in the batch: in the reward by the credit's weight, in the loss by the module's."""
-    anchor = small_policy(seed=5)
-    made, watch, metrics = learn(tmp_path, iterations=1, reference=anchor, kl_weight=0.1, **CRITIC)
+    made, watch, metrics = learn(tmp_path, iterations=1, reference=small_policy(5), kl_weight=0.1, **CRITIC)
     rows = collate(watch.buffers[0])
     expected = reference_logprobs(made.reference, made.model, rows, made.temperature)
     assert torch.allclose(rows.channels["reference_logps"], expected, atol=1e-5)

@@ -20,6 +20,7 @@ from modules.prm import PRM
 from modules.reward_model.model import RewardModel, load_reward_model
 from tests.steps import toy_pairs
 from tests.tiny import byte_tokenizer, tiny_policy
+from tests.toy_training import quiet_trainer
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +43,7 @@ def fitted(
     **settings: Any,
 ) -> Trainer:
     module = PRM(tiny_policy(byte_tokenizer()), AdamW(lr), **settings)
-    trainer = Trainer(
-        accelerator="cpu",
-        precision=precision,
-        max_epochs=epochs,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
+    trainer = quiet_trainer(precision=precision, max_epochs=epochs, num_sanity_val_steps=0, default_root_dir=folder)
     batch_size, micro_batch = batches
     data = PairData(pairs, batch_size=batch_size, micro_batch=micro_batch, validation=validation)
     trainer.fit(module, datamodule=data)

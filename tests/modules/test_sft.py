@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from torch import Tensor
 
 from common.errors import ConfigError
@@ -22,6 +21,7 @@ from modules.sft import SFT
 from modules.training import TrainingError
 from tests.steps import episodes, played
 from tests.tiny import byte_tokenizer, tiny_policy
+from tests.toy_training import quiet_trainer
 
 TOKENIZER = byte_tokenizer()
 TAG_WEIGHTS = {tag: 1.5 + number for number, tag in enumerate(TAGS)}  # in scaffold and passages, too
@@ -102,17 +102,6 @@ def test_a_negative_weight_is_refused(weights: dict[str, Any]) -> None:
         SFT(tiny_policy(TOKENIZER), AdamW(1e-3), **weights)
 
 
-def trainer() -> Trainer:
-    return Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-
-
 def test_a_budget_of_tokens_changes_neither_the_loss_of_a_step_nor_its_gradient(tmp_path: Path) -> None:
     """One step of all sequences: as one batch, and cut by length into passes, some of which may be empty."""
     write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
@@ -142,7 +131,7 @@ def test_the_validation_loss_counts_every_held_out_token_once_however_they_are_b
     write_rows(tmp_path / "data" / "episodes.jsonl", map(episode_to_row, said()))
     data = EpisodeData(tmp_path, batch_size=batch_size, validation=0.7)
     module = SFT(tiny_policy(TOKENIZER), AdamW(1e-3), control_weight=3.0)
-    (logged,) = trainer().validate(module, datamodule=data, verbose=False)
+    (logged,) = quiet_trainer(max_epochs=1).validate(module, datamodule=data, verbose=False)
     assert len(data.held_out) % batch_size > 0
     with torch.no_grad():
         total, count = module._loss(collate(data.held_out))
@@ -160,5 +149,5 @@ def test_a_gradient_that_is_no_number_reaches_no_weight(tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError, match="the norm of the loss's gradient is nan at optimiser step 0: lower the learning rate"
     ):
-        trainer().fit(module, datamodule=EpisodeData(tmp_path, batch_size=2))
+        quiet_trainer(max_epochs=1).fit(module, datamodule=EpisodeData(tmp_path, batch_size=2))
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

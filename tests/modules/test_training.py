@@ -15,7 +15,7 @@ import train
 from common.errors import ConfigError
 from modules.training import TrainingError
 from tests import forked
-from tests.toy_training import ActorCritic, Rows
+from tests.toy_training import ActorCritic, Rows, quiet_trainer
 
 ROOT = Path(train.__file__).parent
 
@@ -26,15 +26,7 @@ def fit(
     """Two steps in this process; the module, and what was logged last."""
     folder.mkdir(exist_ok=True)
     module = ActorCritic(str(folder), **settings)
-    trainer = Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        gradient_clip_val=clip,
-    )
+    trainer = quiet_trainer(max_epochs=2, gradient_clip_val=clip)
     trainer.fit(module, datamodule=Rows(micro_batch))
     return module, {name: float(value) for name, value in trainer.callback_metrics.items()}
 
@@ -150,10 +142,9 @@ class InBfloat16(ActorCritic):
 
 
 def test_weights_too_coarse_to_train_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    quiet = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     for module in (ActorCritic(str(tmp_path)), InBfloat16(str(tmp_path))):
         caplog.clear()
-        Trainer(max_epochs=1, **quiet).fit(module, datamodule=Rows())  # pyright: ignore[reportArgumentType]
+        quiet_trainer(max_epochs=1).fit(module, datamodule=Rows())
         warned = "weights in bfloat16 train: a step smaller than a 256th of a weight is lost" in caplog.text
         assert warned == isinstance(module, InBfloat16)
 

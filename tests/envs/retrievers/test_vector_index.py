@@ -78,19 +78,17 @@ def test_a_published_flat_index_is_read_as_it_is_and_mapped(corpus, vectors, tmp
     assert not list((tmp_path / "cache").glob("dense-*"))
 
 
-def test_a_published_graph_searches_as_widely_as_one_made_here(corpus, vectors, tmp_path) -> None:
+def test_published_graphs_search_as_widely_as_those_made_here_and_clusters_are_read_too(
+    corpus, vectors, tmp_path
+) -> None:
     file = publish(tmp_path / "e5_HNSW.index", vectors, "HNSW16")
     exact = opened(corpus, publish(tmp_path / "e5_Flat.index", vectors)).search(QUERIES, 3)
     retriever = opened(corpus, file)
     assert retriever._index.hnsw.efSearch == 64  # FAISS's own default is 16
     assert opened(corpus, file, ef_search=128)._index.hnsw.efSearch == 128
     assert ids(retriever.search(QUERIES, 3)) == ids(exact)
-
-
-def test_a_published_cluster_index_is_read_too(corpus, vectors, tmp_path) -> None:
-    file = publish(tmp_path / "e5_IVF.index", vectors, "IVF4,Flat")
-    exact = opened(corpus, publish(tmp_path / "e5_Flat.index", vectors)).search(QUERIES, 3)
-    assert ids(opened(corpus, file, nprobe=4).search(QUERIES, 3)) == ids(exact)
+    clusters = publish(tmp_path / "e5_IVF.index", vectors, "IVF4,Flat")
+    assert ids(opened(corpus, clusters, nprobe=4).search(QUERIES, 3)) == ids(exact)
 
 
 def test_the_identity_follows_the_bytes_of_the_file_and_they_are_read_once(

@@ -163,12 +163,9 @@ def test_an_error_is_no_number_and_nobody_is_asked_about_it() -> None:
     assert math.isnan(scores.outcome_B[1])
     assert scores.step_BS[1].isnan().tolist() == [True, False, False]
     assert scores.breakdown["answer_f1"].isnan().tolist() == [False, True]
-
-
-def test_only_errors_are_all_unscored() -> None:
-    scores = combine(paper(), [FAILED, FAILED], CONTEXT)
-    assert bool(scores.outcome_B.isnan().all())
-    assert bool(scores.step_BS.isnan().all())
+    alone = combine(paper(), [FAILED, FAILED], CONTEXT)
+    assert bool(alone.outcome_B.isnan().all())
+    assert bool(alone.step_BS.isnan().all())
 
 
 @pytest.mark.parametrize("outage", [RetrievalError("server down"), ConnectionError("refused"), TimeoutError("late")])
