@@ -37,6 +37,7 @@ class Inputs:
     bandwidth: float = 2.04e12  # bytes a second; data sheet of an A100-80G
     share: float = 0.25  # of the bandwidth limit that decoding in process reaches
     flops: float = 150e12  # operations a second that training reaches; 48 % of the data sheet's 312e12
+    float32_flops: float = 19.5e12  # the same in float32, which updates are proved in; data sheet
     engine_share: float = 0.5  # of the bandwidth limit that vLLM's decoding reaches
     disk: float = 2e9  # bytes a second that a rank writes or reads
     host: float = 25e9  # bytes a second between a GPU and the machine's memory
@@ -114,7 +115,7 @@ def given_s(inputs: Inputs, adapters: bool, rank: int) -> float:
     """
     proof = PROOF * SCORE * SHAPE.parameters
     if adapters:
-        return 2 * 4 * SHAPE.adapter_parameters(rank) / inputs.disk + proof / inputs.flops
+        return 2 * 4 * SHAPE.adapter_parameters(rank) / inputs.disk + proof / inputs.float32_flops
     return 3 * 2 * SHAPE.parameters / inputs.disk + proof / inputs.cpu_flops
 
 
@@ -133,6 +134,7 @@ def section(inputs: Inputs, origins: Mapping[str, str], device: str) -> str:
         "`bandwidth`": ("bandwidth", f"{inputs.bandwidth / 1e12:.2f} TB/s"),
         "`share` of the bandwidth limit that decoding reaches": ("share", f"{inputs.share:.2f}"),
         "`flops` that training and scoring reach": ("flops", f"{inputs.flops / 1e12:.0f} TFLOP/s"),
+        "`float32_flops`": ("float32_flops", f"{inputs.float32_flops / 1e12:.1f} TFLOP/s"),
         "`engine_share`, the same of vLLM": ("engine_share", f"{inputs.engine_share:.2f}"),
         "`disk` of a rank": ("disk", f"{inputs.disk / 1e9:.0f} GB/s"),
         "`host`, GPU to memory": ("host", f"{inputs.host / 1e9:.0f} GB/s"),

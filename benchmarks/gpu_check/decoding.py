@@ -19,6 +19,7 @@ from benchmarks.gpu_check.device import copied_bytes_per_s
 from benchmarks.gpu_check.parts import Row, Size
 from benchmarks.measures import Stopwatch
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
+from envs.interfaces import Sampler
 from envs.packing import collate, pack
 from envs.rollout import rollout
 from envs.types import Episode, Question
@@ -46,7 +47,7 @@ def _of_shape(name: str, rows: tuple[int, ...], size: Size) -> Iterator[Row]:
     policy, shape = untrained(SHAPES[name], device=size.device), SHAPES[name]
     sampler = InProcessSampler(policy, temperature=1.0, batch_size=max(rows))
     for count in rows:
-        work = _work(count, size)
+        work = one_turn(count, size)
         figures = decoded(sampler, policy, work, repeats=size.of(2, 1))
         per_s, most = figures["tokens"] / figures["seconds"], limit(shape, work, bandwidth)
         row = {"shape": name, "rows": count} | figures | {"tokens_per_s": per_s, "limit_tokens_per_s": most}
@@ -55,7 +56,7 @@ def _of_shape(name: str, rows: tuple[int, ...], size: Size) -> Iterator[Row]:
 
 def adapters(size: Size) -> Iterator[Row]:
     """Tokens a second of 16 rows, and the difference of log-probs between sampling and training."""
-    policy, work = untrained(SHAPES[size.of("1.7B", "tiny")], device=size.device), _work(size.of(16, 2), size)
+    policy, work = untrained(SHAPES[size.of("1.7B", "tiny")], device=size.device), one_turn(size.of(16, 2), size)
     for lora in (False, True):
         if lora:
             LoRA(trainable_tokens=False, targets=LINEAR).apply(policy)
@@ -70,7 +71,7 @@ def adapters(size: Size) -> Iterator[Row]:
         yield row | {"mean_logp_gap": float(gaps.mean()), "largest_logp_gap": float(gaps.max())}
 
 
-def decoded(sampler: InProcessSampler, policy: Policy, work: Work, repeats: int) -> dict[str, float]:
+def decoded(sampler: Sampler, policy: Policy, work: Work, repeats: int) -> dict[str, float]:
     """Median seconds of decoding, without the reading of the prompts, and the tokens that it decoded."""
     seconds, tokens = [], 0
     sampler.hold([Episode(Question("held", "", ("",)), ())])  # merged weights last while an episode is held
@@ -92,12 +93,12 @@ def limit(shape: Shape, work: Work, bandwidth: float) -> float:
     return work.questions * bandwidth / shape.bytes_a_step([context] * work.questions)
 
 
-def _work(rows: int, size: Size) -> Work:
-    """One turn a row."""
+def one_turn(rows: int, size: Size) -> Work:
+    """One turn a row, after a prompt: the work that decoding is measured on."""
     return Work(rows, 1, 1, size.of(64, 24), 1, size.of(448, 16))
 
 
-def _sampled(sampler: InProcessSampler, policy: Policy, work: Work, iteration: int) -> list[Episode]:
+def _sampled(sampler: Sampler, policy: Policy, work: Work, iteration: int) -> list[Episode]:
     questions = [Question(f"q{row}", f"w{row + 2}", ("",)) for row in range(work.questions)]
     environment = equal_turns(policy.tokenizer, work)
     return rollout(environment, sampler, questions, seed=0, iteration=iteration, pool=work.questions)

@@ -62,7 +62,8 @@ def hours_section(check: Mapping[str, Any] | None) -> str:
     """Inputs, hours and the measured memory of an iteration."""
     found = rows_of(check)
     inputs, measured = inputs_of(found)
-    assumed = {"bandwidth": "data sheet", "flops": "assumed: 48 % of the data sheet"}
+    sheet = "data sheet"
+    assumed = {"bandwidth": sheet, "flops": f"assumed: 48 % of the {sheet}", "float32_flops": sheet}
     device = found[DEVICE][0]["device"] if found.get(DEVICE) else "A100-80G"
     text = section(inputs, assumed | measured, device)
     if iteration := found.get("iteration"):

@@ -56,6 +56,7 @@ PARTS = {
     "iteration": Part(f"{ROOM}.iteration:iteration", 150, "GRPO at 8B with LoRA and its reward model, 16 episodes"),
     "FSDP2": Part(f"{ROOM}.iteration:fsdp2", 70, "GRPO of float32 weights at 0.6B under FSDP2 on one rank"),
     "decoding 8B": Part(f"{ROOM}.decoding:decoding_8b", 80, "Decoding at 8B against the limit of bandwidth"),
+    "vLLM": Part(f"{ROOM}.engine:engine", 240, "Decoding with LoRA through vLLM and in process, and its handovers"),
 }
 
 

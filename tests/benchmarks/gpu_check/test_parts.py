@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from benchmarks.gpu_check.parts import PARTS, Row, Size, load
 from benchmarks.qwen3_shapes import SHAPES, Shape, untrained
 from modules.decoder.fused_decoder import FusedDecoder
 from modules.samplers.in_process import InProcessSampler
+from tests.modules.samplers.vllm.test_command import SERVES
 
 TINY = Size(tiny=True)
 
@@ -92,3 +95,28 @@ def test_an_iteration_is_measured_by_part() -> None:
     assert [row["part"] for row in found] == ["rollout", "scoring", "update"]
     assert all(row["seconds"] > 0 for row in found)
     assert found[0]["peak_gb"] <= found[1]["peak_gb"] <= found[2]["peak_gb"]
+
+
+@pytest.mark.slow
+def test_vllm_is_measured_beside_the_sampler_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here with a stand-in for vLLM, said to be built for a GPU."""
+    module = tmp_path / "vllm" / "entrypoints" / "openai" / "api_server.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(SERVES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("VLLM_PYTHON", sys.executable)
+    for user in ("benchmarks.gpu_check.engine", "modules.samplers.vllm.engine"):
+        monkeypatch.setattr(f"{user}.on_cpu", lambda python: False)
+    in_process, through, *steps = rows("vLLM")
+    assert (in_process["sampler"], through["sampler"]) == ("in process", "vLLM of an unknown version")
+    for row in (in_process, through):
+        assert 0 < row["tokens"] <= 2 * 23
+        assert row["tokens_per_s"] == pytest.approx(row["tokens"] / row["seconds"])
+    assert [row["step"] for row in steps] == ["adapters handed over and proved", "sleep", "wake"]
+    assert all(row["seconds"] > 0 for row in steps)
+
+
+def test_without_vllm_its_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_PYTHON", raising=False)
+    monkeypatch.setattr("benchmarks.gpu_check.engine.ENGINE_PYTHON", tmp_path / "python")
+    assert rows("vLLM") == [{"sampler": "vLLM", "skipped": "vLLM is not installed"}]

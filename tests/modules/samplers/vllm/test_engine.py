@@ -1,4 +1,4 @@
-"""The real engine, where `make engine` has installed it: ids, log-probs, seeds, new weights, a start after a kill."""
+"""The real engine, where `make engine` has installed it: tokens, seeds, ranks, new weights, a kill."""
 
 from __future__ import annotations
 
@@ -83,6 +83,18 @@ def half_a_layer(policy: Policy, folder: Path) -> None:
     (folder / "b.safetensors").write_bytes(b"broken off")
 
 
+def of_two_ranks(policy: Policy, url: str, scratch: Path) -> list[Turn]:
+    """Turns of two ranks, of every second request each, which a server that runs already takes one after the other."""
+    turns: list[Turn] = []
+    for rank in range(2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("WORLD_SIZE", "2")
+            patch.setenv("RANK", str(rank))
+            own = VLLMEngine(512, dtype="float32", urls=[url] * 2, scratch=str(scratch))
+        turns += take_turns(VLLMSampler(own, policy, temperature=0.8), asked(12)[rank::2])
+    return turns
+
+
 def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     policy = small_but_sure(tmp_path / "tokenizer")
     sampler = VLLMSampler(VLLMEngine(512, dtype="float32", scratch=str(tmp_path)), policy, temperature=0.8)
@@ -105,6 +117,8 @@ def test_a_real_engine_samples_what_is_trained(tmp_path: Path) -> None:
     client._json("POST", "/start_weight_update")  # and the run is killed
     sampler.load(policy)
     assert [t.action_ids for t in take_turns(sampler, asked(12))] == [t.action_ids for t in second]
+    both = of_two_ranks(policy, client.url, tmp_path)
+    assert [t.action_ids for t in both] == [t.action_ids for t in (*second[::2], *second[1::2])]
     half_a_layer(policy, tmp_path / "broken")
     with pytest.raises(NoAnswer, match="/update_weights answered 500"):
         client.update(str(tmp_path / "broken"), "broken")
@@ -154,6 +168,8 @@ def test_a_real_engine_samples_from_each_adapter_that_it_is_given(tmp_path: Path
         assert [t.action_ids for t in sampled()] == [t.action_ids for t in first], "seeds, cached prefixes or not"
         assert cached_tokens(client) == read + 4 * 64, "two whole blocks of each prompt"
         before = first
+    served = {one["id"] for one in client._json("GET", "/v1/models")["data"]} - {str(engine._handover.folder / "base")}
+    assert served == {engine._handover.adapter}, "earlier ones are unloaded"
     folder = engine._handover.folder
     assert sorted(one.name for one in folder.iterdir() if one.is_dir()) == ["base", engine.version]
 
@@ -161,7 +177,4 @@ def test_a_real_engine_samples_from_each_adapter_that_it_is_given(tmp_path: Path
     assert client._json("GET", "/is_sleeping") == {"is_sleeping": True}
     client.wake_up()
     assert [t.action_ids for t in sampled()] == [t.action_ids for t in before]
-    kill(tmp_path)
-    assert [t.action_ids for t in sampled()] == [t.action_ids for t in before]
-    assert engine.life == 2
     engine.close()
