@@ -193,7 +193,6 @@ def _places(node: Node) -> list[tuple[Group, int]]:
     """The groups to be weighed in a node, and the tokens that they stand at."""
     if node.segment is None or node.parent is None:
         return [("retrieval", 0)]
-    groups: tuple[Group, ...] = ("relevance", "support") if node.passage else ()
-    places = [(group, node.segment.places[group]) for group in (*groups, "utility", "retrieval")]
-    continues = node.segment.written["retrieval"] == CONTINUE
-    return [(group, at) for group, at in places if at is not None and not (continues and group == "retrieval")]
+    groups: list[Group] = ["relevance", "support"] if node.passage else []
+    groups += ["utility"] if node.segment.written["retrieval"] == CONTINUE else ["utility", "retrieval"]
+    return [(group, at) for group in groups if (at := node.segment.places[group]) is not None]

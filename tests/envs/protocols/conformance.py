@@ -142,7 +142,7 @@ def _play(
     compressor: Compressor | None = None,
 ) -> Episode:
     documents = [Document(f"d{i}", f"Title {text}", text) for i, text in enumerate(texts)]
-    settings = {"compressor": compressor, "top_k": len(texts), "limits": limits or Limits(turns=40)}
+    settings = {"compressor": compressor, "top_k": len(texts), "limits": limits or Limits(turns=40, total_tokens=16384)}
     environment = RetrievalEnvironment(protocol, FixedRetriever(documents), **settings)
     sampler = Script(protocol, script, broken)
     [episode] = rollout(environment, sampler, [Question("q", question, ("Ada",))], seed=0)

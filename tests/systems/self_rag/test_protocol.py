@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.costs import read_by
 from common.errors import ConfigError
 from envs.interfaces import Sampler
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
 from envs.types import Document, Episode, Limits, Turn
+from evaluation.evaluate import Benchmark, Evaluation
+from modules.samplers.in_process import InProcessSampler
 from systems.self_rag.protocol import SelfRAG
 from systems.self_rag.tokens import OWN, PUBLISHED, TAGS, Tokens
-from tests.tiny import FixedRetriever, byte_tokenizer, question
+from tests.making import run
+from tests.tiny import FixedRetriever, byte_tokenizer, question, tiny_policy
 
 TOKENIZER = byte_tokenizer(TAGS)
 PAGES = [Document(f"d{n}", f"Title {n}", f"page {n}") for n in range(3)]
@@ -232,6 +237,21 @@ def test_published_checkpoints_have_the_authors_tokens_and_prompt() -> None:
         "[Retrieval]<paragraph>Title 0\n(Utility:5) page 0 (Relevant)</paragraph>"
     ]
     assert episode.answer == "Ada"
+
+
+def test_ranks_and_company_change_nothing_and_what_is_read_is_counted(tmp_path: Path) -> None:
+    questions = [question(f"Who wrote {'it ' * n}?", identity=f"q{n}") for n in range(3)]
+    policy, headlines = tiny_policy(TOKENIZER, scale=3.0), []
+    for ranks, unit in ((1, 3), (2, 1)):
+        protocol = SelfRAG(TOKENIZER, depth=2, threshold=-1, segment_tokens=12)  # type: ignore[arg-type]
+        environment = RetrievalEnvironment(protocol, FixedRetriever(PAGES), limits=Limits(40, total_tokens=2048))
+        datasets = {"toy": Benchmark(questions, "test")}  # type: ignore[arg-type] (a list is enough)
+        maker = Evaluation(datasets, environment, InProcessSampler(policy), unit=unit)
+        headlines.append(run(maker, tmp_path / str(ranks), world_size=ranks))
+    first, other = (tmp_path / name / "data" / "predictions-toy-test.jsonl" for name in "12")
+    assert first.read_bytes() == other.read_bytes()
+    assert headlines[0] == headlines[1]
+    assert headlines[0][read_by("policy")] > 0
 
 
 def test_names_are_ordered_best_first_in_both_sets() -> None:

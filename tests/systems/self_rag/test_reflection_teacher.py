@@ -19,6 +19,7 @@ from envs.world.oracle import Oracle
 from evaluation.scoring import score
 from systems.self_rag.protocol import SelfRAG
 from systems.self_rag.reflection_teacher import ReflectionTeacher
+from systems.self_rag.segment_tree import Node
 from systems.self_rag.tokens import TAGS
 from tests.making import run
 
@@ -37,6 +38,15 @@ def taught(world: Path, *, wrong: float = 0.0) -> tuple[SelfRAG, list[Episode]]:
     teacher = ReflectionTeacher(world, protocol, wrong=wrong)
     environment.check(teacher)
     return protocol, rollout(environment, teacher, list(WorldQuestions(world, "sft")), seed=0)
+
+
+def assert_tokens_stand_at_their_places(protocol: SelfRAG, node: Node) -> None:
+    assert node.segment
+    assert node.turn
+    for group, number in node.segment.written.items():
+        at = node.segment.places[group]
+        if number is not None and at is not None:
+            assert node.turn.action_ids[at : at + 1] == protocol.codec.control(getattr(protocol.tokens, group)[number])
 
 
 def test_what_it_writes_is_true_and_its_answers_are_right(world: Path) -> None:
