@@ -33,7 +33,7 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase, size: int) -> str:
 
 
 def extend(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Note in a tokenizer that is about to gain tokens that it goes on reading the ids of what it is now."""
+    """Note in a tokenizer that is about to gain tokens what it is now: it will still read these ids."""
     tokenizer.init_kwargs[_EXTENDS] = [*tokenizer.init_kwargs.get(_EXTENDS, ()), fingerprint(tokenizer)]
 
 
