@@ -50,7 +50,7 @@ OWN = (
 )
 METHODS = "baselines/inference_real.yaml"
 UNTAUGHT = (
-    *("accelerator=cpu", "parts.real_limits.turns=3", "parts.real_limits.turn_tokens=8"),
+    *("accelerator=cpu", *(f"parts.real_limits.{name}" for name in ("turns=3", "turn_tokens=8", "total_tokens=2048"))),
     'parts.encoder={target: "tests.systems.recomp.test_recomp:CountingEncoder"}',
 )
 
