@@ -56,6 +56,11 @@ def tokens_in(counts: Mapping[str, int]) -> int:
     return sum(count for name, count in counts.items() if name.startswith(_TOKENS))
 
 
+def read_in(counts: Mapping[str, int]) -> int:
+    """All tokens among some counts that were read without sampling."""
+    return sum(count for name, count in counts.items() if name.startswith(_READ))
+
+
 def split(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics without costs, and the costs: `{tokens: {agent: n}, updates: n, judge_calls: n}`.
 

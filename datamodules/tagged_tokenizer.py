@@ -10,6 +10,7 @@ from transformers import AddedToken
 from common.files import build_once
 from envs.protocols.prorag import TAGS
 from envs.text import load_tokenizer
+from envs.token_ids import extend
 
 
 class TaggedTokenizer:
@@ -59,6 +60,7 @@ class TaggedTokenizer:
 
     def _build(self, folder: Path) -> None:
         tokenizer = load_tokenizer(self.tokenizer, revision=self.revision)
+        extend(tokenizer)
         tokenizer.add_special_tokens({"additional_special_tokens": list(self.tags)}, replace_extra_special_tokens=False)
         words = {word for text in self.words for word in re.findall(r"[^\W\d_]+", text)} - {*tokenizer.get_vocab()}
         tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=False) for word in sorted(words)])

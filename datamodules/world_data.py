@@ -28,7 +28,7 @@ LONGEST = 8  # hops: all longer chains of a default world take a minute to list
 LEAK = 0.30  # above this a policy gets far without searching
 HEADLINE = (
     *("entities", "facts", "known", "questions", "vocabulary"),
-    *("guess_em", "guess_single_em", "guess_unknown_em", "facts_seen"),
+    *("guess_em", "guess_single_em", "guess_unknown_em", "facts_seen", "unanswerable"),
 )
 
 
@@ -45,6 +45,8 @@ class WorldData:
         namesakes: share of people and of works that bear the name of another, in [0, 1].
         paraphrases: wordings of each relation, 1 to 3.
         known: share of the facts that a policy is to memorise, in [0, 1]: `WorldFacts` asks for them.
+        absent: share of the other facts that no passage states, in [0, 1]: of questions that take one the type is
+            `unanswerable` and "I do not know" the answer.
         splits: sizes or shares; only their proportions count. A question's split is a function of hash(seed, id).
         tags: control tags that are tokens of the tokenizer.
         texts: more texts whose words the tokenizer knows, such as a protocol's instruction.
@@ -69,6 +71,7 @@ class WorldData:
         namesakes: float = 0.1,
         paraphrases: int = 3,
         known: float = 0.0,
+        absent: float = 0.0,
         splits: dict[str, float] | None = None,
         tags: tuple[str, ...] = TAGS,
         texts: tuple[str, ...] = (),
@@ -82,7 +85,8 @@ class WorldData:
         }
         self.hops, self.questions = tuple(hops), questions
         self.comparison = round(comparison * questions) if comparison < 1 else round(comparison)
-        self.skew, self.namesakes, self.paraphrases, self.known = skew, namesakes, paraphrases, known
+        self.skew, self.namesakes, self.paraphrases = skew, namesakes, paraphrases
+        self.known, self.absent = known, absent
         # Sorted, for the order in which a file gives them is no setting.
         self.splits = dict(sorted((SPLITS if splits is None else splits).items()))
         self.tags, self.texts = tuple(tags), tuple(texts)
@@ -94,7 +98,8 @@ class WorldData:
         if rank or (data / "world.json").exists():
             return
         names = Names(self.counts, english())
-        world = make_world(names, seed=seed, skew=self.skew, namesakes=self.namesakes, known=self.known)
+        shares = {"known": self.known, "absent": self.absent}
+        world = make_world(names, seed=seed, skew=self.skew, namesakes=self.namesakes, **shares)
         split_of = {
             split: [question(world, identity, seed=seed, paraphrases=self.paraphrases) for identity in identities]
             for split, identities in choose(
@@ -119,7 +124,8 @@ class WorldData:
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Headline: counts, and what guessing scores and memory may cover of the test split, in [0, 1].
 
-        Where facts are known also their number, and what guessing scores on the others.
+        Where facts are known also their number, and what guessing scores on the others; where some are absent, the
+        share of test questions that are unanswerable.
         """
         summary = json.loads((Path(folder) / "data" / "world.json").read_text(encoding="utf-8"))
         return {name: float(summary[name]) for name in HEADLINE if name in summary}
@@ -139,15 +145,18 @@ class WorldData:
                 "this world leaks: guessing by relation answers %.0f %% of the test questions; lower `skew`",
                 100 * guesses["guess_em"],
             )
-        settings = {name: value for name, value in vars(self).items() if name not in ("texts", "known")}
+        settings = {name: value for name, value in vars(self).items() if name not in ("texts", "known", "absent")}
+        settings |= {name: share for name in ("known", "absent") if (share := getattr(self, name))}
+        unanswerable = sum(one.gold is not None and one.gold.type == "unanswerable" for one in questions["test"])
         known = sum(hop.known for hop in world.facts())
         return {
             "schema": "world/1",
             "seed": seed,
-            "settings": settings | ({"known": self.known} if self.known else {}),
+            "settings": settings,
             "entities": len(world),
             "facts": sum(len(entity.facts) for entity in world),
             **({"known": known, "guess_unknown_em": guess_unknown(world)} if known else {}),
+            **({"unanswerable": unanswerable / len(questions["test"])} if self.absent else {}),
             "questions": sum(map(len, questions.values())),
             "splits": {split: len(members) for split, members in questions.items()},
             "vocabulary": vocabulary,
@@ -169,6 +178,7 @@ class WorldData:
             (not 1 <= self.paraphrases <= 3, f"paraphrases {self.paraphrases} must be 1, 2 or 3"),
             (not 0 <= self.namesakes <= 1, f"namesakes {self.namesakes} must be in [0, 1]"),
             (not 0 <= self.known <= 1, f"known {self.known} must be in [0, 1]"),
+            (not 0 <= self.absent <= 1, f"absent {self.absent} must be in [0, 1]"),
             (self.skew < 0, f"skew {self.skew} must not be negative"),
             (self.questions < 1, f"questions {self.questions} must be positive"),
             (not 0 <= self.comparison < self.questions, f"comparison {self.comparison} must be less than questions"),

@@ -13,6 +13,8 @@ from envs.types import Episode, Turn
 
 _PROBE = "The quick brown fox jumps over the lazy dog; Zoë's naïve “ABC” costs 1,234.5 €  (or 67%)!\n\tdef f(x): x_1"
 
+_EXTENDS = "extends"  # in a tokenizer's own settings: fingerprints of those that it was before it gained tokens
+
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """The same for two tokenizers that give every token the same id and spell a text with the same ones.
@@ -30,6 +32,11 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase, size: int) -> str:
     return hashlib.sha256(json.dumps([vocabulary, probe]).encode()).hexdigest()[:16]
 
 
+def extend(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Note in a tokenizer that is about to gain tokens what it is now: it will still read these ids."""
+    tokenizer.init_kwargs[_EXTENDS] = [*tokenizer.init_kwargs.get(_EXTENDS, ()), fingerprint(tokenizer)]
+
+
 def require_same(own: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, whose: str) -> None:
     """Require that a model reads the ids of another's tokenizer; `whose` names the two.
 
@@ -45,12 +52,13 @@ def require_ids_of(tokenizer: PreTrainedTokenizerBase, made_by: str, where: str)
     """Require that token ids mean the same to a tokenizer as to the one that made them; `where` says whose they are.
 
     Args:
-        made_by: its fingerprint; empty where it is unknown, as of a record of an earlier version.
+        made_by: its fingerprint; empty where it is unknown, as of a record of an earlier version. It may be one that
+            the tokenizer extends (`extend`).
 
     Raises:
         DataError: they do not.
     """
-    if made_by and made_by != fingerprint(tokenizer):
+    if made_by and made_by not in (fingerprint(tokenizer), *tokenizer.init_kwargs.get(_EXTENDS, ())):
         raise _other(tokenizer, where)
 
 

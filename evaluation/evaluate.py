@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from common.costs import counted
+from common.costs import counted, read_in, tokens_in
 from common.errors import ConfigError, DataError, RetrievalError
 from common.files import write_json
 from datamodules.record_stage import missing, unit_counts, units, write_counts
@@ -131,8 +131,11 @@ class Evaluation:
             write_rows(folder / "data" / f"passages-{name}-{dataset.split}.jsonl", passage_rows)
             where: Row = {"dataset": name, "split": dataset.split}
             seconds = sum(float(path.with_suffix(".seconds").read_text()) for path in paths)
-            spent += sum(map(unit_counts, paths), Counter())
-            total = where | summarise(rows, seed=seed) | {"seconds": seconds}
+            own = sum(map(unit_counts, paths), Counter())
+            spent += own
+            costs = {"tokens": tokens_in(own), "read_tokens": read_in(own)}
+            each = {name: count / len(rows) if count else None for name, count in costs.items()}
+            total = where | summarise(rows, seed=seed) | each | {"seconds": seconds}
             results["rows"].append(total)
             results["groups"] += [where | group for group in summarise_groups(rows, seed=seed)]
             retriever = getattr(dataset.retriever or self.environment.retriever, "identity", None)

@@ -12,6 +12,7 @@ from common.contents import check_sizes
 from common.errors import DataError
 from common.manifests import MANIFEST, load_manifest
 from datamodules.records import read_rows
+from evaluation.scoring import OPTIONAL, RATES
 
 KEYS = (
     *("experiment", "seed", "stage", "dataset", "split", "n"),
@@ -37,8 +38,8 @@ def result_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a report's first table: `result_row` with the rates of over-search and under-search."""
-    return result_row(row) | {rate: row.get(rate) for rate in ("osr", "usr")}
+    """A row of a report's first table: `result_row` with rates of search, optional measures and tokens."""
+    return result_row(row) | {name: row.get(name) for name in (*RATES, *OPTIONAL, "tokens", "read_tokens")}
 
 
 def read_json(path: Path) -> dict[str, Any]:

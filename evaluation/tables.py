@@ -27,6 +27,8 @@ METRICS = {
     "premature": "premature",
     "late": "late",
     "searches": "searches",
+    "tokens": "tokens",
+    "read_tokens": "tokens read",
     "seconds": "seconds",
 }
 MEANINGS = {
@@ -45,6 +47,8 @@ MEANINGS = {
     "premature": "answered without having found every gold document",
     "late": "searched again after finding them all",
     "searches": "queries a question",
+    "tokens": "number sampled a question, by all models; a dash for a teacher",
+    "tokens read": "number a question, by scorers, encoders and compressors",
     "judged right": "a judge of answers calls it right, where it gave a verdict",
     "answered": "share of questions not answered by I do not know",
     "EM of answered": "exact match of these",
@@ -56,7 +60,8 @@ UNITS = (
 )
 LEGEND = f"{UNITS} " + " ".join(f"{name[0].upper()}{name[1:]}: {meaning}." for name, meaning in MEANINGS.items())
 MISSING = "–"
-_PERCENT = frozenset(METRICS) - {"searches", "seconds"}
+_WHOLE = frozenset(("tokens", "read_tokens", "seconds"))
+_PERCENT = frozenset(METRICS) - _WHOLE - {"searches"}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, labels: int = 1) -> str:
@@ -114,7 +119,7 @@ def figure(metric: str, value: float | None, *, signed: bool = False) -> str:
     if value is None or math.isnan(value):
         return MISSING
     scaled = value * 100 if metric in _PERCENT else value
-    return f"{scaled:{'+' if signed else ''}.{0 if metric == 'seconds' else 1 if metric in _PERCENT else 2}f}"
+    return f"{scaled:{'+' if signed else ''}.{0 if metric in _WHOLE else 1 if metric in _PERCENT else 2}f}"
 
 
 def estimate(metric: str, value: float | None, low: float | None, high: float | None, *, signed: bool = False) -> str:

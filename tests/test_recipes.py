@@ -29,7 +29,7 @@ from tests.micro import Quickstart, artifacts
 from tests.test_structure import PACKAGES
 from tests.tiny import FixedRetriever, Scripted, byte_tokenizer, question
 
-Follow = Callable[[str], dict[str, Path]]  # a recipe's title; its artifacts by stage
+Follow = Callable[..., dict[str, Path]]  # a recipe's title, and one whose files it takes; its artifacts by stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(train.__file__).parent
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
@@ -47,6 +47,11 @@ SYSTEM = (
 OWN = (
     *("stages.rl.trainer.max_epochs=2", "stages.rl.data.group_size=4", "accelerator=cpu"),
     *("parts.environment.limits.turn_tokens=24", "parts.environment.limits.total_tokens=512"),
+)
+METHODS = "baselines/inference_real.yaml"
+UNTAUGHT = (
+    *("accelerator=cpu", *(f"parts.real_limits.{name}" for name in ("turns=3", "turn_tokens=8", "total_tokens=2048"))),
+    'parts.encoder={target: "tests.systems.recomp.test_recomp:CountingEncoder"}',
 )
 
 
@@ -72,9 +77,9 @@ def steps(section: str) -> list[tuple[str, str]]:
 def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Does what a recipe says in a folder of its own, with the settings and the store of the small run."""
 
-    def followed(title: str) -> dict[str, Path]:
+    def followed(title: str, above: str = "") -> dict[str, Path]:
         section = recipe(title)
-        for name, text in steps(section):
+        for name, text in steps(recipe(above) + section):
             if name:
                 (tmp_path / name).write_text(text)
         (command,) = re.findall(r"^```\npython train\.py (.*?)(?:\s+#.*)?$", section, re.M)
@@ -85,10 +90,10 @@ def follow(quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         base = "".join(re.findall(r"^base: \[(.*)\]$", config, re.M))
         own = [f"parts.model={artifacts(quickstart.output)['sft'] / 'model'}", *OWN]
         chains = {"quickstart.yaml": micro.CHAIN, "base/pairs.yaml": micro.CHAIN}
-        small = (chains | {"": own}).get(base, UNTRAINED)
+        small = (chains | {"": own, METHODS: [own[0], *UNTAUGHT]}).get(base, UNTRAINED)
         assert flag == "--config"
         assert micro.run(*arguments, *small, f"output={quickstart.output}", config=Path(name)) == 0
-        model = () if base else small[:1]  # there need not be a large one here
+        model = small[:1] if base in ("", METHODS) else ()  # there need not be a large one here
         Plan.of(load(Path(name), [f"output={quickstart.output}", *model])).checked()  # whole, too: without --stage
         return artifacts(quickstart.output, re.findall(r"^experiment: (\w+)$", config, re.M)[0])
 
@@ -107,6 +112,25 @@ def test_your_own_model_and_questions(follow: Follow) -> None:
     for stage in ("eval_before", "eval_after"):
         [row] = rows(made[stage] / "data" / "predictions-mine-test.jsonl")
         assert (row["id"], row["answers"]) == ("2", ["Oslo"])
+
+
+def test_all_inference_methods_on_your_own_questions(quickstart: Quickstart, follow: Follow) -> None:
+    above, title = "Your own model and questions", "All inference methods on your own questions"
+    made = follow(title, above)
+    [(_, config)] = [step for step in steps(recipe(title)) if step[0]]
+    assert config.count("\n") <= 20
+    methods = {"naive", "standard_rag", "iter_retgen", "ircot", "flare", "search_o1", "react", "auto_rag"}
+    compressors = {"recomp_extractive", "recomp_abstractive", "longllmlingua", "selective_context"}
+    assert {f"eval_{name}" for name in methods | compressors} <= set(made)
+    for stage, folder in made.items():
+        [row] = rows(folder / "data" / "predictions-mine-test.jsonl")
+        assert row["id"] == "2"
+        [result] = json.loads((folder / "data" / "results.json").read_text())["rows"]
+        assert result["tokens"] > 0
+        assert (result["read_tokens"] is not None) == (stage.removeprefix("eval_") in compressors)
+        assert (result["searches"] == 0) == (stage == "eval_naive")
+    report = (quickstart.output / "methods" / "seed0" / "report.md").read_text()
+    assert all(f" {column} |" in report for column in ("EM", "F1", "cover", "searches", "tokens", "tokens read"))
 
 
 def test_a_reward(quickstart: Quickstart, follow: Follow) -> None:

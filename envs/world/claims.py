@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from common.answers import normalize_answer
+from common.answers import abstains, normalize_answer
 from envs.world.facts import Hop
 from envs.world.query_reader import Reader
+from envs.world.teacher import UNKNOWN
 
 _NEGATIONS = frozenset(("not", "no", "never", "nor", "neither", "isnt", "wasnt"))
 
 
 def is_true(reader: Reader, claim: str, hop: Hop) -> bool:
-    """Whether a claim is the hop's value by name, or a sentence that states this fact and no other."""
+    """Whether a claim is the hop's value by name, or a sentence that states this fact and no other.
+
+    Of a fact that no passage states, whether it says that it is unknown.
+    """
     plain = normalize_answer(claim)
+    if hop.absent:
+        return plain == UNKNOWN or abstains(claim)
     if plain in map(normalize_answer, hop.value.names()):
         return True
     reading, pair = reader.read(claim), {hop.subject.id, hop.value.id}

@@ -16,7 +16,7 @@ from common.errors import DataError
 from common.files import atomic_write
 from common.seeds import stable_hash
 from envs.world.names import Names
-from envs.world.relations import KINDS, RELATIONS, TYPES
+from envs.world.relations import KINDS, RELATIONS, TYPES, relations_of
 
 SCHEMA = "facts/1"
 
@@ -26,7 +26,7 @@ class Entity:
     """A person, city, work, organisation or country; `facts` maps a relation to the id of its value.
 
     `name` may be shared by two namesakes; `title` is the name, with the type in brackets where needed, and unique.
-    `known` are the relations whose value a policy is taught to memorise.
+    `known` are the relations whose value a policy is taught to memorise; `absent` those that no passage states.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Entity:
     title: str
     facts: dict[str, str]
     known: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
         """Accepted names of the entity in an answer, the unique title first."""
@@ -54,6 +55,11 @@ class Hop:
     def known(self) -> bool:
         """Whether it is taught for memory, so that a search for it is needless."""
         return self.relation in self.subject.known
+
+    @property
+    def absent(self) -> bool:
+        """Whether no passage states it, so that it cannot be found."""
+        return self.relation in self.subject.absent
 
 
 class World:
@@ -107,6 +113,7 @@ class World:
             for e in self:
                 row = {"schema": SCHEMA, "id": e.id, "kind": e.kind, "name": e.name, "type": e.type, "title": e.title}
                 row |= {"facts": e.facts} | ({"known": e.known} if e.known else {})
+                row |= {"absent": e.absent} if e.absent else {}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     @classmethod
@@ -127,13 +134,15 @@ class World:
                 row = json.loads(line)
                 if row.pop("schema") != SCHEMA:
                     raise ValueError
-                entities.append(Entity(**row | {"known": tuple(row.get("known", ()))}))
+                entities.append(Entity(**row | {name: tuple(row.get(name, ())) for name in ("known", "absent")}))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise DataError(f"{path}:{number}: not a row of {SCHEMA}; make the world again") from error
         return cls(entities)
 
 
-def make_world(names: Names, *, seed: int, skew: float, namesakes: float, known: float = 0.0) -> World:
+def make_world(
+    names: Names, *, seed: int, skew: float, namesakes: float, known: float = 0.0, absent: float = 0.0
+) -> World:
     """Invent a world.
 
     Args:
@@ -141,6 +150,7 @@ def make_world(names: Names, *, seed: int, skew: float, namesakes: float, known:
         skew: Zipf exponent of values: the r-th most popular entity is a value in proportion to r**-skew.
         namesakes: share of the people and of the works that bear the name of another.
         known: share of the facts that are taught for memory, by hash(seed, subject, relation).
+        absent: share of the other facts that no passage states, by hash too; what opens a passage always stands in it.
     """
     named = names.draw(seed)
     for kind in ("person", "work"):
@@ -156,11 +166,16 @@ def make_world(names: Names, *, seed: int, skew: float, namesakes: float, known:
         ]
     _Facts(entities, skew, seed).state()
     everything = itertools.chain.from_iterable(entities.values())
-    return World(dataclasses.replace(entity, known=_known(entity, known, seed)) for entity in everything)
+    return World(_with_known_and_absent(entity, known, absent, seed) for entity in everything)
 
 
-def _known(entity: Entity, share: float, seed: int) -> tuple[str, ...]:
-    return tuple(r for r in entity.facts if stable_hash(seed, "known", entity.id, r) < share * 2**63)
+def _with_known_and_absent(entity: Entity, known: float, absent: float, seed: int) -> Entity:
+    def drawn(name: str, share: float) -> tuple[str, ...]:
+        return tuple(r for r in entity.facts if stable_hash(seed, name, entity.id, r) < share * 2**63)
+
+    taught, [opening, *_] = drawn("known", known), relations_of(entity.kind)
+    left_out = tuple(r for r in drawn("absent", absent) if r not in (*taught, opening.name))
+    return dataclasses.replace(entity, known=taught, absent=left_out)
 
 
 def _titled(names: list[str], types: tuple[str, ...], rng: Random) -> Iterator[tuple[str, str, str]]:

@@ -64,7 +64,7 @@ def lookups(world: World, hops: tuple[Hop, ...], flaw: Flaw | None, rng: Random)
         return (*hops[: place + 1], hops[rng.randrange(place + 1)], *hops[place + 1 :])
     if flaw == "wrong_relation":
         subject = hops[place].subject
-        others = [relation for relation in subject.facts if relation != hops[place].relation]
+        others = [relation for relation in subject.facts if relation not in (hops[place].relation, *subject.absent)]
         detour = (world.hop(subject.id, rng.choice(others)),) if others else ()
         return (*hops[:place], *detour, *hops[place:])
     return hops

@@ -73,6 +73,9 @@ class Oracle:
         A step with a query and a claim is valid if both are, one with neither is not. A true claim settles its hop;
         in a format without claims a valid query does. The look-ups of a comparison may come in either order.
 
+        A hop whose fact no passage states is settled by a valid query, and where there are claims by one that it is
+        unknown; nothing else is open then.
+
         Where passages are selected, a hop is settled by keeping its entity's passage. A selection is valid if it keeps
         the next open hop's, if that is shown, and none but those of open hops; a step that neither searches nor selects
         if no hop is open.
@@ -179,15 +182,16 @@ class _Trail:
     def _recall(self, claim: str) -> bool:
         """Settles the next open hop where the claim is true of it."""
         for hop in self._reachable():
-            if is_true(self._reader, claim, hop):
+            if not hop.absent and is_true(self._reader, claim, hop):
                 self._settle(hop)
                 return True
         return any(is_true(self._reader, claim, hop) for hop in self._settled)
 
     def _settle(self, hop: Hop) -> None:
-        self.open.remove(hop)
+        self.open = [] if hop.absent else [other for other in self.open if other is not hop]
         self._settled.append(hop)
-        self._known.add(hop.value.id)
+        if not hop.absent:
+            self._known.add(hop.value.id)
 
     def _reachable(self) -> list[Hop]:
         return list(self.open if self._any_order else self.open[:1])

@@ -18,7 +18,8 @@ def passage(world: World, entity: Entity, *, seed: int, paraphrases: int) -> Doc
     rng = Random(stable_hash(seed, "passage", entity.id))
     they = rng.choice(("He", "She"))
     a_type = f"{'an' if entity.type[0] in 'aeiou' else 'a'} {entity.type}"
-    opening, *others = [relation for relation in relations_of(entity.kind) if relation.name in entity.facts]
+    stated = entity.facts.keys() - {*entity.absent}
+    opening, *others = [relation for relation in relations_of(entity.kind) if relation.name in stated]
     rng.shuffle(others)
     sentences = [
         rng.choice(relation.sentences[:paraphrases]).format(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
+from common.answers import ABSTENTION
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from envs.types import Gold, GoldStep, Question
@@ -19,6 +20,8 @@ from envs.world.relations import RELATIONS
 
 def question(world: World, identity: str, *, seed: int, paraphrases: int) -> Question:
     """The question with this id.
+
+    One that takes a fact of no passage is of type `unanswerable`, and "I do not know" is its answer.
 
     Raises:
         DataError: the id names nothing in this world.
@@ -36,6 +39,8 @@ def question(world: World, identity: str, *, seed: int, paraphrases: int) -> Que
             text = _nest(RELATIONS[hop.relation].phrases[:paraphrases], text, hops, rng)
         text = _nest(RELATIONS[hops[-1].relation].questions[:paraphrases], text, hops, rng)
         answers, type_ = hops[-1].value.names(), "bridge" if len(hops) > 1 else "single"
+    if any(hop.absent for hop in hops):
+        return Question(identity, text, (ABSTENTION,), Gold(len(hops), "unanswerable"))
     steps = tuple(GoldStep(sub_question(hop, rng, paraphrases), hop.value.title, (hop.subject.id,)) for hop in hops)
     documents = tuple(hop.subject.id for hop in hops)
     titles = tuple(hop.subject.title for hop in hops)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from common.answers import ABSTENTION
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from envs.interfaces import AgentFormat, Sampler
@@ -27,9 +28,10 @@ GUESS = 0.1  # probability of every token of a value that the teacher cannot kno
 class ReadingTeacher(Sampler):
     """Writes the turns of an agent that decides what to say next and never what to search for.
 
-    It states the next fact where its context shows the subject's passage, whole, or where the fact is memorised.
-    Below other passages it says which fact it needs, or repeats the last value in a format of bare values. In a turn
-    that comes after no search it states the fact in any case, and its log-probs say that the value is a guess.
+    It states the next fact where its context shows the subject's passage, whole, or where the fact is memorised. Where
+    that passage does not state it, it answers "I do not know". Below other passages it says which fact it needs, or
+    repeats the last value in a format of bare values. In a turn that comes after no search it states the fact in any
+    case, and its log-probs say that the value is a guess.
     Wording is chosen by a request's seed.
 
     Args:
@@ -62,21 +64,23 @@ class ReadingTeacher(Sampler):
         episode, rng = request.episode, Random(request.seed)
         needed = self._world.lookups(episode.question.id)
         fate = Random(stable_hash(self._seed, "flaw", episode.question.id, episode.iteration, episode.sample))
-        flaw = self._flaws.choose(needed, fate)
+        flaw = None if any(hop.absent for hop in needed) else self._flaws.choose(needed, fate)
         hops, comparison = lookups(self._world, needed, flaw, fate), is_comparison(episode.question.id)
         at = settled(hops, self._claims(episode), comparison=comparison)
         alone = not (episode.turns and episode.turns[-1].hits)
         shown = shown_documents(self._protocol.codec, request)
         moves: list[Move] = []
         for hop in hops[at:]:
-            if not (alone or hop.known or hop.subject.id in shown):
+            if not (alone or hop.known or (hop.subject.id in shown and not hop.absent)):
                 break
             moves.append(self._fact(hop, rng))
         if at + len(moves) == len(hops):
             moves.append(Move("conclude", answered(needed, flaw, comparison=comparison)))
+        elif (missing := hops[at + len(moves)]).absent and missing.subject.id in shown:
+            moves.append(Move("conclude", ABSTENTION))
         if not moves:
-            missing = rng.choice(THOUGHTS["search"]).format(fact=self._phrase(hops[at], rng))
-            moves.append(Move(self._kind, hops[at - 1].value.title if at else UNKNOWN, missing))
+            needs = rng.choice(THOUGHTS["search"]).format(fact=self._phrase(hops[at], rng))
+            moves.append(Move(self._kind, hops[at - 1].value.title if at else UNKNOWN, needs))
         turn = written_turn(self._protocol, request, moves)
         return self._unsure(turn, hops[at].value.title) if alone and at < len(hops) and not hops[at].known else turn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.answers import ABSTENTION
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
 from envs.teachers.turns import require_moves, written_turn
@@ -42,6 +43,7 @@ class RuleReader(Sampler):
         hops, shown = self._world.lookups(identity), shown_documents(self._protocol.codec, request)
         whole = all(hop.subject.id in shown for hop in hops)
         answer = answered(hops, None, comparison=is_comparison(identity)) if whole else UNKNOWN
+        answer = ABSTENTION if whole and any(hop.absent for hop in hops) else answer
         return written_turn(self._protocol, request, [Move("conclude", answer)])
 
 

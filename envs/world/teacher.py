@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from common.answers import ABSTENTION
 from common.errors import ConfigError
 from common.seeds import stable_hash
 from envs.interfaces import AgentFormat, Sampler
@@ -33,6 +34,7 @@ THOUGHTS: dict[str, tuple[str, ...]] = {
         "I can read that {fact} is {v}.",
         "According to the passages, {fact} is {v}.",
     ),
+    "absent": ("The passages do not tell {fact}.",),
     "missing": ("None of the passages is about {x}.", "The passages do not tell {fact}."),
     "chain": ("Now every part is known, so I can answer.", "That was the last part, so the answer is {v}."),
     "yes": ("Both are {v}, so the answer is yes.", "The two are the same, so the answer is yes."),
@@ -55,7 +57,8 @@ class Teacher(Sampler):
 
     It looks up hop after hop and never mentions a later one. A passage that was not found is asked for once more in
     other words; then the teacher says so and answers "unknown" (or "no", to a comparison), so a world that cannot be
-    solved with a retriever shows in its exact match. Wording is chosen by a request's seed. A format without claims has
+    solved with a retriever shows in its exact match. Of a fact that no passage states it says so after one search, and
+    answers "I do not know". Wording is chosen by a request's seed. A format without claims has
     what was read in the thought of the next move.
 
     Args:
@@ -104,7 +107,7 @@ class Teacher(Sampler):
         """All that the teacher does next, up to a search or the answer."""
         needed = self._world.lookups(episode.question.id)
         fate = Random(stable_hash(self._seed, "flaw", episode.question.id, episode.iteration, episode.sample))
-        flaw = self._flaws.choose(needed, fate)
+        flaw = None if any(hop.absent for hop in needed) else self._flaws.choose(needed, fate)
         hops = lookups(self._world, needed, flaw, fate)
         remembered = needed[-1:] if flaw == "shortcut" and "recall" in self._protocol.moves else ()
         past = _Past.of(self._protocol.steps(episode), hops, reads="read" in self._protocol.moves)
@@ -122,8 +125,8 @@ class Teacher(Sampler):
             past.settle(moves[-1].text != UNKNOWN)
         if past.unread is not None:
             hop, found = past.unread
-            read = self._thought("found" if found else "missing", hop, rng)
-            documents = (hop.subject.id,) if found else ()
+            read = self._thought("found" if found else _missing(hop), hop, rng)
+            documents = (hop.subject.id,) if found or hop.absent else ()
             moves[0] = replace(moves[0], thought=f"{read} {moves[0].thought}", documents=documents)
         return moves
 
@@ -131,16 +134,16 @@ class Teacher(Sampler):
         """Whether a hop is stated from memory, not searched for."""
         key = (episode.question.id, episode.iteration, episode.sample, hop.subject.id, hop.relation)
         searched = stable_hash(self._seed, "habit", *key) < self._search_share[hop.known] * 2**63
-        return "recall" in self._protocol.moves and not searched
+        return "recall" in self._protocol.moves and not (searched or hop.absent)
 
     def _look_up(self, episode: Episode, hops: Sequence[Hop], past: _Past, rng: Random) -> Move:
         hop = hops[past.settled]
         if past.hits is not None:
-            read = _is_about(past.hits, hop)
-            thought = self._thought("found" if read else "missing", hop, rng)
+            read = _is_stated(past.hits, hop)
+            thought = self._thought("found" if read else _missing(hop), hop, rng)
             return Move("read", hop.value.title if read else UNKNOWN, thought)
-        if past.failures == TRIES:
-            guess = "no" if is_comparison(episode.question.id) else UNKNOWN
+        if past.failures == (1 if hop.absent else TRIES):
+            guess = ABSTENTION if hop.absent else "no" if is_comparison(episode.question.id) else UNKNOWN
             return Move("conclude", guess, self._thought("stuck", hop, rng))
         wordings = [q.format(x=hop.subject.title) for q in RELATIONS[hop.relation].questions[: self._paraphrases]]
         fresh = [wording for wording in wordings if wording not in past.queries]
@@ -186,7 +189,7 @@ class _Past:
                 past.queries.append(step.query)
                 past.hits = step.hits
                 if not reads:
-                    past.unread = (hops[past.settled], _is_about(step.hits, hops[past.settled]))
+                    past.unread = (hops[past.settled], _is_stated(step.hits, hops[past.settled]))
                     past.settle(past.unread[1])
             if step.claim and step.kind != "answer":
                 past.settle(step.claim != UNKNOWN)
@@ -196,5 +199,9 @@ class _Past:
         self.settled, self.failures, self.hits = self.settled + was_read, 0 if was_read else self.failures + 1, None
 
 
-def _is_about(hits: Sequence[Hit], hop: Hop) -> bool:
-    return any(hit.document.id == hop.subject.id for hit in hits)
+def _is_stated(hits: Sequence[Hit], hop: Hop) -> bool:
+    return not hop.absent and any(hit.document.id == hop.subject.id for hit in hits)
+
+
+def _missing(hop: Hop) -> str:
+    return "absent" if hop.absent else "missing"

@@ -26,12 +26,12 @@ from evaluation.pages.frozen import write
 from evaluation.pages.page import page_parts
 from evaluation.policy_ancestry import PolicyAncestry
 from evaluation.results import Arm, display_names, find_arms, find_stages
-from evaluation.scoring import MEASURES, RATES
+from evaluation.scoring import MEASURES, OPTIONAL, RATES
 from evaluation.steps.rankings import Stage, rankings
 
 Row = dict[str, Any]
 
-_KEPT = (*MEASURES, *(count for counts in RATES.values() for count in counts))
+_KEPT = (*MEASURES, *OPTIONAL, *(count for counts in RATES.values() for count in counts))
 
 
 def freeze(

@@ -20,6 +20,11 @@ STATISTICS, SCORER = f"{CREDIT}.statistics", f"rl.{REWARDS}.prm.reward.scorer"
 HIPRAG = f"{REWARDS}.hiprag.reward"
 # What each arm sets otherwise than the files that it is based on; `-name`: a stage of theirs that it does not fit.
 ARMS: dict[str, set[str]] = {
+    "ablations/abstain": {
+        "world.data.absent",
+        *(f"eval_{name}.data.may_abstain" for name in ("teacher", "sft", "rl_outcome")),
+        *(f"rl_abstain.{REWARDS}.{name}" for name in ("answer_f1", "abstain")),
+    },
     "ablations/beta": set(),
     "ablations/dapo": {f"rl_outcome.module.{key}" for key in ("credit", "resample_rounds", "zero_variance")},
     "ablations/dr_grpo": {"rl_outcome.module.credit", "rl_outcome.module.denominator"},

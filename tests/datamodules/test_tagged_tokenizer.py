@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from datamodules.tagged_tokenizer import TaggedTokenizer
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.text import load_tokenizer
+from envs.token_ids import fingerprint, require_ids_of
 from envs.types import Episode, Move
 from modules.policy import load_policy
 from tests.tiny import byte_tokenizer, question, tiny_policy
@@ -40,6 +41,9 @@ def test_every_tag_becomes_one_token_and_the_others_keep_their_numbers(plain: Pa
     assert "<|im_start|>" in tokenizer.all_special_tokens  # what was special stays special
     codec = ProRAG(tmp_path / "tokenizer").codec
     assert len(codec.control("<step></subanswer>")) == 2
+    require_ids_of(tokenizer, fingerprint(load_tokenizer(plain)), "what the model sampled before it had the tags")
+    with pytest.raises(DataError, match="another tokenizer"):
+        require_ids_of(load_tokenizer(plain), fingerprint(tokenizer), "an episode with tags")
     assert not set(codec.data("<step></answer>")) & {tokenizer.get_vocab()[tag] for tag in TAGS}
 
 

@@ -131,6 +131,28 @@ def test_known_facts_are_marked_and_nothing_else_changes(world: Path, tmp_path: 
     assert 0 < metrics["guess_unknown_em"] < 0.4
 
 
+def test_of_absent_facts_no_passage_says_a_word_and_their_questions_are_unanswerable(tmp_path: Path) -> None:
+    metrics = make(tmp_path, known=0.3, absent=0.3)
+    world, plain = World.load(tmp_path), tmp_path / "plain"
+    make(plain, known=0.3)
+    texts, whole = ({d.id: d.text for d in WorldQuestions(folder, "test").documents()} for folder in (tmp_path, plain))
+    absent = [hop for hop in world.facts() if hop.absent]
+    assert len(absent) == 27
+    assert not any(hop.known for hop in absent)
+    assert {hop.subject.id for hop in absent} == {id_ for id_ in texts if texts[id_] != whole[id_]}
+    questions = {one.id: one for one in WorldQuestions(tmp_path, "test")}
+    lacking = {id_ for id_ in questions if any(hop.absent for hop in world.lookups(id_))}
+    assert metrics["unanswerable"] == len(lacking) / len(questions)
+    for one in WorldQuestions(plain, "test"):
+        if one.id not in lacking:
+            assert questions[one.id] == one, "all others stay"
+            continue
+        unanswerable = questions[one.id]
+        assert (unanswerable.text, unanswerable.answers) == (one.text, ("I do not know",))
+        assert unanswerable.gold is not None
+        assert (unanswerable.gold.type, unanswerable.gold.documents) == ("unanswerable", ())
+
+
 def test_more_facts_are_known_where_the_share_is_larger(tmp_path: Path) -> None:
     def known(share: float) -> set[tuple[str, str]]:
         make(tmp_path / str(share), known=share)

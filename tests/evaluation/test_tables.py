@@ -16,6 +16,7 @@ def test_a_cell_cannot_add_cells_or_lines() -> None:
 def test_figures_are_percent_but_for_counts_and_seconds() -> None:
     shown = [figure("em", 0.4567), figure("searches", 2.345), figure("seconds", 61.7), figure("anything", 3)]
     assert shown == ["45.7", "2.35", "62", "3.00"]
+    assert [figure("tokens", 31.7), figure("read_tokens", 0.4)] == ["32", "0"]
     assert [figure("em", None), figure("f1", float("nan"))] == ["–", "–"]
     assert figure("em", 0.021, signed=True) == "+2.1"
 

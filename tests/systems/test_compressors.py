@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,5 +78,9 @@ def test_two_ranks_leave_the_same_and_count_the_same(made: Any, tmp_path: Path) 
     first, other = ((tmp_path / ranks / "data" / "predictions-toy-test.jsonl").read_bytes() for ranks in "12")
     assert first == other
     assert headlines[0] == headlines[1]
-    assert sum(count for name, count in headlines[0].items() if name.startswith("cost/read_tokens/")) > 0
+    read = sum(count for name, count in headlines[0].items() if name.startswith("cost/read_tokens/"))
+    assert read > 0
+    [row] = json.loads((tmp_path / "2" / "data" / "results.json").read_text())["rows"]
+    written = headlines[0].get("cost/tokens/compressor")
+    assert (row["read_tokens"], row["tokens"]) == (read / 3, written and written / 3), "a script samples nothing"
     assert headlines[0]["compression/given_tokens"] > 0

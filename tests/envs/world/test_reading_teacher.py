@@ -80,6 +80,14 @@ def test_a_fact_that_no_passage_shows_is_asked_for_and_never_stated(village: Pat
     assert all("birthplace of Ilva Tarrow" in text and "Keldan" not in text for text in others)
 
 
+def test_a_fact_that_its_passage_does_not_state_is_not_known(village: Path, tmp_path: Path) -> None:
+    entities = [replace(e, absent=("birthplace",) if e.id == "w-000001" else ()) for e in World.load(village)]
+    World(entities).save(tmp_path / "data" / "facts.jsonl")
+    episode, _ = taught(tmp_path, IRCoT(byte_tokenizer()), flaws=Flaws(shortcut=1))  # type: ignore[arg-type]
+    assert said(episode) == [DIRECTOR, "So the answer is: I do not know."]
+    assert episode.answer in episode.question.answers
+
+
 def test_a_passage_that_was_cut_is_not_read(village: Path) -> None:
     episode, _ = taught(village, IRCoT(byte_tokenizer()), limits=Limits(observation_tokens=30))  # type: ignore[arg-type]
     assert DIRECTOR not in said(episode)

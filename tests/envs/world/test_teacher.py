@@ -134,6 +134,31 @@ def test_flaws_are_flaws_in_every_format(village: Path, protocol: AgentFormat) -
     assert taught(village, BORN, flaws=Flaws(stops_early=1), protocol=protocol).answer == "Ilva Tarrow (architect)"
 
 
+def without(village: Path, folder: Path, **absent: str) -> Path:
+    """The village, of which no passage states these relations, by entity."""
+    entities = [replace(e, absent=(absent[e.id[-2:]],) if e.id[-2:] in absent else ()) for e in World.load(village)]
+    World(entities).save(folder / "data" / "facts.jsonl")
+    return folder
+
+
+@pytest.mark.parametrize("flaws", [Flaws(), Flaws(shortcut=1), Flaws(wrong_relation=1)], ids=["none", "cut", "detour"])
+@pytest.mark.parametrize("protocol", FORMATS, ids=lambda protocol: type(protocol).__name__)
+def test_a_fact_of_no_passage_is_looked_up_once_and_is_not_known(
+    village: Path, tmp_path: Path, protocol: AgentFormat, flaws: Flaws
+) -> None:
+    folder = without(village, tmp_path, **{"01": "birthplace", "11": "country"})
+    for identity, searches in ((BORN, 2), ("w-compare-000010-000011-country", 2)):
+        episode = taught(folder, identity, protocol=protocol, flaws=flaws)
+        judgement = Oracle(folder).judge(episode)
+        assert (episode.status, episode.answer, protocol.valid(episode)) == ("answered", "I do not know", True)
+        assert sum(bool(step.query) for step in episode.steps) == searches
+        assert all(judgement.valid), (identity, episode.steps)
+        assert (judgement.resolved, judgement.flawed, judgement.unresolved) == (True, False, False)
+    guessed = taught(village, BORN, protocol=protocol)
+    guessed.question = question(World.load(folder), BORN, seed=0, paraphrases=3)
+    assert Oracle(folder).judge(guessed).valid[-1] is False, "its value is right, and nothing says so"
+
+
 @pytest.fixture(scope="module")
 def taught_village(village: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The village, with the director of The Silent Orchard known by heart."""

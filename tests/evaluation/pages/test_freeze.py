@@ -44,6 +44,19 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     }
 
 
+def test_opinions_and_abstentions_are_kept_where_there_are_any(tmp_path: Path) -> None:
+    asked = [
+        {"judged": 1.0, "coverage": 1.0, "selective_em": 1.0},
+        {"judged": None, "coverage": 0.0, "selective_em": None},
+    ]
+    rows = [answered(number, em, **more) for number, (em, more) in enumerate(zip([1, 0], asked, strict=True))]
+    folder = evaluation(tmp_path / "store" / "eval-1", rows)
+    write(tmp_path, "exp", 0, {"eval": folder})
+    [row] = freeze([str(tmp_path / "exp")], **TITLE)["rows"]
+    kept = {name: row["values"][name] for name in ("judged", "coverage", "selective_em")}
+    assert kept == {"judged": [1, None], "coverage": [1, 0], "selective_em": [1, None]}
+
+
 def test_a_frozen_seed_has_every_question_and_what_each_policy_cost(tmp_path: Path) -> None:
     kept = freeze([experiment(tmp_path, 0)], **ASKED)
     arms, rows = ({entry["arm"]: entry for entry in kept[part]} for part in ("arms", "rows"))

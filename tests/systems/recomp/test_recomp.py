@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from common.errors import ConfigError
 from envs.protocols.rendering import render_hits
+from envs.retrievers.encoder import Encoder
 from envs.types import Document, Hit
 from systems.recomp.abstractive import AbstractiveCompressor
 from systems.recomp.extractive import ExtractiveCompressor, best, split_sentences
@@ -24,7 +25,7 @@ BAB = Document("b", "Babbage", "He built the engine. It was never finished.")
 HITS = [Hit(ADA, 2.0), Hit(BAB, 1.0)]
 
 
-class CountingEncoder(WordEncoder):
+class CountingEncoder(WordEncoder, Encoder):
     def lengths(self, texts: list[str]) -> list[int]:
         return [len(text.split()) for text in texts]
 
