@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -22,12 +24,14 @@ from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import Sampling, independent_groups
 from envs.types import Episode
-from evaluation.rollout_metrics import measure
+from evaluation.rollout_metrics import flat_groups, measure
 from modules.episode_tensors import credit_inputs
 from modules.policy import Policy
 from modules.policy_gradient import PolicyGradient
 from modules.rewards.terms import Scores, Term, read_terms, settled
 from modules.sharding import gathered
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class RolloutCallback(Callback):
         self._sampled = 0  # tokens of an iteration
         self._update_start = 0.0
         self.latest: Iteration | None = None
+        self._warned = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         module, data = pl_module, _data(trainer)
@@ -137,6 +142,7 @@ class RolloutCallback(Callback):
         self.latest = Iteration(episodes, data.group_size, scores, credited.advantages_BS)
         protocol, oracle = self.environment.protocol, self.oracle
         values = measure(episodes, scores, credited.advantages_BS, protocol, group_size=data.group_size, oracle=oracle)
+        self._warned = self._warned or _overshadowed(scores, data.group_size)
         module.log_dict(means(values))
         flat = credited.flat if module.resample_rounds else None
         own = own_costs(groups, data.group_size, reward_tokens=rollout.reward_tokens, flat=flat)
@@ -186,6 +192,25 @@ def _computed_in(trainer: Trainer, policy: Policy | Mapping[str, Policy]) -> str
     if trainer.precision != "32-true":
         return str(trainer.precision)
     return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in weights))
+
+
+def _overshadowed(scores: Scores, group_size: int) -> bool:
+    """Warn where the outcome reward of most weight is flat in most groups, and a lesser one decides there."""
+    weights = scores.outcome_weights
+    if len(weights) < 2:
+        return False
+    flat, heaviest = flat_groups(scores, group_size), max(weights, key=lambda name: abs(weights[name]))
+    others_Q = torch.stack([1 - flat[name] for name in weights if name != heaviest]).amax(dim=0)
+    share = float((flat[heaviest] * others_Q).mean())
+    if share > 0.5:
+        log.warning(
+            "reward %s is the same in all episodes of a question, and a lesser reward is not, for %.0f %% of the "
+            "questions: credit that normalises their sum trains the lesser one there at full size; give the credit "
+            "scale_rewards: apart",
+            heaviest,
+            100 * share,
+        )
+    return share > 0.5
 
 
 def _data(trainer: Trainer) -> QuestionData:

@@ -42,6 +42,9 @@ def measure(
         if group_size > 1:
             values["reward_std"] = _std(outcome_QG)
             values["frac_reward_zero_std"] = no_spread(outcome_QG, outcome_QG.isfinite()).float()
+            if len(scores.outcome_weights) > 1:
+                flat = flat_groups(scores, group_size)
+                values |= {f"frac_reward_zero_std/{name}": flat_Q for name, flat_Q in flat.items()}
     if 2 in levels:
         process_QN = scores.step_BS.masked_fill(~mask_BS, NAN).reshape(len(episodes) // group_size, -1)
         values["step_reward"], values["step_reward_std"] = scores.step_BS[mask_BS], _std(process_QN)
@@ -73,6 +76,12 @@ def measure(
     values["completions/mean_turns"] = _floats(len(turns) for turns in sampled)
     values["completions/clipped_ratio"] = _floats(turn.finish == "length" for turn in turns_once)
     return values if oracle is None else values | _search_truth(episodes, oracle)
+
+
+def flat_groups(scores: Scores, group_size: int) -> dict[str, Tensor]:
+    """`[Q]` for each outcome reward that counts: 1 for a group whose episodes all have the same, else 0."""
+    rewards = {name: scores.breakdown[name].reshape(-1, group_size) for name in scores.outcome_weights}
+    return {name: no_spread(reward_QG, reward_QG.isfinite()).float() for name, reward_QG in rewards.items()}
 
 
 def _search_truth(episodes: Sequence[Episode], oracle: Oracle) -> dict[str, Tensor]:

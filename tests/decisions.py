@@ -6,6 +6,7 @@ All have one parameter. An action is one token and ends one step.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ class Trajectory:
         kinds_S, states_S: of its steps; a state is named by the actions before it.
     """
 
+    actions: Actions
     logps_S: Tensor
     scores_S: Tensor
     rewards_S: Tensor
@@ -91,6 +93,7 @@ class Process:
         chances = [torch.log_softmax(self.logits(self.theta, actions[:s]), dim=0)[actions[s]] for s in places]  # pyright: ignore
         scores = [torch.autograd.grad(chance, self.theta, retain_graph=True)[0] for chance in chances]
         yield Trajectory(
+            actions=actions,
             logps_S=torch.stack(chances),
             scores_S=torch.stack(scores),
             rewards_S=torch.tensor([self.reward(actions[: s + 1]) for s in places], dtype=torch.float64),
@@ -109,6 +112,18 @@ def expected_gradient(process: Process, credit: Credit, *, group_size: int) -> f
         scores_BS = _padded([one.scores_S for one in group])
         total += _chance(group) * float((advantages_BS * scores_BS).sum()) / group_size
     return total
+
+
+def expected_advantages(process: Process, credit: Credit, event: Callable[[Actions], str]) -> dict[str, float]:
+    """By what a step does, the mean advantage of such steps over all groups of two."""
+    sums, chances = Counter[str](), Counter[str]()
+    for group in itertools.product(process.trajectories, repeat=2):
+        for row_S, one in zip(credit(inputs(group)).tolist(), group, strict=True):
+            for s in range(len(one.actions)):
+                name = event(one.actions[: s + 1])
+                sums[name] += _chance(group) * row_S[s]
+                chances[name] += _chance(group)
+    return {name: sums[name] / chances[name] for name in sums}
 
 
 def expected_loss_gradient(process: Process, credit: Credit, loss: Loss, *, group_size: int) -> float:
@@ -213,3 +228,40 @@ def answer_or_search(theta: float = 0.0, *, decides_after: int, knows_the_truth:
         return right(actions) if kind(actions) == "answer" else float(len(actions) <= 2)
 
     return Process(logits, score, right, parameter(theta), kind)
+
+
+ANSWER, SETTLE, DETOUR = 0, 1, 2
+
+
+def chain(theta: float = 0.0, *, moves: str) -> Process:
+    """A question of two hops: answer, settle the next hop or say something true off the chain, all alike at first.
+
+    After three moves without an answer, or as soon as all is settled, there is nothing but to answer, or the end.
+    theta is the logit of `moves`: `answer` or `detour`. An answer is right if both hops are settled. A step that
+    settles a hop is worth 1/2, of another kind nothing.
+    """
+
+    def logits(at: Tensor, actions: Actions) -> Tensor | None:
+        if actions[-1:] == (ANSWER,) or (len(actions) == 3 and actions.count(SETTLE) < 2):
+            return None
+        if actions.count(SETTLE) == 2:
+            return 0 * at[None]
+        none = torch.zeros_like(at)
+        return torch.stack([at, none, none] if moves == "answer" else [none, none, at])
+
+    return Process(
+        logits,
+        lambda actions: 0.5 * (actions[-1] == SETTLE),
+        lambda actions: float(actions[-1] == ANSWER and actions.count(SETTLE) == 2),
+        parameter(theta),
+        lambda actions: "answer" if actions[-1] == ANSWER else "claim",
+    )
+
+
+def event(actions: Actions) -> str:
+    """What the last of these actions does, in `chain`."""
+    if actions[-1] == DETOUR:
+        return "true, off the chain"
+    if actions[-1] == ANSWER:
+        return "answers" if actions.count(SETTLE) == 2 else "answers too early"
+    return "settles after a detour" if DETOUR in actions[:-1] else "settles a hop"

@@ -119,6 +119,7 @@ def scaled_rewards(
     weights_R: Tensor,
     *,
     group_size: int,
+    over_batch: bool = True,
     sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums,
 ) -> Tensor:
     """Each reward normalised within its group, their weighted sum, normalised over the batch. Source: GDPO.
@@ -130,6 +131,8 @@ def scaled_rewards(
         rewards_BR: `[B, R]`, R rewards of each episode, B a multiple of `group_size`; an episode that lacks one (NaN)
             is left out of all statistics. A reward of weight 0 is not looked at.
         weights_R: `[R]`.
+        over_batch: false leaves the sum as it is: where one reward alone has a spread, in a group or in all groups, it
+            is as large as its weight.
 
     Returns:
         `[B]`; a reward without spread in a group adds 0 there, a group without any spread has 0.
@@ -143,6 +146,8 @@ def scaled_rewards(
     normal_BR = torch.stack([group_normalize(values_B, group_size) for values_B in rewards_BR.T], dim=1)
     spread_Q1 = (normal_BR != 0).reshape(len(normal_BR) // group_size, -1).any(dim=1, keepdim=True)
     total_B = (normal_BR * weights_R).sum(dim=1).to(rewards_BR.dtype)
+    if not over_batch:
+        return total_B
     scaled_B = batch_normalize(total_B, known_B, sum_over_ranks=sum_over_ranks, eps=1e-4, correction=1)
     return scaled_B * spread_Q1.expand(-1, group_size).flatten()
 

@@ -25,6 +25,7 @@ from modules.functional.credit_inputs import CreditInputs, MissingInput
 from modules.functional.gae import generalized_advantages, token_rewards
 from modules.functional.normalization import less_others
 from modules.functional.process_advantages import Statistics, by_set, numbered, process_advantages
+from modules.functional.progress_credit import progress_advantages
 from modules.functional.returns import Normalise, anchor_return, last_steps, turn_returns
 from modules.functional.tree_credit import leaf_groups as leaf_groups
 from modules.functional.tree_credit import leaf_groups_credit, node_values_credit
@@ -32,7 +33,7 @@ from modules.functional.tree_credit import node_values as node_values
 from modules.functional.tree_credit import tree_credit as tree_credit
 from modules.functional.tree_credit import tree_gae_credit as tree_gae_credit
 
-ScaleRewards = Literal["sum", "each"]
+ScaleRewards = Literal["sum", "each", "apart"]
 Credit = Callable[[CreditInputs], Tensor]  # advantages [B, S], the same for all tokens of a step, or [B, T]
 
 
@@ -49,9 +50,10 @@ def dual_granularity_credit(
     `statistics` says which steps a step is compared with; `kind` and `kind_index` compare steps of one kind alone.
     `scale: false` does not divide the process advantage by a deviation. Both are explained at
     `modules.functional.process_advantages.process_advantages`. `scale_rewards: each` normalises each outcome reward,
-    and not their sum (GDPO, `modules.functional.advantages.scaled_rewards`). Source: ProRAG Eqs 7 and 8.
+    and not their sum (GDPO, `modules.functional.advantages.scaled_rewards`); `apart` does so within groups alone.
+    Source: ProRAG Eqs 7 and 8.
     """
-    each = scale_rewards == "each"
+    each = scale_rewards != "sum"
     return advantages.dual_granularity(
         inputs.step_rewards_BS,
         inputs.step_mask_BS,
@@ -63,7 +65,9 @@ def dual_granularity_credit(
         step_kinds_BS=numbered(inputs.step_kinds_BS, inputs.group_size),
         step_valid_BS=inputs.step_valid_BS,
         scale=scale,
-        outcome_advantages_B=_scaled_each(inputs, inputs.outcomes_BR, inputs.outcome_weights_R) if each else None,
+        outcome_advantages_B=(
+            _scaled_each(inputs, inputs.outcomes_BR, inputs.outcome_weights_R, scale_rewards) if each else None
+        ),
     )
 
 
@@ -113,12 +117,12 @@ def grpo_credit(
 
     `scale: false` does not divide by the group's deviation (Dr. GRPO). `modules.functional.advantages.grpo` has both.
     `scale_rewards: each` normalises each outcome reward, and the sum of step rewards, and not the sum of all (GDPO,
-    `modules.functional.advantages.scaled_rewards`); it always divides.
+    `modules.functional.advantages.scaled_rewards`); `apart` does so within groups alone. Both always divide.
     """
-    if scale_rewards == "each":
+    if scale_rewards != "sum":
         steps_B1 = (inputs.total_B - inputs.outcome_B)[:, None]
         weights_R = torch.cat([inputs.outcome_weights_R, torch.ones(1)])
-        advantages_B = _scaled_each(inputs, torch.cat([inputs.outcomes_BR, steps_B1], dim=1), weights_R)
+        advantages_B = _scaled_each(inputs, torch.cat([inputs.outcomes_BR, steps_B1], dim=1), weights_R, scale_rewards)
     else:
         advantages_B = advantages.grpo(inputs.total_B, group_size=inputs.group_size, scale=scale, eps=eps)
     return advantages_B[:, None] * inputs.step_mask_BS
@@ -135,6 +139,23 @@ def return_to_go_credit(inputs: CreditInputs) -> Tensor:
     An action has no credit for rewards before it. Explained at `modules.functional.advantages.return_to_go`.
     """
     return advantages.return_to_go(_paid_on_last(inputs), inputs.step_mask_BS, group_size=inputs.group_size)
+
+
+def progress_credit(inputs: CreditInputs, *, prior: float = 2.0) -> Tensor:
+    """`[B, S]`: reward-to-go, the outcome paid on the last step, less what others got from the same progress on.
+
+    For step rewards that are paid once, such as `modules.rewards.progress:progress`. To answer early gives up what
+    others still get; a step that settles nothing has what follows it alone. Others are the question's other episodes,
+    and `prior` more with the mean of all other episodes of the iteration, on all ranks. It never divides. Explained at
+    `modules.functional.progress_credit.progress_advantages`.
+    """
+    return progress_advantages(
+        _paid_on_last(inputs),
+        inputs.step_mask_BS,
+        group_size=inputs.group_size,
+        prior=prior,
+        sum_over_ranks=inputs.sum_over_ranks,
+    )
 
 
 def turn_returns_credit(inputs: CreditInputs, *, gamma: float = 1.0, normalise: Normalise = "joint") -> Tensor:
@@ -219,9 +240,14 @@ def _paid_on_last(inputs: CreditInputs) -> Tensor:
     return torch.where(last_BS, inputs.outcome_B[:, None], 0.0) + inputs.step_rewards_BS
 
 
-def _scaled_each(inputs: CreditInputs, rewards_BR: Tensor, weights_R: Tensor) -> Tensor:
-    ranks = inputs.sum_over_ranks
-    return advantages.scaled_rewards(rewards_BR, weights_R, group_size=inputs.group_size, sum_over_ranks=ranks)
+def _scaled_each(inputs: CreditInputs, rewards_BR: Tensor, weights_R: Tensor, scaled: ScaleRewards) -> Tensor:
+    return advantages.scaled_rewards(
+        rewards_BR,
+        weights_R,
+        group_size=inputs.group_size,
+        over_batch=scaled == "each",
+        sum_over_ranks=inputs.sum_over_ranks,
+    )
 
 
 def _token_rewards(inputs: CreditInputs, kl_weight: float) -> Tensor:

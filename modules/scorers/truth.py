@@ -18,12 +18,21 @@ class Truth:
 
     Args:
         oracle: knows the truth of every step.
+        on_chain: a claim that establishes nothing which the question takes, or says it again, is untrue.
     """
 
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
+    def __init__(self, oracle: Oracle, *, on_chain: bool = False) -> None:
+        self.oracle, self.on_chain = oracle, on_chain
 
     def score(self, episodes: Sequence[Episode]) -> list[Tensor]:
         """`[S]` an episode: log-odds of 20 for a true step, -20 for an untrue one, NaN without a verdict."""
         values = {True: CERTAIN, False: -CERTAIN, None: float("nan")}
-        return [torch.tensor([values[v] for v in self.oracle.judge(episode).valid]) for episode in episodes]
+        return [torch.tensor([values[verdict] for verdict in self._verdicts(episode)]) for episode in episodes]
+
+    def _verdicts(self, episode: Episode) -> Sequence[bool | None]:
+        judgement = self.oracle.judge(episode)
+        if not self.on_chain:
+            return judgement.valid
+        idle = [step.kind != "answer" and bool(step.claim) and step.kept is None for step in episode.steps]
+        settled = [n != 0 for n in judgement.settled]
+        return [v and (new or not claims) for v, claims, new in zip(judgement.valid, idle, settled, strict=True)]

@@ -142,6 +142,17 @@ def test_groups_without_spread_are_dropped_whole_and_others_stay(tmp_path: Path)
     assert metrics["frac_reward_zero_std"] == 0.75
 
 
+def test_a_run_warns_where_a_lesser_reward_decides_and_the_heaviest_is_flat(tmp_path: Path, caplog: Any) -> None:
+    def by_sample(episodes: Sequence[Episode], context: Any) -> Tensor:
+        return torch.tensor([float(episode.sample) for episode in episodes])
+
+    rewards = {"right": Term(constant), "format": Term(by_sample, weight=0.2)}
+    _, _, metrics = learn(tmp_path, rewards=rewards, iterations=2)
+    assert (metrics["frac_reward_zero_std/right"], metrics["frac_reward_zero_std/format"]) == (1, 0)
+    assert caplog.text.count("reward right is the same in all episodes of a question") == 1
+    assert "for 100 % of the questions" in caplog.text
+
+
 def test_it_samples_and_scores_in_evaluation_mode_and_keeps_no_cache(tmp_path: Path) -> None:
     training: dict[str, set[bool]] = {"sampled": set(), "scored": set(), "trained": set()}
     sampler = InProcessSampler(temperature=1.0)

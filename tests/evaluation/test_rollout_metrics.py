@@ -89,6 +89,25 @@ def test_measures_of_a_level_without_reward_are_absent() -> None:
     assert not of_outcomes & steps.keys()
 
 
+def test_flat_groups_are_shown_of_each_outcome_reward_where_there_are_several() -> None:
+    answers, formats = torch.tensor([0.0, 0.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 1.0, 1.0])
+    scores = Scores(
+        torch.zeros(4, 2),
+        torch.ones(4, 2, dtype=torch.bool),
+        answers + 0.2 * formats,
+        {"answer": answers, "format": formats},
+        {"answer": 1.0, "format": 0.2},
+    )
+    protocol, episodes = ProRAG(byte_tokenizer(), instruction=""), [episode("x", True, True)] * 4  # type: ignore[arg-type]
+    values = measure(episodes, scores, torch.zeros(4, 2), protocol, group_size=2)
+    flat = {tag: values[tag].tolist() for tag in values if tag.startswith("frac_reward_zero_std")}
+    assert flat == {
+        "frac_reward_zero_std": [0, 0],
+        "frac_reward_zero_std/answer": [1, 0],
+        "frac_reward_zero_std/format": [0, 1],
+    }
+
+
 def test_rates_of_searches_and_statements_are_over_steps_of_all_episodes_that_did_not_fail() -> None:
     class Oracle:
         def judge(self, episode: Episode) -> Any:

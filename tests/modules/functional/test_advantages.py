@@ -255,6 +255,17 @@ def test_each_reward_is_normalised_before_they_are_added_up() -> None:
     assert torch.equal(scaled_rewards(wide, logged_only, group_size=3), scaled)
 
 
+def test_within_groups_alone_a_lesser_reward_never_weighs_more_than_its_weight() -> None:
+    """No answer is right: over the batch the format of weight 0.2 is as large as an answer would be."""
+    wrong, weights = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 0.2])
+    apart = scaled_rewards(wrong, weights, group_size=2, over_batch=False)
+    assert apart.tolist() == pytest.approx([0.141401, -0.141401, 0, 0], abs=1e-6)
+    each = scaled_rewards(wrong, weights, group_size=2)
+    assert each.tolist() == pytest.approx([1.223684, -1.223684, 0, 0], abs=1e-5)
+    summed = group_normalize(wrong @ weights, 2)
+    assert summed.tolist() == pytest.approx([0.706607, -0.706607, 0, 0], abs=1e-5)
+
+
 def test_a_reward_or_a_group_without_spread_adds_nothing_and_an_unknown_reward_leaves_its_episode_out() -> None:
     flat = torch.cat([TWO_REWARDS, torch.full((3, 2), 0.3)])
     scaled = scaled_rewards(flat, torch.ones(2), group_size=3)

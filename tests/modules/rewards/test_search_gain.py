@@ -14,6 +14,7 @@ from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
 from envs.types import Document, Episode, Gold, GoldStep, Hit
 from modules.rewards.confident_queries import confident_queries
+from modules.rewards.progress import progress
 from modules.rewards.search_gain import coverage_gain, key_queries, search_gain
 from tests import steps as said
 from tests.tiny import byte_tokenizer
@@ -59,6 +60,25 @@ def test_titles_are_compared_without_case_and_a_question_without_gold_is_unknown
     [unknown] = search_gain([searched("x", gold=None)], CONTEXT)
     assert unknown.tolist() == pytest.approx([math.nan, 0], nan_ok=True)
     assert search_gain([searched(gold=None)], CONTEXT)[0].tolist() == [0], "it searched for nothing"
+
+
+def test_progress_is_the_share_of_the_hops_that_a_step_settles_first_or_of_the_gold_passages() -> None:
+    class Oracle:
+        def __init__(self, settled: tuple[int | None, ...], left: int | None) -> None:
+            self.settled, self.open = settled, left
+
+        def judge(self, episode: Episode):
+            return self
+
+    def shares(*settled: int | None, left: int | None) -> list[float]:
+        return progress([searched("x")], CONTEXT, oracle=Oracle(settled, left))[0].tolist()  # pyright: ignore
+
+    assert shares(0, 1, 0, 2, left=1) == [0, 0.25, 0, 0.5]
+    assert shares(0, 0, left=3) == [0, 0]
+    assert shares(None, None, left=None) == pytest.approx([math.nan] * 2, nan_ok=True)
+    assert progress([searched("x", "g1 x"), searched("g1 g2", "g1")], CONTEXT)[0].tolist() == [0, 0.5, 0]
+    assert progress([searched("g1 g2", "g1")], CONTEXT)[0].tolist() == [1, 0, 0]
+    assert progress([searched("lum")], CONTEXT, match="title")[0].tolist() == [0.5, 0]
 
 
 def test_key_queries_are_the_best_match_of_each_gold_sub_question() -> None:

@@ -43,6 +43,16 @@ def test_the_truth_is_a_reward_of_1_or_0_and_nothing_where_it_is_unknown() -> No
     assert scores.sigmoid().tolist() == [1.0, pytest.approx(0, abs=1e-8), pytest.approx(math.nan, nan_ok=True)]
 
 
+def test_on_the_chain_alone_a_true_claim_that_establishes_nothing_is_worth_nothing() -> None:
+    class Oracle:
+        def judge(self, episode: Episode):
+            return type("Judgement", (), {"valid": (True, True, True, True, True), "settled": (0, 1, 0, 0, 0)})
+
+    twice = played(PROTOCOL, [query("Who?"), subanswer("Ada"), query("Who?"), subanswer("Ada"), final("Ada")])
+    made = Truth(Oracle(), on_chain=True)  # pyright: ignore[reportArgumentType]
+    assert rewards(made, twice) == [pytest.approx([1, 1, 1, 0, 1], abs=1e-8)]
+
+
 def test_the_log_prob_as_a_reward_is_the_geometric_mean_of_the_tokens_probabilities() -> None:
     episode = played(PROTOCOL, [query("Who wrote it?"), final("Ada")])
     for turn, first in zip(episode.turns, (0.5, 1.0), strict=True):
