@@ -24,7 +24,7 @@ from tests.toy_rl import save_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_reports")]  # each start of two ranks takes its time
 ROOT = Path(train.__file__).parent
-SMALL = [setting for setting in micro.SMALL if setting.startswith("stages.world")] + ["stages.world.data.questions=60"]
+SMALL = [setting for setting in micro.SMALL if setting.startswith("stages.world")]
 SHARDED = {"strategy": {"target": "modules.sharding:FSDP2"}}
 LORA = {"target": "modules.lora:LoRA", "r": 4}
 TRAINED = ("ddp", "ddp_lora", "fsdp", "fsdp_lora", "fsdp_bf16", "prm", "prm_lora", "dpo", "dpo_lora", "grpo", "ppo")

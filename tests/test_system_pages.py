@@ -48,13 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("systems") / "runs"
     policies = (f"parts.{part}={untrained(stage)}" for part, stage in POLICIES.items())
     chosen = (word for name in TEACHERS + UNTRAINED + BASELINES for word in ("--stage", f"eval_{name}"))
-    settings = (
-        *micro.TINY_WORLD,
-        "stages.world.data.splits.test=4",
-        *policies,
-        "devices=1",
-        f"output={output}",
-    )
+    settings = (*micro.TINY_WORLD, *policies, "devices=1", f"output={output}")
     assert micro.run(*settings, *chosen, config=micro.CONFIGS / "compare.yaml") == 0
     return output
 
