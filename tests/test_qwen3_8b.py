@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,19 @@ from pipeline.locations import leaves
 from tests import forked
 from tests.chat_server import chat_server
 from tests.tiny import CHAT_TEMPLATE
+from tests.vllm_server import vllm_server
 
 ROOT = Path(train.__file__).parent
 CONFIG = ROOT / "configs" / "prorag" / "qwen3_8b.yaml"
 STAGES = {"tokenizer", "passages", "teach", "sft", "search", "label", "prm", "sample", "refine", "rft", "rl"} | {
     f"eval_{stage}" for stage in ("sft", "rft", "rl")
 }
-COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "pool", "unit"} | {
+COUNTS = {"max_epochs", "batch_size", "questions_per_iteration", "rows", "pool", "unit"} | {
     *("simulations", "children", "depth", "chunk", "turns", "turn_tokens", "observation_tokens")
 }
 THOUGHTS = ("I look", "Now I read", "So I see it", "I think")  # several, or all siblings would be alike
-IN_PROCESS = "parts.sampling.like=in_process"
+NOWHERE = "http://127.0.0.1:1/v1"
+SAMPLERS = {"sft": "in_process", "rft": "sampling"}  # of evaluations, as the command line can choose
 QUERY, ANSWER = "It was written by ?", "Ada"
 
 
@@ -59,7 +62,7 @@ def tokenizer(folder: Path) -> Path:
 
 def tiny_qwen3(folder: Path) -> Path:
     """Untrained, one layer, with an output layer of its own as the real one has. Its states are loud: at the paper's
-    learning rate a small model would learn nothing else within a hundred steps."""
+    learning rate a small model would learn nothing else within forty steps."""
     words = load_tokenizer(str(tokenizer(folder.with_name("words"))))
     config = Qwen3Config(
         vocab_size=len(words),
@@ -78,8 +81,8 @@ def tiny_qwen3(folder: Path) -> Path:
         torch.manual_seed(0)
         model = Qwen3ForCausalLM(config)
     with torch.no_grad():
-        model.model.norm.weight.mul_(32)
-        model.lm_head.weight.div_(8)
+        model.model.norm.weight.mul_(128)
+        model.lm_head.weight.div_(32)
     Policy(model, words).save(folder)
     return folder
 
@@ -119,13 +122,13 @@ def chat(message: str) -> dict[str, Any]:
     return {"thoughts": [THOUGHTS[stable_hash(asked["question"], place) % len(THOUGHTS)] for place in places]}
 
 
-def overrides(folder: Path, url: str) -> list[str]:
-    """Paths, addresses, counts and lengths; nothing of the method but where it samples: in process."""
+def overrides(folder: Path, url: str = NOWHERE, engines: Sequence[str] = (NOWHERE, NOWHERE)) -> list[str]:
+    """Paths, addresses, counts and lengths; nothing of the method. `engines` are vLLM servers, one a rank."""
     model = tiny_qwen3(folder / "qwen3")
     source = "{{target: 'datamodules.sources.musique:MuSiQue', path: '{}'}}"
     train_file, more_file, test_file, dev_file = (
         source.format(questions(folder / f"{letter}.jsonl", count, letter))
-        for letter, count in (("a", 40), ("b", 40), ("c", 4), ("d", 2))
+        for letter, count in (("a", 16), ("b", 6), ("c", 2), ("d", 2))
     )
     corpus = folder / "corpus.jsonl"
     rows = [{"id": str(i), "title": f"The {i}", "text": f"The {i} was written by {ANSWER} ."} for i in range(8)]
@@ -133,7 +136,8 @@ def overrides(folder: Path, url: str) -> list[str]:
     return [
         "devices=2",
         "accelerator=cpu",
-        IN_PROCESS,
+        *(f"parts.vllm.{kind}.engine.urls=[{', '.join(engines)}]" for kind in ("frozen", "rl_adapters")),
+        *(f"parts.vllm.{kind}.engine.scratch={folder}" for kind in ("frozen", "rl_adapters")),
         "parts.sampling.rows=16",
         f"output={folder / 'runs'}",
         f"parts.model={model}",
@@ -148,11 +152,11 @@ def overrides(folder: Path, url: str) -> list[str]:
         *(f"parts.{who}_api.base_url={url}" for who in ("teacher", "judge")),
         *(f"parts.{who}_api.cache={folder / 'runs' / who}" for who in ("teacher", "judge")),
         *("parts.limits.turns=6", "parts.limits.turn_tokens=16", "parts.limits.observation_tokens=48"),
-        *("parts.search_questions.sample=8", "stages.search.data.simulations=8", "stages.search.data.width.children=3"),
+        *("parts.search_questions.sample=5", "stages.search.data.simulations=8", "stages.search.data.width.children=2"),
         *("stages.search.data.depth=6", "stages.search.data.chunk=2"),
-        *("stages.sft.trainer.max_epochs=10", "stages.sft.data.batch_size=2"),
-        *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4", "stages.sample.data.unit=20"),
-        *("parts.rl_questions.sample=4", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),
+        *("stages.sft.trainer.max_epochs=5", "stages.sft.data.batch_size=2"),
+        *("stages.prm.data.batch_size=2", "stages.rft.data.batch_size=4", "stages.sample.data.unit=10"),
+        *("parts.rl_questions.sample=2", "stages.rl.data.questions_per_iteration=2", "stages.rl.trainer.max_epochs=2"),
         *(f"parts.rl_limits.{limit}" for limit in ("turns=5", "turn_tokens=16", "observation_tokens=48")),
     ]
 
@@ -160,11 +164,11 @@ def overrides(folder: Path, url: str) -> list[str]:
 def test_only_paths_addresses_counts_and_lengths_are_put_in(tmp_path: Path) -> None:
     small, whole = (
         dict(leaves(dataclasses.asdict(load(CONFIG, settings).experiment)["stages"]))
-        for settings in (overrides(tmp_path, "http://127.0.0.1:1/v1"), [IN_PROCESS])
+        for settings in (overrides(tmp_path), [])
     )
     changed = {key for key in small.keys() | whole.keys() if small.get(key) != whole.get(key)}
-    method = {key for key in changed if not {"questions", "source", "retriever"} & set(key)}
-    assert {key[-1] for key in method} == {"model", "tokenizer", "base_url", "cache"} | COUNTS
+    method = {key for key in changed if not {"questions", "source", "retriever", "urls"} & set(key)}
+    assert {key[-1] for key in method} == {"model", "tokenizer", "base_url", "cache", "scratch"} | COUNTS
     assert {key[1] for key in changed} == {"data", "module", "trainer", "callbacks"}
     assert {key[-1] for key in changed if key[1] == "module"} == {"model"}
 
@@ -194,13 +198,24 @@ def test_a_run_of_days_can_be_watched_and_loses_little_when_it_is_killed() -> No
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of all stages on two ranks, sampled in process."""
+    """The output of all stages on two ranks, each with a vLLM server of its own; one stage samples in process.
+
+    A server that runs already is not sent the model under adapters: the first run leaves it at that of `rft`.
+    """
     folder = tmp_path_factory.mktemp("qwen3_8b")
-    with chat_server(chat) as server:
-        run = forked.run(
-            "--config", str(CONFIG), *overrides(folder, server.url), timeout=550, variables={"OPENAI_API_KEY": "none"}
-        )
-    assert run.returncode == 0, run.stderr
+    with chat_server(chat) as server, vllm_server() as one, vllm_server() as other:
+        one.context = other.context = 8192
+        settings = overrides(folder, server.url, [one.url, other.url])
+        settings += [f"stages.eval_{name}.data.sampler.like={how}.frozen" for name, how in SAMPLERS.items()]
+        for stages in (["--stage", "eval_sft", "eval_rft"], []):
+            variables = {"OPENAI_API_KEY": "none"}
+            run = forked.run("--config", str(CONFIG), *stages, *settings, timeout=550, variables=variables)
+            assert run.returncode == 0, run.stderr
+        whole, adapters, sleeps = "/update_weights", "/v1/load_lora_adapter", "/sleep?level=1&mode=wait"
+        for control in (one.control(), other.control()):
+            assert control.count(whole) == 3, "search, sample, eval_rft"
+            assert control.count(adapters) >= 2 + 1, "iterations, eval_rl"
+            assert control.count(sleeps) >= 2
     return folder / "runs"
 
 
@@ -221,8 +236,8 @@ def test_every_stage_is_finished(runs: Path) -> None:
 
 @pytest.mark.slow
 def test_every_maker_made_something(runs: Path) -> None:
-    assert figures(runs, "teach")["episodes"] == 40
-    assert figures(runs, "label")["steps"] >= 40
+    assert figures(runs, "teach")["episodes"] == 16
+    assert figures(runs, "label")["steps"] >= 20
     assert figures(runs, "label")["unlabelled"] == 0
     refined = figures(runs, "refine")
     assert 0 < refined["refine/steps_kept"] < refined["refine/steps"]

@@ -12,7 +12,7 @@ from modules.samplers.vllm.engine import VLLMEngine
 from modules.samplers.vllm.launch import last_words
 from tests.modules.samplers.vllm.conftest import Made
 from tests.modules.samplers.vllm.test_command import with_vllm
-from tests.modules.samplers.vllm.test_handover import ROUTES, adapted
+from tests.modules.samplers.vllm.test_handover import ROUTES, UNLOAD, adapted
 from tests.modules.samplers.vllm.test_sampler import asked
 from tests.toy_rl import learn, small_policy
 from tests.vllm_server import VLLMServer
@@ -25,7 +25,8 @@ def test_the_server_sleeps_while_the_policy_trains(made: Made, server: VLLMServe
     sampler = made(policy, engine={"adapters": True, "sleeps": True}, temperature=1.0)
     _, _, metrics = learn(tmp_path, iterations=3, lr=1e-2, rollout={"sampler": sampler}, policy=policy)
     assert metrics["logp_gap/max"] <= 1e-4, "the adapters that sample are those that train, in every iteration"
-    assert server.control() == [WAKE, *ROUTES, SLEEP] * 3
+    later = [WAKE, *ROUTES, UNLOAD, SLEEP]
+    assert server.control() == [WAKE, *ROUTES, SLEEP, *later, *later]
 
 
 @pytest.mark.parametrize("fault", ["hangs up", 500])
