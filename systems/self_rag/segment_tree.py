@@ -12,6 +12,9 @@ from systems.self_rag.scores import Weights, relevance, retrieval, support, util
 from systems.self_rag.tokens import Group, Segment
 
 RETRIEVE, ALONE, CONTINUE = 0, 1, 2  # where a segment's evidence comes from, as the Retrieve tokens are numbered
+_OF_A_PASSAGE: tuple[Group, ...] = ("relevance", "support")
+_OF_AN_ANSWER: tuple[Group, ...] = ("utility",)
+_OF_A_GATE: tuple[Group, ...] = ("retrieval",)
 SIZES: dict[Group, int] = {"retrieval": 2, "relevance": 2, "support": 3, "utility": 5}  # alternatives weighed
 
 
@@ -51,9 +54,11 @@ class Node:
 
     def missing(self) -> list[Group]:
         """The groups that it should have and has not, each of which scores 0."""
-        due: list[Group] = ["relevance", "support"] if self.passage else []
-        due += [] if self.open else ["utility"]
+        due = (*(_OF_A_PASSAGE if self.passage else ()), *(() if self.open else _OF_AN_ANSWER))
         return [group for group in due if not self.logps.get(group)]
+
+
+Asked = tuple[tuple[Node, Group, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Write:
 class Weigh:
     """Log-probs are due: of the alternatives of a group at a token of a node."""
 
-    asked: tuple[tuple[Node, Group, int], ...]
+    asked: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,7 @@ class Rules:
 
     def _weigh(self, nodes: Sequence[Node]) -> Generator[Due, Turn]:
         """Find the log-probs of every group of these nodes; in `written` mode those of tokens as sure as written."""
-        asked = tuple((node, group, place) for node in nodes for group, place in _places(node))
+        asked: Asked = tuple((node, group, place) for node in nodes for group, place in _places(node))
         if self.written:
             for node, group, _ in asked:
                 chosen = 0 if node.segment is None else node.segment.written[group]
@@ -192,7 +197,7 @@ class Rules:
 def _places(node: Node) -> list[tuple[Group, int]]:
     """The groups to be weighed in a node, and the tokens that they stand at."""
     if node.segment is None or node.parent is None:
-        return [("retrieval", 0)]
-    groups: list[Group] = ["relevance", "support"] if node.passage else []
-    groups += ["utility"] if node.segment.written["retrieval"] == CONTINUE else ["utility", "retrieval"]
+        return [(_OF_A_GATE[0], 0)]
+    gate = () if node.segment.written["retrieval"] == CONTINUE else _OF_A_GATE
+    groups = (*(_OF_A_PASSAGE if node.passage else ()), *_OF_AN_ANSWER, *gate)
     return [(group, at) for group in groups if (at := node.segment.places[group]) is not None]

@@ -97,9 +97,9 @@ def read_segment(codec: Codec, tokens: Tokens, ids: tuple[int, ...], written: st
         "utility": stop if ends == "utility" else None,
         "retrieval": stop if ends == "retrieval" else None,
     }
-    starts = {group: match.start() if match else 0 for group, match in found.items()} | {"relevance": 0}
+    starts = [match.start() if match and group != "relevance" else 0 for group, match in found.items()]
     last = stop.end() if stop and ends == "utility" else len(body)
-    *places, end = codec.token_index(ids, [*starts.values(), last])
+    *places, end = codec.token_index(ids, [*starts, last])
     return Segment(
         tokens.without(body),
         ids[:end],
