@@ -10,6 +10,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError
+from envs.judgements import Judgement as Judgement
+from envs.judgements import Oracle as Oracle
 from envs.pairs import Candidate, Verdict
 from envs.requests import Act, Done, OwnAnswer, Request
 from envs.types import Action, Episode, Hit, Limits, Move, MoveKind, Observation, Question, Step, Turn
@@ -261,50 +263,3 @@ class RewardContext:
         A reward logs the same names, in the same order, in every call: ranks add their values up name by name.
         """
         self.logged[name] = values_N
-
-
-class Judgement(typing.Protocol):
-    """The truth about an episode's process; None where it is unknown."""
-
-    @property
-    def valid(self) -> tuple[bool | None, ...]:
-        """Of every step, whether it is true."""
-        ...
-
-    @property
-    def flawed(self) -> bool | None:
-        """The answer is right, but a step is not true."""
-        ...
-
-    @property
-    def unresolved(self) -> bool | None:
-        """The answer is right, but the steps do not lead to it."""
-        ...
-
-    @property
-    def needless(self) -> tuple[bool | None, ...]:
-        """Of every step that searches, whether it asks for a fact that the policy was taught; None for the others."""
-        ...
-
-    @property
-    def unfounded(self) -> tuple[bool | None, ...]:
-        """Of every step that states something without a search, whether it is untrue; None for the others."""
-        ...
-
-    @property
-    def settled(self) -> tuple[int | None, ...]:
-        """Of every step, how many of the facts that the question takes it was the first to establish."""
-        ...
-
-    @property
-    def open(self) -> int | None:
-        """How many of these facts are not established at the end."""
-        ...
-
-
-class Oracle(typing.Protocol):
-    """Knows the truth of every step."""
-
-    def judge(self, episode: Episode) -> Judgement:
-        """The truth of an episode's steps, and what follows of the whole."""
-        ...

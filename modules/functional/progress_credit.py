@@ -49,7 +49,7 @@ def progress_advantages(
         here_N = known_BS[:, s].nonzero().flatten()
         first_2BL[0, here_N, levels_BS[here_N, s]] = returns_BS[here_N, s]
         first_2BL[1, here_N, levels_BS[here_N, s]] = 1.0
-    groups_2QL = first_2BL.unflatten(1, (-1, group_size)).sum(dim=2)
+    groups_2QL = first_2BL.view(2, len(rewards_BS) // group_size, group_size, LEVELS).sum(dim=2)
     others_2BL = groups_2QL.repeat_interleave(group_size, dim=1) - first_2BL
     returns_BL, counts_BL = sum_over_ranks(first_2BL.sum(dim=1))[:, None] - first_2BL
     means_BL = returns_BL / counts_BL.clamp(min=1)

@@ -28,7 +28,7 @@ def test_the_arms_differ_in_credit_and_rewards_alone() -> None:
     }
     assert made["rl_outcome"]["callbacks"]["budget"]["max_tokens"] == 300_000
     hops = {arm: made[arm]["data"]["questions"]["hops"] for arm in ("teach", "rl_outcome", *ARMS)}
-    assert hops == {"teach": [1, 2]} | {key: [3, 4] for key in ("rl_outcome", *ARMS)}
+    assert hops == {"teach": [1, 2]} | {arm: [3, 4] for arm in ("rl_outcome", *ARMS)}
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
 from envs.types import Document, Episode, Gold, GoldStep, Hit
 from modules.rewards.confident_queries import confident_queries
-from modules.rewards.progress import progress
+from modules.rewards.hop_progress import progress
 from modules.rewards.search_gain import coverage_gain, key_queries, search_gain
 from tests import steps as said
 from tests.tiny import byte_tokenizer
