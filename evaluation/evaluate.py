@@ -135,7 +135,7 @@ class Evaluation:
             spent += own
             costs = {"tokens": tokens_in(own), "read_tokens": read_in(own)}
             each = {name: count / len(rows) if count else None for name, count in costs.items()}
-            total = where | summarise(rows, seed=seed) | each | {"seconds": seconds}
+            total: Row = where | summarise(rows, seed=seed) | each | {"seconds": seconds}
             results["rows"].append(total)
             results["groups"] += [where | group for group in summarise_groups(rows, seed=seed)]
             retriever = getattr(dataset.retriever or self.environment.retriever, "identity", None)
