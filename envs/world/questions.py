@@ -21,7 +21,7 @@ from envs.world.relations import RELATIONS
 def question(world: World, identity: str, *, seed: int, paraphrases: int) -> Question:
     """The question with this id.
 
-    One that takes a fact of no passage is of type `unanswerable`, and "I do not know" is its answer.
+    One that needs a fact which no passage states is of type `unanswerable`; its answer is "I do not know".
 
     Raises:
         DataError: the id names nothing in this world.
@@ -83,7 +83,7 @@ def choose(
     there twice gets twice as many) and, within that, every last relation, so far as the world has as many.
 
     Raises:
-        ConfigError: a split would be empty, or the world has too few questions, or none of a length.
+        ConfigError: a split would be empty; the world has too few questions, or none of a length.
     """
     sizes = shares(questions, splits)
     if empty := [split for split, size in sizes.items() if not size]:
@@ -95,9 +95,7 @@ def choose(
     if comparison:
         forms["compare"] = comparison
     if missing := [form for form in forms if not any(pool[1] == form for pool in pools)]:
-        raise ConfigError(
-            f"the world has no questions of {', '.join(missing)} hops; ask for fewer hops, or more people"
-        )
+        raise ConfigError(f"the world has no questions of {', '.join(missing)} hops; ask for fewer hops or more people")
     chosen = {}
     for split, size in sizes.items():
         supply = {form: sum(map(len, pools[split, form].values())) for form in forms}
