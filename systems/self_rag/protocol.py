@@ -34,18 +34,18 @@ class SelfRAG(RendersAnew):
     Args:
         tokenizer: folder or hub id, with the reflection tokens as tokens or without.
         instruction: what the user message says before the question; of published models the task's own line.
-        threshold: the gate retrieves above it; below 0 always, above 1 never.
+        threshold: the gate retrieves above it; below 0 always, from 1 on never.
         depth: levels of segments.
         beam: paths that are kept at each level.
-        passages: of a retrieval that are used, each for a segment; None uses all.
+        passages: how many of a retrieval are used, each for a segment; None: all.
         weights: of a segment's score.
-        requery: each later level searches with the segment before it; a variant, for the paper shows the passages of
-            the question at every level.
+        requery: each later level searches with the segment before it, a variant: the paper shows the passages of the
+            question at every level.
         whole: the answer is all segments of the path; else the last one.
-        written: the tokens count as they were written and nothing is weighed: what a teacher writes for, any sampler.
-        official: as the released code: its gate divides log-probs, its long form leaves the utility out.
+        written: the tokens count as they were written, nothing is weighed, and any sampler will do: for teachers.
+        official: as the released code, whose gate divides log-probs and whose long form leaves the utility out.
         published: tokens and prompt of the authors' checkpoints (`selfrag/selfrag_llama2_7b`).
-        segment_tokens: of one segment at most.
+        segment_tokens: limit of one segment.
 
     Raises:
         ConfigError: a number is below 1.
@@ -70,7 +70,7 @@ class SelfRAG(RendersAnew):
         published: bool = False,
         segment_tokens: int = 100,
     ) -> None:
-        if min(depth, beam, segment_tokens, passages or 1) < 1:
+        if min(depth, beam, segment_tokens, 1 if passages is None else passages) < 1:
             settings = f"depth {depth}, beam {beam}, passages {passages}, segment_tokens {segment_tokens}"
             raise ConfigError(f"{settings}: each must be at least 1")
         self.tokens = PUBLISHED if published else OWN
