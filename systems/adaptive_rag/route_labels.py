@@ -24,16 +24,16 @@ class RouteLabels:
 
     A question gets the first letter whose answer is exactly right. It is `dropped` where none is, and `incomplete`
     where a route has no episode of it. More `questions` get B if they take one hop and C if they take more, whatever
-    was answered: the paper's "bias" labels. They follow the others, and none is labelled twice. The pipeline checks
-    that no question of either kind is evaluated on, those of the episodes in the stages that sampled them.
+    was answered: the paper's "bias" labels. They follow the others, and none is labelled twice. The pipeline refuses to
+    evaluate on a question of either kind.
 
     Args:
         paths: stage folder of the episodes of each route, by letter; the first episode of a question counts.
-        questions: those to be labelled by their hops; None is none.
+        questions: further ones, labelled by their hops; None: none.
 
     Raises:
         ConfigError: a route is missing; on making, a question does not say how many hops it takes.
-        DataError: on making, no route answers any question.
+        DataError: on making, no question gets a letter.
     """
 
     role: ClassVar[str] = "sft"

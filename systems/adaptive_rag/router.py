@@ -27,8 +27,8 @@ class LetterRouter:
     """The likeliest letter after the question, the first of equals; nothing is sampled. One question at a time.
 
     Args:
-        sampler: of the classifier, which gives log-probs of tokens that it did not sample. One of its own: what the
-            policy's sampler reads is counted already.
+        sampler: of the classifier, with log-probs of tokens that it did not sample. Not the policy's sampler, whose
+            counts are added up already.
         protocol: the format in which it was taught the letters as answers.
 
     Raises:

@@ -27,8 +27,9 @@ _IRRELEVANT, _PARTLY, _NOT = 1, 1, 2  # numbers in their groups
 class ReflectionTeacher(Sampler):
     """Writes the segment below each passage, and the tokens that an oracle gives.
 
-    A passage is relevant if it is about an open hop of the question; the segment then states that hop's fact or, of the
-    last hop, the answer. It retrieves unless the next fact is known. Below any other passage it writes "unknown".
+    A passage is relevant if it is about the next open hop (either one, in a comparison). The segment then states that
+    hop's fact or, of the last hop, the answer. It retrieves unless the next fact is known. Below any other passage it
+    writes "unknown". It does not know of absent facts: it states them as well.
     A share of the segments are wrong: their value is another's, which the passage supports partly, or they state the
     fact of a later hop, which it does not support. The utility of an exact answer is 5, of one that shares words 3, of
     any other 1.
