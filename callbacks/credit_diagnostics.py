@@ -33,8 +33,9 @@ class CreditDiagnostics(Callback):
 
     Args:
         oracle: knows the truth of every step.
-        gradients: how often gradients are looked at, in iterations, which costs about as much as an update; 0: never.
-            With credit of tokens, the mean of a step's tokens stands for each. Weights may not be sharded.
+        gradients: every so many iterations gradients are compared, which costs about as much as an update; 0: never.
+            Credit of tokens is averaged over each step. Weights may not be sharded, and groups have several episodes:
+            paths of a tree are not independent halves.
 
     Raises:
         ConfigError: `gradients` is negative; on setting up, there is no rollout, or gradients of several agents are

@@ -45,15 +45,15 @@ class WorldData:
         namesakes: share of people and of works that bear the name of another, in [0, 1].
         paraphrases: wordings of each relation, 1 to 3.
         known: share of the facts that a policy is to memorise, in [0, 1]: `WorldFacts` asks for them.
-        absent: share of the other facts that no passage states, in [0, 1]: of questions that take one the type is
-            `unanswerable` and "I do not know" the answer.
+        absent: share of the other facts that no passage states, in [0, 1]. A question that needs one has the type
+            `unanswerable` and the answer "I do not know".
         splits: sizes or shares; only their proportions count. A question's split is a function of hash(seed, id).
         tags: control tags that are tokens of the tokenizer.
         texts: more texts whose words the tokenizer knows, such as a protocol's instruction.
 
     Raises:
-        ConfigError: a setting is out of range; on making, there are too few questions for the splits, or of a
-            length none.
+        ConfigError: a setting is out of range; on making, there are too few questions for the splits, or
+            none of a length.
     """
 
     def __init__(

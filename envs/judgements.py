@@ -1,4 +1,4 @@
-"""Judgements of an oracle: the truth about an episode's steps, and the interface of who knows it."""
+"""Judgements of an episode's steps, and the interface of the oracle that gives them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Judgement(typing.Protocol):
 
     @property
     def settled(self) -> tuple[int | None, ...]:
-        """Of every step, how many of the facts that the question takes it was the first to establish."""
+        """Of every step, how many of the facts that the question needs it was the first to establish."""
         ...
 
     @property

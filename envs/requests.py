@@ -98,8 +98,8 @@ def forced_request(prefix_ids: Sequence[int], ids: Sequence[int], *, agent: str)
 class Act:
     """A turn that the protocol takes itself, without sampling (a first retrieval with the question, say).
 
-    `alternatives` are for the policy to weigh (`forced_request`): nothing is sampled, and the log-probs of each, added
-    up, become the text of the action (`weighed_logps`).
+    `alternatives` (`forced_request`) are scored by the policy: nothing is sampled. The summed log-probs of each become
+    the text of the action, which `weighed_logps` reads.
     """
 
     episode: Episode

@@ -1,4 +1,4 @@
-"""Events of an episode's steps, by what an oracle knows, and what credit says of each. Pure."""
+"""Events of an episode's steps by an oracle's verdicts, and the credit that each event gets. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ EVENTS = (
 def step_events(episode: Episode, judgement: Judgement) -> list[str | None]:
     """What each step does, out of `EVENTS`; None without a verdict, or where it does none of these.
 
-    An answer is too early while a hop is open, whatever it says. A claim that is true and settles nothing is off the
-    chain, or said again. A search in the words of an earlier one is repeated, whether it was valid or not.
+    An answer is too early while a hop is open, whatever it says. A valid claim that settles nothing is off the chain,
+    or said again after asking again; any other claim that settles nothing is `untrue`, also a true one whose query in
+    the same step was invalid. A search in the words of an earlier one is repeated, whether it was valid or not.
     """
     events: list[str | None] = []
     left, asked = sum(n or 0 for n in judgement.settled) + (judgement.open or 0), set[str]()
@@ -49,7 +50,7 @@ def step_events(episode: Episode, judgement: Judgement) -> list[str | None]:
 def event_advantages(
     episodes: Sequence[Episode], advantages_BS: Tensor, mask_BS: Tensor, oracle: Oracle
 ) -> dict[str, Tensor]:
-    """By tag, the advantages of each event's steps, and of all steps whether they are of it; always the same tags."""
+    """By tag, the advantages of each event's steps, and its share of the steps of all events; always the same tags."""
     found: dict[str, list[float]] = defaultdict(list)
     for b, episode in enumerate(episodes):
         if episode.status != "error":
@@ -81,8 +82,8 @@ def within_groups(step_rewards_BS: Tensor, mask_BS: Tensor, outcome_B: Tensor, g
 def gradient_signal(halves_2P: Tensor, outcome_P: Tensor) -> dict[str, float]:
     """Signal-to-noise of a gradient from those of two halves of its batch, and its cosine to the outcome's gradient.
 
-    Signal and noise are squared norms, of the expected gradient of the batch and of what it differs from that by. One
-    batch's estimate is rough, and may be below 0: look at many.
+    Signal is the squared norm of the batch's expected gradient, noise that of its deviation from it. The estimate of
+    one batch is rough, and may be below 0: average over many.
     """
     first_P, second_P = halves_2P.double()
     whole_P, outcome_P = first_P + second_P, outcome_P.double()

@@ -1,4 +1,4 @@
-"""Sampling through vLLM beside sampling in process, and what the recipes ask of its server between two iterations."""
+"""Sampling through vLLM compared with sampling in process, and the handovers to its server between two iterations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modules.samplers.vllm.sampler import VLLMSampler
 
 
 def engine(size: Size) -> Iterator[Row]:
-    """Tokens a second with LoRA of either sampler, then seconds of the handover of adapters, of sleep and of waking."""
+    """Tokens a second of each sampler with LoRA, then seconds to hand over adapters, to sleep and to wake."""
     python = interpreter()
     if python is None:
         yield {"sampler": "vLLM", "skipped": "vLLM is not installed"}
@@ -51,7 +51,7 @@ def engine(size: Size) -> Iterator[Row]:
 
 
 def interpreter() -> Path | None:
-    """That of the environment whose vLLM is measured: VLLM_PYTHON, that of `make engine`, this one; None has it."""
+    """Python with the vLLM to measure: VLLM_PYTHON, else that of `make engine`, else this one; None if none has it."""
     if named := os.environ.get("VLLM_PYTHON"):
         return Path(named)
     if ENGINE_PYTHON.exists():

@@ -73,8 +73,8 @@ class Oracle:
         A step with a query and a claim is valid if both are, one with neither is not. A true claim settles its hop;
         in a format without claims a valid query does. The look-ups of a comparison may come in either order.
 
-        A hop whose fact no passage states is settled by a valid query, and where there are claims by one that it is
-        unknown; nothing else is open then.
+        A hop whose fact no passage states is settled by a valid query, in a format with claims by the claim that it is
+        unknown; no other hop is open then.
 
         Where passages are selected, a hop is settled by keeping its entity's passage. A selection is valid if it keeps
         the next open hop's, if that is shown, and none but those of open hops; a step that neither searches nor selects

@@ -144,9 +144,9 @@ def return_to_go_credit(inputs: CreditInputs) -> Tensor:
 def progress_credit(inputs: CreditInputs, *, prior: float = 2.0) -> Tensor:
     """`[B, S]`: reward-to-go, the outcome paid on the last step, less what others got from the same progress on.
 
-    For step rewards that are paid once, such as `modules.rewards.hop_progress:progress`. To answer early gives up what
-    others still get; a step that settles nothing has what follows it alone. Others are the question's other episodes,
-    and `prior` more with the mean of all other episodes of the iteration, on all ranks. It never divides. Explained at
+    For step rewards that are paid once, such as `modules.rewards.hop_progress:progress`. An early answer is blamed for
+    what others still get. Others are the question's other episodes; the mean of all other episodes of the iteration, on
+    all ranks, counts as `prior` more. It never divides. Explained at
     `modules.functional.progress_credit.progress_advantages`.
     """
     return progress_advantages(

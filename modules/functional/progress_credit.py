@@ -1,4 +1,4 @@
-"""Progress advantages: the return from a step on, less what other episodes got from the same progress on."""
+"""Progress advantages: reward-to-go of a step, less the mean of other episodes from the same progress on."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def progress_advantages(
 ) -> Tensor:
     """Reward-to-go of each step, less the mean that other episodes got from the same progress on.
 
-    The progress before a step is the sum of the positive rewards of earlier steps. The mean is of the question's other
-    episodes that had this progress, each once, from its first step there; `prior` more count with the mean of all other
-    episodes of the iteration that had it. It holds nothing of the episode itself, so the gradient is exact, whatever
-    the lengths. An answer gives up what others still get from there, also where all episodes of its question answer.
+    The progress before a step is the sum of the positive rewards of earlier steps. The mean is over the question's
+    other episodes that had this progress, each once, from its first step there. The mean of all other episodes of the
+    iteration that had it counts as `prior` more. The baseline holds nothing of the episode itself, so the gradient is
+    exact, whatever the lengths. An early answer is blamed for what others still get from there, also where all episodes
+    of its question answer.
     Sources: baselines of other episodes, RLOO (arXiv 2402.14740); comparison within states, GiGPO (arXiv 2505.10978).
 
     Args:
         rewards_BS: `[B, S]`, B a multiple of `group_size`, the outcome on the last step; an episode with a NaN in its
             steps is left out.
         mask_BS: `[B, S]`, true where an episode has that step.
-        prior: episodes that the iteration counts for; 0 compares within the question alone.
+        prior: number of episodes that the iteration's mean counts as; 0 compares within the question alone.
 
     Returns:
         `[B, S]`; 0 outside the mask. Where no other episode had the progress, the baseline is 0.

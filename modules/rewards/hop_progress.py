@@ -17,8 +17,9 @@ def progress(
 ) -> list[Tensor]:
     """`[S]` for each episode: newly settled hops, as a share of all hops; the sum is at most 1.
 
-    A fact that was true before, or is off the chain, is worth 0. Without an oracle, as on real data, it is the share of
-    the gold passages that a search is the first to find, by `id` or `title` (`match`); unknown without gold passages.
+    A fact that was established before, or is off the chain, is worth 0. Without an oracle, as on real data, it is the
+    share of the gold passages that a search is the first to find, by `id` or `title` (`match`); a search is NaN without
+    gold passages.
     """
     if oracle is None:
         return search_gain(episodes, context, match=match, scale=1.0, penalty=0.0)

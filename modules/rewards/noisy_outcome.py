@@ -1,4 +1,4 @@
-"""Noise on outcomes: a known share of the questions is scored by a poor key, to learn what credit bears of it."""
+"""Noise on outcomes: a known share of the questions is scored by a poor key, to measure what credit tolerates."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def noisy_outcome(
 ) -> Tensor:
     """`[B]`: another outcome reward, except where a question's key is poor.
 
-    Which questions these are is decided by a hash of `seed` and the id, so a question is scored alike in every episode
-    and iteration. Evaluations and oracles are as before. It logs the share of episodes that are always wrong
+    A hash of `seed` and the id decides which questions these are, so a question is scored alike in every episode and
+    iteration. Evaluations and oracles keep the true answers. It logs the share of episodes that are always wrong
     (`always_wrong`).
 
     Args:
         reward: an outcome reward.
-        wrong: share of the questions whose every answer is worth 0.
-        one_alias: share of the questions of which the first accepted answer alone counts.
+        wrong: share of the questions where every answer scores 0.
+        one_alias: share of the questions where only the first accepted answer counts.
         seed: of the hashes.
 
     Raises:

@@ -18,7 +18,7 @@ class Truth:
 
     Args:
         oracle: knows the truth of every step.
-        on_chain: a claim that establishes nothing which the question takes, or says it again, is untrue.
+        on_chain: also calls a claim untrue if it establishes nothing new that the question needs.
     """
 
     def __init__(self, oracle: Oracle, *, on_chain: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens from a vLLM server: each sequence is a prompt whose own tokens it scores."""
+"""Log-probabilities of given tokens from a vLLM server: it reads each sequence as a prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.samplers.given_tokens import Given
 from modules.samplers.vllm.client import NoAnswer
 from modules.samplers.vllm.engine import VLLMEngine
 
-# The log-prob of the given token alone, no others: no limit on top-k applies. One token more has to be sampled.
+# 0: the log-prob of the prompt's own token alone, so no limit on top-k applies. vLLM has to sample one token more.
 _SAMPLING = {"temperature": 1.0, "max_tokens": 1, "ignore_eos": True, "prompt_logprobs": 0}
 
 
