@@ -65,7 +65,7 @@ class LoRA:
                 "lora: the policy has adapters already, which new ones would replace: leave its `adapter` out and load "
                 "the merged weights of the stage that trained them, its model/"
             )
-        self._check_head(policy.model)
+        self._check_targets(policy.model)
         config = LoraConfig(
             r=self.r,
             lora_alpha=cast(int, self.alpha),
@@ -85,8 +85,12 @@ class LoRA:
                 kind = type(module.base_layer).__name__
                 raise ConfigError(f"lora.targets {self.targets}: {name} is no linear layer but {kind}: leave it out")
 
-    def _check_head(self, model: PreTrainedModel) -> None:
-        """Require an output layer that gets adapters to have weights of its own, none of whose rows train."""
+    def _check_targets(self, model: PreTrainedModel) -> None:
+        """Require each target to be a layer, and the output layer to have weights of its own, none of which train."""
+        layers = [f".{name}" for name, _ in model.named_modules()]
+        for target in self.targets or ():  # peft refuses only where no target is a layer
+            if not any(layer.endswith(f".{target}") for layer in layers):
+                raise ConfigError(f"lora.targets {self.targets}: the model has no layer {target}: leave it out")
         head = _name_of(model.get_output_embeddings(), model)
         if any(f".{head}".endswith(f".{target}") for target in self.targets or ()):
             if is_tied(model):

@@ -114,7 +114,8 @@ class RewardTraining(Training):
 
     def _calibrate(self) -> None:
         data = cast(Any, self.trainer).datamodule
-        batches = data.val_dataloader() if data.held_out else data.train_dataloader()
+        # Unshuffled: what shares a batch would depend on the epoch, which a run killed after its last step counts anew.
+        batches = data.batches(data.held_out or data.train, shuffle=False)
         if not data.held_out:
             log.warning("no questions are held out: scores are calibrated on training data and will be overconfident")
         self.reward_model.scale, self.reward_model.offset = self.calibration(self._rows(self.scored, batches).cpu())

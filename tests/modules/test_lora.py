@@ -137,7 +137,7 @@ def test_a_checkpoint_s_two_tables_stay_two_though_its_config_says_that_they_are
         ("lm_head", True, True, "lm_head has the embedding's weights: leave it out"),
         ("lm_head", False, True, "trainable_tokens trains rows of lm_head already: leave either out"),
         ("embed_tokens", False, False, r"model\.embed_tokens is no linear layer but Embedding: leave it out"),
-        ("qq_proj", False, True, "qq_proj"),
+        ("qq_proj", False, True, "the model has no layer qq_proj: leave it out"),
     ],
 )
 def test_a_layer_that_cannot_have_adapters_is_refused(layer: str, tied: bool, trainable_tokens: bool, why: str) -> None:

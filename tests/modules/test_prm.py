@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -127,12 +127,23 @@ def test_with_features_both_losses_begin_below_what_nothing_is_known_at(pairs: P
     assert float(alone["loss"]) < 0.693147 - 0.002
 
 
-def test_without_held_out_pairs_it_warns_that_the_calibration_is_overconfident(
-    pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_without_held_out_pairs_it_warns_and_calibrates_on_the_same_batches_whatever_the_epoch(
+    pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted(pairs, tmp_path, epochs=1, validation=0.0)
+    trainer = fitted(pairs, tmp_path, epochs=1, validation=0.0)
     assert "no questions are held out" in caplog.text
     assert load_reward_model(tmp_path / "model").scale != 1
+    batches: list[list[int]] = []
+    scored = PRM.scored
+    monkeypatch.setattr(
+        PRM, "scored", lambda self, batch: batches.append(batch.number_N.tolist()) or scored(self, batch)
+    )
+    module = cast(PRM, trainer.lightning_module)
+    module.export(tmp_path / "once")
+    trainer.fit_loop.epoch_progress.current.completed += 1  # as in a run that was killed after its last step
+    module.export(tmp_path / "again")
+    half = len(batches) // 2
+    assert batches[:half] == batches[half:]
 
 
 @pytest.mark.parametrize(("precision", "features"), [("bf16-mixed", False), ("bf16-true", False), ("bf16-true", True)])

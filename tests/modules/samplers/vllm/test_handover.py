@@ -189,8 +189,11 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next_and_no_other(tmp_path: 
     lives = WholeWeights("float32", str(tmp_path))
     (lives.folder / "weights-1").mkdir()
     if not (child := os.fork()):
-        (WholeWeights("float32", str(tmp_path)).folder / "weights-2").mkdir()
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            killed = WholeWeights("float32", str(tmp_path))
+            (killed.folder / "weights-2").mkdir()
+        finally:  # nothing of this process may run on in the child
+            os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     [left] = {one for one in tmp_path.iterdir() if one.is_dir()} - {lives.folder}
     (other := tmp_path / "of-another-program").mkdir()
