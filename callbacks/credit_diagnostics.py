@@ -89,16 +89,15 @@ class CreditDiagnostics(Callback):
                 for start in range(0, len(own), _ROWS):
                     batch = move_data_to_device(collate(own[start : start + _ROWS]), module.device)
                     logps_BT, _ = logprobs_and_entropy(module.model, batch, module.temperature)
-                    credit_P, other_P = (
-                        _gradient((batch.channels[name] * logps_BT).sum(), weights)
-                        for name in ("advantages", "returns")
-                    )
+                    credit, other = ((batch.channels[name] * logps_BT).sum() for name in ("advantages", "returns"))
+                    credit_P = _gradient(credit, weights, retain_graph=True)
+                    other_P = _gradient(other, weights)
                     halves_2P[half] += credit_P
                     outcome_P = outcome_P + other_P
         return summed(halves_2P), summed(outcome_P.expand(halves_2P.shape[1]))
 
 
-def _gradient(total: Tensor, weights: list[Tensor]) -> Tensor:
+def _gradient(total: Tensor, weights: list[Tensor], *, retain_graph: bool = False) -> Tensor:
     """`[P]`, on the CPU."""
-    gradients = torch.autograd.grad(total, weights, retain_graph=True, materialize_grads=True)
+    gradients = torch.autograd.grad(total, weights, retain_graph=retain_graph, materialize_grads=True)
     return torch.cat([one.float().cpu().flatten() for one in gradients])
