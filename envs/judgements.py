@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 
 from envs.types import Episode
 
@@ -52,3 +53,10 @@ class Oracle(typing.Protocol):
     def judge(self, episode: Episode) -> Judgement:
         """The truth of an episode's steps, and what follows of the whole."""
         ...
+
+
+def on_chain(episode: Episode, judgement: Judgement) -> Sequence[bool | None]:
+    """Of every step, whether it is true, and, if it makes a claim, establishes something new that is needed."""
+    claims = [step.kind != "answer" and bool(step.claim) and step.kept is None for step in episode.steps]
+    settled = [n != 0 for n in judgement.settled]
+    return [v and (new or not claim) for v, claim, new in zip(judgement.valid, claims, settled, strict=True)]

@@ -9,14 +9,15 @@ from common.errors import DataError
 from evaluation.pages.arm_names import named
 from evaluation.pages.plots import Dots, Lines
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
-from evaluation.pages.result_figures import arms, by_hops, sweep
+from evaluation.pages.result_figures import arms, by_hops, curves, sweep
 
 Results = Mapping[str, Any]
 
-# Each is made of `rows`, `stopping` and `rankings` of evaluation.pages.frozen, and has no panel where they lack it.
+# Made of `rows`, `stopping`, `curves` and `rankings` of evaluation.pages.frozen; each has no panel where they lack it.
 FIGURES: dict[str, Callable[[Results], Dots | Lines]] = {
     "arms": arms,
     "auc": auc_by_kind,
+    "curves": curves,
     "hops": by_hops,
     "learning": learning_curves,
     "reliability": reliability,
@@ -25,6 +26,8 @@ FIGURES: dict[str, Callable[[Results], Dots | Lines]] = {
 _CAPTIONS = {
     "arms": "Exact match by arm: mean and 95 % interval, single seeds faint.",
     "auc": "AUC of true against untrue steps within each kind of step: mean and 95 % interval, dotted: chance.",
+    "curves": "Exact match on development questions by sampled tokens: means, single seeds faint.",
+    "heat": "Arms by condition: difference in exact match to the baseline; ● and ○: significance, see below.",
     "hops": "When policies stop, by the number of hops: means, single seeds faint.",
     "learning": "AUC within each kind of step by the number of judged steps: means, single seeds faint.",
     "reliability": "Reliability: share of true steps by the share that scores predict; areas show how many steps.",
@@ -42,7 +45,7 @@ def chosen(asked: str, results: Results) -> Dots | Lines:
     if name not in FIGURES:
         raise DataError(f"no figure is called {name!r}; there are: {', '.join(FIGURES)}")
     wanted = names.split(",") if names else []
-    parts = ("rows", "stopping", "rankings")
+    parts = ("rows", "stopping", "curves", "rankings")
     drawn = {part: [row for row in results.get(part, []) if _is_one_of(row, wanted)] for part in parts}
     figure = FIGURES[name](named({**drawn, "names": results.get("names", {})}))
     if not figure.panels:

@@ -24,6 +24,7 @@ from evaluation.pages.evaluations import Evaluated, baseline_of, evaluations, re
 from evaluation.pages.figures import FIGURES, chosen
 from evaluation.pages.frozen import write
 from evaluation.pages.page import page_parts
+from evaluation.pages.training_curves import training_curves
 from evaluation.policy_ancestry import PolicyAncestry
 from evaluation.results import Arm, display_names, find_arms, find_stages
 from evaluation.scoring import MEASURES, OPTIONAL, RATES
@@ -79,6 +80,7 @@ def freeze(
         "baseline": baseline_of(measured, baseline) if measured else None,
         "names": _names(runs, measured, ranked),
         "arms": [arm for seed in _seeds(measured) for arm in _arms(measured, stages, seed)],
+        "curves": [curve for seed in _seeds(measured) for curve in _curves(measured, stages, seed)],
         **results_of(measured, _KEPT),
         "rankings": ranked,
         "stages": list(_stages(stages)),
@@ -117,10 +119,7 @@ def _seeds(measured: Sequence[Evaluated]) -> list[int]:
 
 def _arms(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> Iterator[Row]:
     """What is known of each arm's policy; that of no fitted policy, and of a version without costs, cost nothing."""
-    names: dict[Path, str] = {}
-    for experiment, of, stage, artifact in stages:
-        if of == seed:
-            names.setdefault(artifact, f"{experiment}:{stage}")
+    names = _stage_names(stages, seed)
     ancestry = PolicyAncestry.of({name: artifact for artifact, name in names.items()})
     arms = {names[each.artifact]: each for each in measured if each.seed == seed}
     for stage, each in arms.items():
@@ -132,6 +131,25 @@ def _arms(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> 
             "warm_up": arms[before[0]].arm if before else None,
             "costs": {"last_tokens": sum(own["tokens"].values())} | ancestry.costs(stage) if own else None,
         }
+
+
+def _curves(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> Iterator[Row]:
+    """The curves of each arm's policy, where its fit was validated."""
+    names = _stage_names(stages, seed)
+    artifacts = {name: artifact for artifact, name in names.items()}
+    ancestry = PolicyAncestry.of(artifacts)
+    for each in measured:
+        if each.seed == seed and (policy := ancestry.policy(names[each.artifact])):
+            yield from (each.place | curve for curve in training_curves(artifacts[policy]))
+
+
+def _stage_names(stages: Sequence[Stage], seed: int) -> dict[Path, str]:
+    """`<experiment>:<stage>` of each artifact of a seed, of the first experiment that has it."""
+    names: dict[Path, str] = {}
+    for experiment, of, stage, artifact in stages:
+        if of == seed:
+            names.setdefault(artifact, f"{experiment}:{stage}")
+    return names
 
 
 def _stages(stages: Sequence[Stage]) -> Iterator[Row]:

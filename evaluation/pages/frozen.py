@@ -10,6 +10,8 @@ rest are lists, which the files of a folder have together:
 - `rows`: its results on each `dataset` and `split`, with `values`, every question's by measure, where they were kept;
   `questions`: by seed, `dataset` and `split`, hashes in the order of these values.
 - `stopping`: its results by number of `hops`.
+- `curves`: of each arm's policy and seed the points of its learning curve, by sampled `tokens`, and what its credit
+  taught `early` (`evaluation.pages.training_curves`); results that were frozen earlier have none.
 - `rankings`: as in `evaluation.steps.rankings`; `stages`: seconds, costs and metrics of every stage; `commits`.
 """
 
@@ -26,8 +28,8 @@ from common.files import atomic_write
 from evaluation.results import read_json
 
 SCHEMA = "frozen/1"
-LISTS = ("commits", "arms", "rows", "questions", "stopping", "rankings", "stages")
-_KEYS = {"title", "question", "command", "machine", "versions", "notes", "figures", "baseline", *LISTS}
+LISTS = ("commits", "arms", "rows", "questions", "stopping", "rankings", "stages", "curves")
+_KEYS = {"title", "question", "command", "machine", "versions", "notes", "figures", "baseline", *LISTS[:-1]}
 _SHORT = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")  # no string in JSON has a line break
 
 Frozen = Mapping[str, Any]
@@ -42,7 +44,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     parts = sorted(map(_read, files), key=lambda part: min((arm["seed"] for arm in part["arms"]), default=0))
-    whole = parts[0] | {name: [entry for part in parts for entry in part[name]] for name in LISTS}
+    whole = parts[0] | {name: [entry for part in parts for entry in part.get(name, ())] for name in LISTS}
     if len({part["baseline"] for part in parts}) > 1:
         raise DataError(f"the files in {path} have different baselines: freeze all with the same")
     seen: set[tuple[str, int]] = set()

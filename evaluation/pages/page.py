@@ -1,17 +1,20 @@
 """Pages of frozen results: `python -m evaluation.pages.page docs/results`.
 
-Each `<name>.json` that `evaluation.pages.freeze` wrote, and each folder `<name>` of such files, becomes
-`pages/<name>.md`. `docs/results.md` is their index: what people write in `index.md`, then a row for each question.
-Figures are drawn from the same JSON into `figures/`. Comments on a result stand in `<name>.md`; their first paragraph
-is the answer to the question. Figures and tables follow, then the other comments, whose caveats come last. Settings and
-metrics of stages stay in the JSON. A page whose rows several versions of the code made says so in its first line.
+Each `<name>.json` that `evaluation.pages.freeze` wrote, each folder `<name>` of such files, and each `<name>.json` that
+names several of them as conditions (`evaluation.pages.conditions`) becomes `pages/<name>.md`. `docs/results.md` is
+their index: what people write in `index.md`, then a row for each question. Figures are drawn from the same JSON into
+`figures/`. Comments on a result stand in `<name>.md`; their first paragraph is the answer to the question. Figures and
+tables follow, then the other comments, whose caveats come last; of conditions, tables of details come after these.
+Settings and metrics of stages stay in the JSON. A page whose rows several versions of the code made says so in its
+first line.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +23,13 @@ from common.errors import DataError, UserError
 from common.files import atomic_write
 from common.plain_text import visible
 from common.terminal import error_line
-from evaluation.pages import code_versions, frozen
+from evaluation.pages import code_versions, conditions, frozen
 from evaluation.pages.arm_names import legend_parts, named
 from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
 from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.frozen import Frozen
+from evaluation.pages.heat import Heat
+from evaluation.pages.plots import Dots, Lines
 from evaluation.pages.ranking_tables import ranking_parts
 from evaluation.tables import MISSING, table
 
@@ -53,20 +58,46 @@ def render(folder: Path) -> dict[Path, str]:
         if path.is_dir() and path.with_suffix(".json") in kept:
             raise DataError(f"{path} and {path.name}.json would have one page: give one of them another name")
         answer, _, comments = _written(path.with_suffix(".md")).partition("\n\n")
-        results = frozen.read(path)
-        question = f"*{results['question']}*" if results["question"] else ""
-        link = f"[{results['title']}]({folder.name}/pages/{path.stem}.md)"
-        index.append([link, results["question"], " ".join(answer.split())])
-        files = {asked: f"{path.stem}-{file_name(asked)}" for asked in results["figures"]}
+        made = _of_conditions(path) if conditions.is_conditions(path) else _of_results(path)
+        question = f"*{made.question}*" if made.question else ""
+        link = f"[{made.title}]({folder.name}/pages/{path.stem}.md)"
+        index.append([link, made.question, " ".join(answer.split())])
+        files = {asked: f"{path.stem}-{file_name(asked)}" for asked in made.figures}
         images = [image(asked, f"../figures/{file}") for asked, file in files.items()]
-        head = [f"# {results['title']}", code_versions.opening(results), question, answer, *images]
+        head = [f"# {made.title}", made.opening, question, answer, *images]
         last = comments if comments.startswith("## ") or not comments else f"## Comments\n\n{comments}"
         source = f"{generated} from [{path.name}](../{path.name}), which holds more than is shown."
-        pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *page_parts(results), last, source])
-        pages |= {folder / "figures" / file: chosen(asked, results).svg() for asked, file in files.items()}
+        pages[folder / "pages" / f"{path.stem}.md"] = _joined([*head, *made.parts, last, *made.details, source])
+        pages |= {folder / "figures" / file: made.figures[asked].svg() for asked, file in files.items()}
     lead = ["# Results", _written(folder / "index.md").replace("](", f"]({folder.name}/"), "## By question"]
     rows = table(["page", "question", "answer"], index, labels=3)
     return {folder.with_suffix(".md"): _joined([*lead, rows, f"{generated}, a page a question."]), **pages}
+
+
+@dataclass(frozen=True)
+class _Page:
+    """What is generated of a page: `parts` stand before the comments that people write, `details` after them."""
+
+    title: str
+    question: str
+    opening: str
+    figures: Mapping[str, Dots | Lines | Heat]
+    parts: Sequence[str]
+    details: Sequence[str] = ()
+
+
+def _of_results(path: Path) -> _Page:
+    results = frozen.read(path)
+    figures = {asked: chosen(asked, results) for asked in results["figures"]}
+    opening = code_versions.opening(results)
+    return _Page(results["title"], results["question"], opening, figures, list(page_parts(results)))
+
+
+def _of_conditions(path: Path) -> _Page:
+    study = conditions.read(path)
+    figures = {"heat": conditions.heat(study), "curves": conditions.curves(study)}
+    parts, details = list(conditions.event_parts(study)), list(conditions.difference_parts(study))
+    return _Page(study.settings["title"], study.settings["question"], "", figures, parts, details)
 
 
 def _written(file: Path) -> str:

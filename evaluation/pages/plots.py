@@ -87,7 +87,7 @@ def look(place: int) -> dict[str, Any]:
     }
 
 
-def _svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
+def svg(draw: Callable[[Figure], None], title: str, *, width: float, height: float) -> str:
     """A drawing of `draw` as SVG; sizes in inches. Equal figures give equal text."""
     text = io.StringIO()
     with rc_context(_STYLE):
@@ -168,7 +168,7 @@ class Dots:
         columns = legend_columns(names, width, most)
         more = math.ceil(len(names) / columns) - math.ceil(len(names) / most)
         height = 0.9 + _ROW * len(labels) + (0.3 if names else 0) + _ENTRY * more
-        return _svg(draw, self.title, width=width, height=height)
+        return svg(draw, self.title, width=width, height=height)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Lines:
         width = 0.6 + _width(self.panels)
         columns = legend_columns(labels, width, len(self.panels) + 1)
         height = _LINES + _ENTRY * math.ceil(len(labels) / min(columns, len(self.panels)))
-        return _svg(draw, self.title, width=width, height=height)
+        return svg(draw, self.title, width=width, height=height)
 
 
 def _line(panel: Axes, label: str, line: Line, *, color: str, marker: str, ls: Any) -> None:

@@ -1,11 +1,13 @@
-"""Figures of answers: arms side by side, a sweep of one number, results by hops. Pure: from frozen results."""
+"""Figures of answers: arms side by side, a sweep of one number, curves, results by hops. Pure: from frozen results."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from evaluation.pages.plots import Dot, Dots, Line, Lines
 from evaluation.statistics import seeds_interval
@@ -16,6 +18,7 @@ _NUMBERED = re.compile(r"(.*[A-Za-z]\w*?)_(\d+(?:\.\d+)?)")
 _NAMED = re.compile(r"(.+), ([^,]+) = \d+(?:\.\d+)?")
 _LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ", "lambda": "λ"}
 
+_POINTS = 20  # of a curve
 EM = "exact match, %"
 NEEDED = "one search a hop"
 BY_HOPS = {
@@ -79,6 +82,17 @@ def sweep(results: Row) -> Lines:
     return Lines(panels, "Exact match in a sweep", ", ".join(axes), EM)
 
 
+def curves(results: Row) -> Lines:
+    """Exact match along training against sampled tokens, a line for each arm, with its seeds, at equal distances."""
+    panels: dict[str, dict[str, Line]] = {}
+    for (place, arm), by_seed in _by_arm(results["curves"]).items():
+        most = max(row["tokens"][-1] for row in by_seed.values())
+        grid = [most * point / _POINTS for point in range(_POINTS + 1)]
+        lines = [_at(grid, row["tokens"], row["em"]) for row in by_seed.values()]
+        panels.setdefault(place, {})[arm] = Line([tokens / 1000 for tokens in grid], lines)
+    return Lines(panels, "Learning curves", "sampled tokens, thousands", EM)
+
+
 def split_number(name: str) -> tuple[str, float | None]:
     """The name without the number that ends it, and the number; the name itself and None where there is none."""
     found = _NUMBERED.fullmatch(name)
@@ -121,6 +135,13 @@ def _by_arm(rows: Iterable[Row], *keys: str) -> dict[tuple[str, str], dict[Any, 
 def _arm(row: Row) -> str:
     """The `arm` of a row that has one, else `<experiment>:<stage>`."""
     return row.get("arm") or f"{row['experiment']}:{row['stage']}"
+
+
+def _at(grid: Sequence[float], tokens: Sequence[float], em: Sequence[float | None]) -> list[float]:
+    """Percent at the places of a grid, between points on a straight line, NaN after the last."""
+    known = [(place, 100 * value) for place, value in zip(tokens, em, strict=True) if value is not None]
+    places, values = zip(*known, strict=True)
+    return np.interp(grid, places, values, right=math.nan).tolist()
 
 
 def _line(measure: str, numbers: Mapping[float, Mapping[int, Row]], *, reference: bool = False) -> Line:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.costs import JUDGE_CALLS
+from envs.judgements import on_chain
 from envs.pairs import Candidate, Verdict
 from envs.world.oracle import Oracle
 from modules.judges.pairing import ranked_pairs
@@ -19,13 +20,14 @@ class WorldOracle:
 
     Args:
         world: the stage folder of a made world.
+        on_chain: also calls a claim invalid if it establishes nothing new that the question needs.
 
     Raises:
         DataError: there is no world; on comparing, a question is not of this world.
     """
 
-    def __init__(self, world: Path) -> None:
-        self._oracle = Oracle(world)
+    def __init__(self, world: Path, *, on_chain: bool = False) -> None:
+        self._oracle, self._on_chain = Oracle(world), on_chain
         self.counts: Counter[str] = Counter()
 
     def compare(self, groups: Sequence[Sequence[Candidate]]) -> list[tuple[Verdict, ...] | None]:
@@ -48,6 +50,7 @@ class WorldOracle:
 
     def _level(self, candidate: Candidate) -> float | None:
         """1 if all that the last turn wrote is valid, 0 if some is not, None where the oracle cannot tell."""
-        written = len(candidate.written())
-        valid = [verdict for verdict in self._oracle.judge(candidate.episode).valid[-written:] if verdict is not None]
+        written, judgement = len(candidate.written()), self._oracle.judge(candidate.episode)
+        verdicts = on_chain(candidate.episode, judgement) if self._on_chain else judgement.valid
+        valid = [verdict for verdict in verdicts[-written:] if verdict is not None]
         return float(all(valid)) if written and valid else None

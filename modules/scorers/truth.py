@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from envs.interfaces import Oracle
+from envs.judgements import on_chain
 from envs.types import Episode
 
 CERTAIN = 20.0  # log-odds whose sigmoid is 1 in float32
@@ -31,8 +32,4 @@ class Truth:
 
     def _verdicts(self, episode: Episode) -> Sequence[bool | None]:
         judgement = self.oracle.judge(episode)
-        if not self.on_chain:
-            return judgement.valid
-        idle = [step.kind != "answer" and bool(step.claim) and step.kept is None for step in episode.steps]
-        settled = [n != 0 for n in judgement.settled]
-        return [v and (new or not claims) for v, claims, new in zip(judgement.valid, idle, settled, strict=True)]
+        return on_chain(episode, judgement) if self.on_chain else judgement.valid

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -15,6 +17,7 @@ from modules.decoder.kv_cache import kv_shape
 from modules.policy import Dtype
 
 _ROOT = Path(__file__).parents[3]
+_PORTS = 20_000, 32_000  # below those of outgoing connections, on Linux from 32,768 on
 
 
 def server_command(
@@ -94,9 +97,15 @@ def own_url(urls: Sequence[str]) -> str:
 
 
 def free_port() -> int:
-    """A port that no server listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port that no server listens on, and that no connection is given while the engine starts.
+
+    The system's own choice is of the range that outgoing connections get their ports from: one of them may have it when
+    the engine comes to listen, half a minute later.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def installed_version(python: Path) -> str:

@@ -9,12 +9,27 @@ import pytest
 from common.errors import DataError
 from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.ranking_figures import auc_by_kind, learning_curves, reliability
-from evaluation.pages.result_figures import arms, by_hops, shown_name, split_number, sweep
+from evaluation.pages.result_figures import arms, by_hops, curves, shown_name, split_number, sweep
 
 
 def row(experiment: str, seed: int, em: float | None, **more: Any) -> dict[str, Any]:
     place = {"experiment": experiment, "seed": seed, "stage": "eval", "dataset": "toy", "split": "dev"}
     return {**place, "em": em, "em_low": 0.4, "em_high": 0.9, **more}
+
+
+def test_a_curve_is_drawn_at_equal_distances_to_where_its_last_seed_ends() -> None:
+    points = [
+        row("a", 0, None) | {"tokens": [0, 10_000, 20_000], "em": [0.0, 0.5, 0.6]},
+        row("a", 1, None) | {"tokens": [0, 10_000], "em": [0.25, None]},
+        row("b", 0, None) | {"tokens": [0, 20_000], "em": [0.1, 0.3]},
+    ]
+    figure = curves({"curves": points})
+    line = figure.panels["toy/dev"]["a:eval"]
+    assert line.x[::10] == [0, 10, 20]
+    assert line.by_seed[0][::5] == pytest.approx([0, 25, 50, 55, 60])
+    assert line.by_seed[1][0] == 25
+    assert all(value != value for value in line.by_seed[1][1:]), "a seed has nothing after its last point"
+    assert figure.panels["toy/dev"]["b:eval"].mean[10] == pytest.approx(20)
 
 
 def group(kind: str, seeds: list[float | None], ece: float = 0.1) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "names": {},
         "arms": [place | {"seed": 0} | unknown, place | {"seed": 1} | unknown],
         "stopping": [],
+        "curves": [],
         "rankings": [],
         "stages": [stage | {"seed": 0, "metrics": {"em": 0.5}}, stage | {"seed": 1, "metrics": {"em": 1.0}}],
         "notes": {"eval": {"top_k": 3}},

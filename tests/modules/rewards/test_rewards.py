@@ -22,9 +22,7 @@ from modules.rewards.answer import answer_exact, answer_f1
 from modules.rewards.format import step_format, trajectory_format
 from modules.rewards.judged_answer import judged_answer
 from modules.rewards.limits import within_limits
-from modules.rewards.noisy_outcome import noisy_outcome
 from modules.rewards.process import process
-from modules.rewards.search_cost import search_cost
 from modules.rewards.terms import NAN, IterationReward, Scores, Term, Total, combine, read_terms, settled
 from tests.tiny import byte_tokenizer, question
 
@@ -298,25 +296,3 @@ def test_a_judge_s_missing_verdict_is_unknown_and_its_calls_are_counted() -> Non
     judged = judged_answer([RIGHT, HALF, wrong, SILENT], context, judge=Opinion())
     assert judged.tolist() == pytest.approx([1, 1, 0, NAN], nan_ok=True)
     assert (context.counts[JUDGE_CALLS], context.logged["unjudged"].tolist()) == (4, [0, 0, 0, 1])
-
-
-def test_a_share_of_the_questions_is_scored_by_a_poor_key_whatever_is_sampled() -> None:
-    def asked(number: int) -> Episode:
-        return replace(RIGHT, question=replace(RIGHT.question, id=f"q{number}", answers=("Ada L.", "Ada Lovelace")))
-
-    episodes, context = [asked(number) for number in range(200)], RewardContext(PROTOCOL)
-    wrong = noisy_outcome(episodes, context, reward=answer_exact, wrong=0.2)
-    assert int(wrong.sum()) == 162
-    assert float(context.logged["always_wrong"].sum()) == 38
-    assert torch.equal(wrong, noisy_outcome(episodes, CONTEXT, reward=answer_exact, wrong=0.2)), "by hash"
-    more = noisy_outcome(episodes, CONTEXT, reward=answer_exact, wrong=0.3)
-    assert bool((more <= wrong).all())
-    assert not torch.equal(wrong, noisy_outcome(episodes, CONTEXT, reward=answer_exact, wrong=0.2, seed=1))
-    assert int(noisy_outcome(episodes, CONTEXT, reward=answer_exact, one_alias=0.5).sum()) == 97
-    assert int(noisy_outcome(episodes, CONTEXT, reward=answer_exact).sum()) == 200
-    with pytest.raises(ConfigError, match=r"noisy_outcome: one_alias 1\.5 must be in"):
-        noisy_outcome(episodes, CONTEXT, reward=answer_exact, one_alias=1.5)
-
-
-def test_every_search_has_its_price() -> None:
-    assert [row.tolist() for row in search_cost([RIGHT, SILENT], CONTEXT)] == [[-1, 0, 0], [-1, 0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from envs.requests import Request
 from envs.sampling import take_turns
 from envs.types import Episode, Question
 from modules.samplers.vllm.client import VLLMClient
-from modules.samplers.vllm.command import environment, installed_version, require_room, server_command, share
+from modules.samplers.vllm.command import environment, free_port, installed_version, require_room, server_command, share
 from modules.samplers.vllm.engine import VLLMEngine
 from modules.samplers.vllm.sampler import VLLMSampler
 from tests.modules.samplers.vllm.test_watched_process import eventually
@@ -154,6 +155,14 @@ def test_ranks_share_the_cores() -> None:
     assert [share([0, 1, 2, 3, 4], rank, 2) for rank in (0, 1)] == [[0, 1], [2, 3]]
     assert [share([7, 9], rank, 2) for rank in (0, 1)] == [[7], [9]]
     assert [share([5], rank, 3) for rank in (0, 1, 2)] == [[5], [5], [5]]
+
+
+def test_a_port_is_free_and_none_that_an_outgoing_connection_may_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 20_000 <= free_port() < 32_000
+    taken = free_port()
+    with socket.create_server(("127.0.0.1", taken)):
+        monkeypatch.setattr("modules.samplers.vllm.command._PORTS", (taken, taken + 2))
+        assert {free_port() for _ in range(20)} == {taken + 1}
 
 
 def test_the_version_is_read_from_the_environment_of_the_engine(tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+"""A page over the pages of several conditions: where an arm beats the baseline, and where it collapses.
+
+`<name>.json` of the schema `conditions/1` names the folders or files of frozen results and what each is called:
+`title`, `question`, `baseline` and `start` (arms), `budget` (tokens), `pages` (a name of each condition by its frozen
+results), `shown` (the page whose curves and events are shown) and `curves` (the arms of these curves).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import DataError
+from evaluation.pages import frozen
+from evaluation.pages.arm_names import named
+from evaluation.pages.arms import Measured, measured, over_questions, over_seeds
+from evaluation.pages.figures import chosen
+from evaluation.pages.heat import Heat
+from evaluation.pages.plots import Lines
+from evaluation.pages.training_curves import area
+from evaluation.results import read_json
+from evaluation.statistics import holm
+from evaluation.tables import MISSING, estimate, figure, p_value, table
+
+SCHEMA = "conditions/1"
+HOLDS, LIKELY = "●", "○"
+STUCK = 0.01  # of exact match above the start
+_KEYS = ("title", "question", "baseline", "start", "budget", "pages", "shown", "curves")
+_SIGNALS = {"credit/signal_to_noise": "signal to noise", "credit/cosine_to_outcome": "cosine to the outcome's"}
+_LEGEND = (
+    f"Difference to {{base}}, points of exact match at equal sampled tokens. {HOLDS}: holds over seeds (Student's t, "
+    f"p < .05 after Holm over all cells); {LIKELY}: its 95 % interval over seeds leaves 0 out, without correction. "
+    "Stuck: seeds that end less than a point above the start, of all seeds."
+)
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Frozen results of one condition, and the same by display names."""
+
+    name: str
+    page: str
+    frozen: Row
+    results: Row
+    arms: Mapping[str, Measured]
+
+    def called(self, arm: str) -> str:
+        """Display name of an arm, by its id."""
+        return next((row["arm"] for row in self.results["arms"] if row["id"] == arm), arm)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An arm in a condition, compared with the baseline by seed."""
+
+    em: float
+    flawed: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_questions: float
+    stuck: int
+    seeds: int
+
+    def mark(self, adjusted: float) -> str:
+        """Whether the difference holds."""
+        return HOLDS if adjusted < 0.05 else LIKELY if self.low > 0 or self.high < 0 else ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Conditions side by side."""
+
+    settings: Row
+    conditions: tuple[Condition, ...]
+
+    @property
+    def base(self) -> str:
+        """Display name of the baseline."""
+        return self.conditions[0].called(self.settings["baseline"])
+
+    @property
+    def shown(self) -> Condition:
+        """The condition whose curves and events are shown."""
+        return next(one for one in self.conditions if one.page == self.settings["shown"])
+
+    def cells(self) -> dict[tuple[str, str], Cell]:
+        """By arm and condition, all arms but the baseline and those that no seed shares with it."""
+        found: dict[tuple[str, str], Cell] = {}
+        for condition in self.conditions:
+            base, start = (condition.arms[condition.called(self.settings[key])] for key in ("baseline", "start"))
+            begun = start.means("em")
+            for name, arm in condition.arms.items():
+                own = arm.means("em")
+                test = over_seeds(own, base.means("em"))
+                if arm is base or arm is start or math.isnan(test.difference):
+                    continue
+                asked = over_questions(arm, base, "em")
+                stuck = sum(value < begun.get(seed, 0.0) + STUCK for seed, value in own.items())
+                found[name, condition.name] = Cell(
+                    *(_average(arm, measure) for measure in ("em", "flawed")),
+                    *(test.difference, test.low, test.high, test.p),
+                    *(asked.p if asked else math.nan, stuck, len(own)),
+                )
+        return found
+
+
+def is_conditions(path: Path) -> bool:
+    """Whether a file names conditions, and holds no results itself."""
+    return path.is_file() and read_json(path).get("schema") == SCHEMA
+
+
+def read(path: Path) -> Study:
+    """The conditions of a file, with their frozen results.
+
+    Raises:
+        DataError: a key or a page is missing, or a page lacks the baseline or the start.
+    """
+    settings = read_json(path)
+    if lacking := [key for key in _KEYS if key not in settings]:
+        raise DataError(f"{path} lacks {lacking[0]!r} of {SCHEMA}")
+    conditions = []
+    for page, name in settings["pages"].items():
+        results = frozen.read(path.parent / page if (path.parent / page).is_dir() else path.parent / f"{page}.json")
+        shown = named(results)
+        places = [*measured(shown).values()]
+        condition = Condition(name, page, results, shown, places[0] if len(places) == 1 else {})
+        for key in ("baseline", "start"):
+            if condition.called(settings[key]) not in condition.arms:
+                raise DataError(f"{path}: {page} must hold one dataset and the arm {settings[key]!r} ({key})")
+        conditions.append(condition)
+    return Study(settings, tuple(conditions))
+
+
+def heat(study: Study) -> Heat:
+    """The differences of all arms in all conditions."""
+    cells = study.cells()
+    adjusted = dict(zip(cells, holm([cell.p for cell in cells.values()]), strict=True))
+    shown: dict[tuple[str, str], tuple[float, str]] = {}
+    for place, cell in cells.items():
+        text = f"{figure('em', cell.difference, signed=True)} {cell.mark(adjusted[place])}"
+        shown[place] = 100 * cell.difference, text.strip()
+    limit = max([10.0, *(abs(value) for value, _ in shown.values())])
+    return Heat(shown, study.settings["title"], f"exact match, points above {study.base}", limit)
+
+
+def curves(study: Study) -> Lines:
+    """Learning curves of the condition and arms that the file names."""
+    return chosen(f"curves={','.join(study.settings['curves'])}", study.shown.frozen)
+
+
+def event_parts(study: Study) -> Iterator[str]:
+    """Credit by event in the condition that the file names."""
+    if rows := list(_event_rows(study.shown)):
+        yield "## Mean advantage by event"
+        yield f"{study.shown.name}: what credit teaches in the first iterations. Means over iterations and seeds."
+        names = [name.replace("_", " ") for name in _events_of(study.shown)]
+        yield table(["arm", *names, *_SIGNALS.values()], rows)
+
+
+def difference_parts(study: Study) -> Iterator[str]:
+    """What every condition reaches, the differences of all arms, and the areas under their curves."""
+    yield "## Conditions"
+    header = ["condition", "start", study.base, "flawed", "best arm", "its exact match", "its flawed"]
+    yield table(header, [_condition_row(study, condition) for condition in study.conditions])
+    yield "## Differences"
+    yield _LEGEND.format(base=study.base)
+    cells = study.cells()
+    adjusted = dict(zip(cells, holm([cell.p for cell in cells.values()]), strict=True))
+    on_questions = dict(zip(cells, holm([cell.p_questions for cell in cells.values()]), strict=True))
+    rows = []
+    for (arm, condition), cell in cells.items():
+        difference = estimate("em", cell.difference, cell.low, cell.high, signed=True)
+        p = adjusted[arm, condition]
+        row = [arm, condition, figure("em", cell.em), figure("flawed", cell.flawed), f"{difference} {cell.mark(p)}"]
+        rows.append([*row, p_value(p), p_value(on_questions[arm, condition]), f"{cell.stuck} of {cell.seeds}"])
+    header = ["arm", "condition", "exact match", "flawed", "difference", "Holm, seeds", "Holm, questions", "stuck"]
+    yield table(header, rows, labels=2)
+    if areas := list(_area_rows(study)):
+        yield "## Area under the curve"
+        budget = f"{study.settings['budget']:,}"
+        yield f"Mean exact match on development questions over the first {budget} tokens, means over seeds."
+        yield table(["arm", *(condition.name for condition in study.conditions)], areas)
+
+
+def _condition_row(study: Study, condition: Condition) -> list[str]:
+    base, start = (condition.arms[condition.called(study.settings[key])] for key in ("baseline", "start"))
+    others = {name: cell for (name, where), cell in study.cells().items() if where == condition.name}
+    cells = [f"[{condition.name}]({condition.page}.md)", _mean(start, "em"), _mean(base, "em"), _mean(base, "flawed")]
+    if not others:
+        return [*cells, MISSING, MISSING, MISSING]
+    best = max(others, key=lambda name: others[name].em)
+    return [*cells, best, figure("em", others[best].em), figure("flawed", others[best].flawed)]
+
+
+def _area_rows(study: Study) -> Iterator[list[str]]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for condition in study.conditions:
+        for row in condition.results["curves"]:
+            value = area(row["tokens"], row["em"], study.settings["budget"])
+            found.setdefault(row["arm"], {}).setdefault(condition.name, []).append(value)
+    for arm, by_condition in found.items():
+        values = (by_condition.get(condition.name, [math.nan]) for condition in study.conditions)
+        yield [arm, *(figure("em", float(np.mean(one))) for one in values)]
+
+
+def _events_of(condition: Condition) -> list[str]:
+    tags = dict.fromkeys(tag for row in condition.results["curves"] for tag in row["early"])
+    return [tag.split("/")[1] for tag in tags if tag.startswith("event/") and tag.endswith("/adv")]
+
+
+def _event_rows(condition: Condition) -> Iterator[list[str]]:
+    by_arm: dict[str, list[Mapping[str, float]]] = {}
+    for row in condition.results["curves"]:
+        if row["early"]:
+            by_arm.setdefault(row["arm"], []).append(row["early"])
+    tags = [*(f"event/{name}/adv" for name in _events_of(condition)), *_SIGNALS]
+    for arm, rows in by_arm.items():
+        known = [[row[tag] for row in rows if row.get(tag) is not None] for tag in tags]
+        yield [arm, *(f"{np.mean(values):+.2f}" if values else MISSING for values in known)]
+
+
+def _average(arm: Measured, measure: str) -> float:
+    values = list(arm.means(measure).values())
+    return float(np.mean(values)) if values else math.nan
+
+
+def _mean(arm: Measured, measure: str) -> str:
+    return figure(measure, _average(arm, measure))

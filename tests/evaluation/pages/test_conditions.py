@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from common.errors import DataError
+from evaluation.pages import conditions
+from evaluation.pages.conditions import Cell
+from evaluation.pages.page import render
+from tests.evaluation.pages.systems import kept
+
+SETTINGS = {
+    "schema": "conditions/1", "title": "When?", "question": "Does it pay?", "baseline": "prorag_rl", "start": "sft",
+    "budget": 1000, "pages": {"easy": "Easy questions", "hard": "Hard questions"}, "shown": "easy",
+    "curves": ["prorag_rl", "other_rl"],
+}  # fmt: skip
+EVENTS = ("answers_too_early", "settles_a_hop")
+
+
+def study(folder: Path, **changes: object) -> Path:
+    """Two conditions of the same results, the second without the second seed; both with learning curves."""
+    source = kept(folder)
+    results = folder / "results"
+    for page in ("easy", "hard"):
+        shutil.copytree(source, results / page)
+        (results / f"{page}.md").write_text("It is.\n")
+    (results / "hard" / "seed1.json").unlink()
+    for path in results.glob("*/*.json"):
+        content = json.loads(path.read_text())
+        for arm in content["arms"]:
+            early = {f"event/{event}/adv": 0.5 - arm["seed"] for event in EVENTS} | {"credit/signal_to_noise": 0.25}
+            place = {key: arm[key] for key in ("arm", "experiment", "seed", "stage")} | {
+                "dataset": "toy",
+                "split": "dev",
+            }
+            curve = {"tokens": [0, 500, 1000], "em": [0.0, 0.5, 1.0], "flawed": [0, 0, 0], "early": early}
+            content["curves"].append(place | curve)
+        path.write_text(json.dumps(content))
+    (results / "pays.json").write_text(json.dumps(SETTINGS | changes))
+    (results / "pays.md").write_text("It pays here.\n\n## A rule\n\nUse it.\n")
+    (results / "index.md").write_text("Lead.\n")
+    return results
+
+
+def test_an_arm_is_compared_with_the_baseline_of_its_condition(tmp_path: Path) -> None:
+    cells = conditions.read(study(tmp_path) / "pays.json").cells()
+    assert list(cells) == [
+        *((arm, "Easy questions") for arm in ("other_rl", "hiprag_rl")),
+        *((arm, "Hard questions") for arm in ("other_rl", "hiprag_rl")),
+    ]
+    easy, late = cells["other_rl", "Easy questions"], cells["hiprag_rl", "Hard questions"]
+    assert (easy.em, easy.difference, easy.stuck, easy.seeds) == (0.625, 0.25, 0, 2)
+    assert (late.em, late.difference, late.stuck, late.seeds) == (0.25, -0.25, 1, 1), "it ends where the start was"
+    assert math.isnan(late.p)
+
+
+def test_a_mark_says_whether_a_difference_holds() -> None:
+    cell = Cell(0.5, 0.0, 0.2, 0.1, 0.3, 0.01, 0.01, 0, 5)
+    assert [cell.mark(p) for p in (0.049, 0.05, math.nan)] == ["●", "○", "○"]
+    assert Cell(0.5, 0.0, 0.2, -0.1, 0.5, 0.2, 0.2, 0, 5).mark(0.2) == ""
+
+
+def test_the_page_has_the_map_then_curves_credit_comments_and_differences(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    pages = render(folder)
+    text = pages[folder / "pages" / "pays.md"]
+    order = ["It pays here.", "pays-heat.svg", "pays-curves.svg", "## Mean advantage", "## A rule", "## Conditions"]
+    places = [text.index(part) for part in [*order, "## Differences", "## Area under the curve"]]
+    assert places == sorted(places)
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "| other_rl | Easy questions | 62.5 | – | +25.0 | – | 0.842 | 0 of 2 |" in rows
+    assert "| hiprag_rl | Hard questions | 25.0 | – | -25.0 | – | 1.000 | 1 of 1 |" in rows
+    assert "| other_rl | 50.0 | 50.0 |" in rows, "the area of a straight line from 0 to 100 %"
+    assert "| prorag_rl | +0.00 | +0.00 | +0.25 | – |" in rows, "means of 0.5 and -0.5 over seeds"
+    heat = pages[folder / "figures" / "pays-heat.svg"]
+    assert "+25.0" in heat
+    assert "Hard questions" in heat
+    assert "other_rl" in pages[folder / "figures" / "pays-curves.svg"]
+
+
+def test_a_condition_without_the_baseline_and_a_lacking_key_are_named(tmp_path: Path) -> None:
+    folder = study(tmp_path, baseline="nobody")
+    with pytest.raises(DataError, match=r"pays\.json: easy must hold one dataset and the arm 'nobody' \(baseline\)"):
+        conditions.read(folder / "pays.json")
+    content = json.loads((folder / "pays.json").read_text())
+    del content["budget"]
+    (folder / "pays.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"pays\.json lacks 'budget' of conditions/1"):
+        conditions.read(folder / "pays.json")
