@@ -22,7 +22,7 @@ from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_la
 from pipeline.leaks import Leaks
 from pipeline.loader import load
 from pipeline.plan import Plan
-from pipeline.show import shown
+from pipeline.show import preview, shown
 from pipeline.stages import announce, record, run_stage
 
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
-                say(plan.table())
+                say(preview(plan))
                 return 0
             require_gpus(plan.experiment, needed=not plan.done)
             if launches and not plan.done:

@@ -12,6 +12,7 @@ import numpy as np
 
 from common.seeds import stable_hash
 from envs.retrievers.dense import Dense
+from envs.types import Document
 
 DIMENSION = 384  # that of all-MiniLM-L6-v2
 _BLOCK = 10_000
@@ -35,6 +36,11 @@ def write_corpus(path: Path, passages: int) -> list[str]:
                 if number in chosen:
                     queries.append(" ".join(words[:50:7]))
     return queries
+
+
+def words_of(document: Document) -> str:
+    """The query that a passage of `write_corpus` has, or would have."""
+    return " ".join([*document.title.split()[1:], *document.text.split()][:50:7])
 
 
 def clustered_vectors(count: int, dimension: int = DIMENSION) -> np.ndarray:

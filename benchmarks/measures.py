@@ -1,8 +1,11 @@
-"""Stopwatch of benchmarks, which waits for a GPU."""
+"""Measures of benchmarks: a stopwatch, which waits for a GPU, and the memory of the process."""
 
 from __future__ import annotations
 
+import gc
+import resource
 import time
+from pathlib import Path
 
 import torch
 
@@ -23,3 +26,9 @@ def wait() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def resident_mb() -> float:
+    """Megabytes of memory that the process holds, mapped files that were read included."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20

@@ -3,12 +3,15 @@
     python -m benchmarks.retrieval [--passages 10000 100000 1000000] [--indexes bm25 bm25s Flat SQfp16 IVF HNSW32]
 
 Passages and vectors are made up (50 words; 384 numbers around a thousand centres). Indexes are asked in this process,
-one query at a time and 64 at a time, 3 passages each; `recall` is the share of the exact index's passages. `bm25` is
-the suite's, with a field for titles; `bm25s` is the library as it is, with one field and its Numba backend. A dense
-index is asked with vectors at hand, without an encoder. Each client asks the server one query at a time, over
-`--server-passages`, dense by a flat index; `batched` is the server as it is, `alone` with --max-batch 1, both without
-kept answers, alternating. Figures are medians of the repeats. CPU time is that of the process which searches: it
-depends less on what else the machine does.
+one query at a time and 64 at a time, 3 passages each. `bm25` is the suite's, with a field for titles; `bm25s` is the
+library as it is, with one field and its Numba backend; `milvus-bm25` and `milvus-dense` are Milvus Lite, `opensearch`
+the server at `--opensearch`. A dense index is asked with vectors at hand, without an encoder. `recall` is, of a dense
+index, the share of the exact index's passages, of one of words the share of queries whose own passage is found.
+`memory_mb` is what the process grew by from the build to the last query: name one index for an exact figure.
+
+Each client asks the server one query at a time, over `--server-passages`, dense by a flat index; `batched` is the
+server as it is, `alone` with --max-batch 1, both without kept answers, alternating. Figures are medians of the repeats.
+CPU time is that of the process which searches: it depends less on what else the machine does.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from typing import Any
 import bm25s
 import faiss
 
-from benchmarks.made_up_passages import GivenVectors, clustered_vectors, publish, write_corpus
-from benchmarks.measures import Stopwatch
+from benchmarks.made_up_passages import GivenVectors, clustered_vectors, publish, words_of, write_corpus
+from benchmarks.measures import Stopwatch, resident_mb
 from benchmarks.report import medians, read_options, report
 from benchmarks.server_load import load, server
+from envs.retrievers import milvus, opensearch
 from envs.retrievers.bm25 import BM25
 from envs.retrievers.dense import Dense
+from envs.types import Hit
 
 TOP_K = 3
 Row = dict[str, Any]
@@ -58,9 +63,11 @@ class OneField:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and the JSON."""
     indexes: dict[str, Any] = {"passages": [10_000, 100_000, 1_000_000], "queries": 512}
-    indexes["indexes"] = ["bm25", "bm25s", "Flat", "SQfp16", "IVF", "HNSW32"]
+    indexes["indexes"] = ["bm25", "bm25s", "milvus-bm25", "Flat", "SQfp16", "IVF", "HNSW32", "milvus-dense"]
     servers: dict[str, Any] = {"clients": [1, 8, 32], "served": ("bm25", "dense")}
-    options = read_options(__doc__, arguments, **indexes, **servers, server_passages=100_000, requests=512)
+    options = read_options(
+        __doc__, arguments, **indexes, **servers, server_passages=100_000, requests=512, opensearch=""
+    )
     faiss.omp_set_num_threads(options.threads)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
@@ -80,26 +87,50 @@ def _index_rows(folder: Path, passages: int, options: argparse.Namespace) -> Ite
     numbers = [str(i) for i in range(min(options.queries, 1024))]
     vectors_ND = encoder.encode_queries(numbers)
     exact = faiss.knn(vectors_ND, encoder.vectors_ND, TOP_K, faiss.METRIC_INNER_PRODUCT)[1].tolist()
-    by_words: dict[str, Any] = {"bm25": BM25, "bm25s": OneField}
     for name in options.indexes:
         stored = folder / name
-        start = time.perf_counter()
-        if name in by_words:
-            retriever, queries = by_words[name](corpus, cache=str(stored)), words
-        else:
-            publish(stored, f"IVF{4 * math.isqrt(passages)},Flat" if name == "IVF" else name, encoder.vectors_ND)
-            retriever, queries = None, numbers
+        memory, start = resident_mb(), time.perf_counter()
+        retriever: Any = _opened(name, corpus, stored, encoder, options)
         row: Row = {"what": name, "passages": passages, "build_s": time.perf_counter() - start}
-        files = [path for path in (stored, *stored.rglob("*")) if path.is_file()]
-        row["mb"] = sum(path.stat().st_size for path in files) / 2**20
-        retriever = retriever or Dense(corpus, encoder, index_file=stored, cache=str(folder / "cache"))
+        files = [path for top in (stored, stored.with_name(f"{name}.db")) for path in (top, *top.rglob("*"))]
+        row["mb"] = sum(path.stat().st_size for path in files if path.is_file()) / 2**20
+        queries = words if name in _BY_WORDS else numbers
         row |= _speeds(lambda part, retriever=retriever: retriever.search(part, TOP_K), queries, options)
-        if name not in by_words:
-            found = [{int(hit.document.id) for hit in hits} for hits in retriever.search(numbers, TOP_K)]
-            shared = sum(len(hits & set(best)) for hits, best in zip(found, exact, strict=True))
-            row["recall"] = shared / (TOP_K * len(numbers))
+        row["memory_mb"] = resident_mb() - memory
+        if name != "bm25s":  # which gives numbers of passages
+            row["recall"] = _recall(retriever.search(queries, TOP_K), queries, exact if queries is numbers else None)
+        if stored.is_file():
             stored.unlink()
         yield row
+
+
+_BY_WORDS = ("bm25", "bm25s", "milvus-bm25", "opensearch")
+
+
+def _opened(name: str, corpus: Path, stored: Path, encoder: Any, options: argparse.Namespace) -> Any:
+    """An index that is built beside the corpus, or at its server."""
+    if name in ("bm25", "bm25s"):
+        return {"bm25": BM25, "bm25s": OneField}[name](corpus, cache=str(stored))
+    if name == "opensearch":
+        opensearch.fill(corpus, options.opensearch, "benchmark")
+        return opensearch.OpenSearch(options.opensearch, "benchmark")
+    if name.startswith("milvus"):
+        uri, kind = f"{stored}.db", name.removeprefix("milvus-")
+        by_vectors = encoder if kind == "dense" else None
+        milvus.fill(corpus, uri, "benchmark", by_vectors)
+        return milvus.Milvus(uri, "benchmark", search=kind, encoder=by_vectors)  # type: ignore[arg-type] (of its kinds)
+    factory = f"IVF{4 * math.isqrt(len(encoder.vectors_ND))},Flat" if name == "IVF" else name
+    publish(stored, factory, encoder.vectors_ND)
+    return Dense(corpus, encoder, index_file=stored, cache=str(corpus.with_name("cache")))
+
+
+def _recall(found: Sequence[Sequence[Hit]], queries: Sequence[str], exact: Sequence[Sequence[int]] | None) -> float:
+    """The share of the exact index's passages or, without it, of queries whose own passage was found."""
+    if exact is None:
+        own = [any(words_of(hit.document) == query for hit in hits) for hits, query in zip(found, queries, strict=True)]
+        return sum(own) / len(own)
+    ids = [{int(hit.document.id) for hit in hits} for hits in found]
+    return sum(len(hits & set(best)) for hits, best in zip(ids, exact, strict=True)) / (TOP_K * len(ids))
 
 
 def _speeds(ask: Callable[[list[str]], object], queries: Sequence[str], options: argparse.Namespace) -> Row:

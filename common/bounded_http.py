@@ -49,7 +49,8 @@ class BoundedHTTP:
     Args:
         address: root of the server; a `user:password@` in it is sent and never shown.
         what: name of the server in messages.
-        key: sent as `Authorization: Bearer`, where the address has no password.
+        key: sent as `Authorization: Bearer`, where the address has no password; never shown.
+        key_header: another header, which gets the bare key; empty where the caller sends it.
         most_bytes: of an answer, after decompression.
         proxies: whether to use those of the environment.
 
@@ -58,16 +59,24 @@ class BoundedHTTP:
     """
 
     def __init__(
-        self, address: str, *, what: str, key: str = "", most_bytes: int = MOST_BYTES, proxies: bool = True
+        self,
+        address: str,
+        *,
+        what: str,
+        key: str = "",
+        key_header: str = "Authorization",
+        most_bytes: int = MOST_BYTES,
+        proxies: bool = True,
     ) -> None:
         url = parsed_address(address, what)
         login = f"{url.username}:{url.password}" if url.userinfo else ""
         self.secrets = Secrets(key, login, url.password or url.username)
         self.address = str(url.copy_with(username=None, password=None) if login else url).rstrip("/")
         self._headers = {"Accept-Encoding": "gzip", "Content-Type": "application/json"}
-        if login or key:
-            basic = base64.b64encode(login.encode()).decode()
-            self._headers["Authorization"] = f"Basic {basic}" if login else f"Bearer {key}"
+        if login:
+            self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+        elif key and key_header:
+            self._headers[key_header] = f"Bearer {key}" if key_header == "Authorization" else key
         self._most = most_bytes
         direct = not proxies or _is_loopback(url.host)
         try:
@@ -92,14 +101,14 @@ class BoundedHTTP:
 
         Args:
             path: after the root of the server.
-            body: sent as JSON.
+            body: sent as JSON; a text as it is.
             timeout: seconds until the call is abandoned.
             call: lets another thread cancel the request.
 
         Raises:
             HTTPFailure: no whole answer came in time, or it is too long.
         """
-        sent = None if body is None else json.dumps(body, allow_nan=False)
+        sent = body if body is None or isinstance(body, str) else json.dumps(body, allow_nan=False)
         return self.answer(self._http.build_request(method, self.address + path, content=sent), timeout, call)
 
     def answer(self, request: httpx.Request, timeout: float, call: CancellableRequest | None = None) -> httpx.Response:

@@ -25,3 +25,8 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """Visible text with single spaces and no line ends."""
     return " ".join(visible(text).split())
+
+
+def encodable(text: str) -> str:
+    """Text with a question mark in place of each lone surrogate, which UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode()

@@ -154,7 +154,7 @@ class EpisodeSampling:
         return units(folder / "data" / "units", questions, self.unit)
 
     def _counted(self) -> Counter[str]:
-        return counted(self.sampler, self.environment, self.environment.retriever)
+        return counted(self.sampler, self.environment)
 
     def _kept(self, episode: Episode) -> bool:
         return episode.status != "error" and self._dropped(episode) is None

@@ -7,16 +7,18 @@ every field: a damaged file ends in an error that names the line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from common.errors import DataError
 from common.files import atomic_write
+from common.row_files import numbered_rows
 from datamodules.tree.node import Tree
 from envs.labelled_steps import LabelledEpisode
 from envs.pairs import Pair
@@ -29,6 +31,7 @@ PAIR = "pair/2"
 LABELLED = "labelled/1"
 
 T = TypeVar("T")
+_AS_NAMED: Mapping[str, str] = MappingProxyType({})
 
 
 def question_to_row(question: Question, **extra: Any) -> dict[str, Any]:
@@ -160,21 +163,6 @@ def read_rows(path: Path, schema: str | None) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def numbered_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Stream (`"file:line"`, row) of a JSONL file.
-
-    Raises:
-        DataError: as `read_rows`.
-    """
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield f"{path}:{number}", _parse(line, f"{path}:{number}")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
-
-
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write rows to a JSONL file, streamed; the file is complete or absent.
 
@@ -189,28 +177,33 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
                 raise DataError(f"{path}: row {number} cannot be written: {error}") from error
 
 
-def check_question(question: Question, where: str) -> None:
-    """Check a question that was read; `where` names its place in the error.
+def check_question(question: Question, where: str, columns: Mapping[str, str] = _AS_NAMED) -> None:
+    """Check a question that was read; `where` names its place in the error, `columns` the file's own names.
 
     Raises:
         DataError: it has no id, text or answer, or a text that is not valid Unicode.
     """
+
+    def column(name: str) -> str:
+        return f" in column {columns[name]!r}" if name in columns else ""
+
     if not question.id.strip():
-        raise DataError(f"{where}: a question without id")
+        raise DataError(f"{where}: a question without id{column('id')}")
     if not question.text.strip():
-        raise DataError(f"{where}: question {question.id!r} has no text")
+        raise DataError(f"{where}: question {question.id!r} has no text{column('question')}")
     if not any(answer.strip() for answer in question.answers):
-        raise DataError(f"{where}: question {question.id!r} has no answer")
+        raise DataError(f"{where}: question {question.id!r} has no answer{column('answers')}")
     try:
         json.dumps(question_to_row(question), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: question {question.id!r} is not valid Unicode (a lone surrogate)") from error
 
 
-def explain(error: ValidationError) -> str:
-    """The first bad field and what is wrong with it, for an error message."""
+def explain(error: ValidationError, columns: Mapping[str, str] = _AS_NAMED) -> str:
+    """The first bad field and what is wrong with it, for an error message; `columns` has the file's own names."""
     first = error.errors(include_url=False)[0]
-    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+    place = ".".join(columns.get(str(part), str(part)) for part in first["loc"])
+    return ": ".join(filter(None, [place, first["msg"]]))
 
 
 @cache
@@ -234,13 +227,3 @@ def _check_schema(schema: str, row: dict[str, Any], where: str) -> None:
     actual = row.get("schema")
     if actual != schema:
         raise DataError(f"{where}: the row's schema is {actual!r}; {schema!r} is expected here")
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
-    return row

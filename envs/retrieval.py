@@ -54,8 +54,8 @@ class RetrievalEnvironment:
 
     @property
     def counts(self) -> Counter[str]:
-        """Counts of compressor and protocol, and `compression/…`: tokens that it got and left, prompts left empty."""
-        return counted(self.compressor, self.protocol) + self._compression
+        """Counts of its parts, and `compression/…`: tokens that the compressor got and left, prompts left empty."""
+        return counted(self.compressor, self.protocol, self.retriever) + self._compression
 
     def check(self, *samplers: Sampler) -> None:
         """Check before any work that these samplers can be used here.

@@ -99,7 +99,8 @@ class Evaluation:
             for path, questions in self._units(folder, name, dataset)
         )
         for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
-            start, before = time.perf_counter(), counted(self.sampler, self.environment, self.judge)
+            counting = self.sampler, environments[name], self.judge
+            start, before = time.perf_counter(), counted(*counting)
             episodes = rollout(
                 environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
             )
@@ -108,7 +109,7 @@ class Evaluation:
             if self.judge is not None:
                 for row, verdict in zip(rows, self.judge.correct(episodes), strict=True):
                     row["judged"] = None if verdict is None else float(verdict)
-            write_counts(path, counted(self.sampler, self.environment, self.judge) - before)
+            write_counts(path, counted(*counting) - before)
             write_json(path.with_suffix(".seconds"), time.perf_counter() - start)
             write_json(path.with_suffix(".passages"), passages(episodes))
             write_rows(path, rows)

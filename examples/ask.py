@@ -134,7 +134,8 @@ def transcript(episode: Episode) -> str:
         for hit in step.hits:
             score = "" if hit.score is None else f"{hit.score:8.3f}  "
             fate = "" if step.kept is None else "kept     " if hit.document.id in step.kept else "dropped  "
-            lines.append(f"    {fate}{score}{one_line(hit.document.title)}: {one_line(hit.document.text)[:100]}")
+            source, title, text = map(one_line, (hit.document.id, hit.document.title, hit.document.text))
+            lines.append(f"    {fate}{score}{title}: {text[:100]} [{source}]")
     if episode.status == "error":
         return "\n".join(lines).rstrip()
     lines += ["", f"Answer: {one_line(episode.answer or '') or '(none)'}   [{episode.status}]"]

@@ -283,6 +283,7 @@ def _check_inputs(written: object, value: object, key: Key, locations: Locations
         if not isinstance(path, Path) or stage_names(str(path)):
             continue
         if not path.exists():
-            raise ConfigError(f"no file or folder '{path}' at {locations.at(where)}")
+            beside = "" if path.is_absolute() else f": it is neither beside that file nor in {Path.cwd()}"
+            raise ConfigError(f"no file or folder '{path}' at {locations.at(where)}{beside}")
         if not is_path(str(texts[where])):  # else the fingerprint would take it for a name
             raise ConfigError(f"'{path}' at {locations.at(where)} must be written as a path: ./{path}")

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError
-from pipeline.fingerprints import stage_names, with_folders
+from pipeline.fingerprints import NO_INPUT, is_path, stage_names, with_folders
 from pipeline.locations import Key, Mark
 from pipeline.yaml_reader import COMMAND_LINE, Document, label, parse, read, stages_of, text_of
 
 _CONFIGS = Path(__file__).parent.parent / "configs"
 _PREFIX = re.compile(r"\w[\w.-]*")
+_WITH_PATHS = ("data_root", "parts", "stages")
 _LONGEST_CHAIN = 50  # of files, each the base of the next
 
 
@@ -88,8 +89,21 @@ def _opened(path: Path, files: _Files) -> tuple[Document, list[tuple[object, str
     if path not in files:
         document = read(path)
         bases = list(_bases(document))
+        for name in {*_WITH_PATHS} & {*document.value} if label(path.parent) != "." else ():
+            document.value[name] = _found_beside(document.value[name], name, path.parent)
         files[path] = document, bases
     return files[path]
+
+
+def _found_beside(value: Any, name: object, folder: Path) -> Any:
+    """A setting, its relative paths of what lies in the folder of its file as paths from the working folder."""
+    if isinstance(value, dict):
+        return {key: item if key in NO_INPUT else _found_beside(item, key, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_found_beside(item, name, folder) for item in value]
+    if isinstance(value, str) and name != "target" and is_path(value) and not os.path.isabs(value):
+        return label(beside) if os.path.exists(beside := folder / value) else value
+    return value
 
 
 def _resolved(path: Path, trail: tuple[Path, ...]) -> Path:

@@ -22,7 +22,7 @@ _STAGE = re.compile(r"\$\{stage:([\w.-]+)\}")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_KEYS = {"model": "model", "policy": "model", "encoder": "model", "tokenizer": "model", "hub": "dataset"}
 _SUFFIX = re.compile(r"\.\w+")
-_NO_INPUT = ("cache", "scratch")  # a run fills them, which would change the hash of the next run
+NO_INPUT = ("cache", "scratch", "uri")  # a run fills or locks them, which would change the hash of the next run
 
 
 def stage_names(value: object) -> list[str]:
@@ -131,7 +131,7 @@ class Inputs:
         self._hashes.save()
 
     def _is_input(self, text: str, name: str | int | None) -> bool:
-        if name in _NO_INPUT or not any(character.isalnum() for character in text):
+        if name in NO_INPUT or not any(character.isalnum() for character in text):
             return False
         if not (is_path(text) or name in _HUB_KEYS) or not os.path.exists(text):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MOVED = {
     "datamodules.chosen_turns:ChosenTurns": "systems.reasonrag.sft_on_chosen:SftOnChosen",
+    "datamodules.sources.jsonl:JSONLQuestions": "datamodules.sources.rows:Rows",
     "datamodules.tree.judged_value:JudgedValue": "systems.reasonrag.judged_value:JudgedValue",
     "envs.protocols.flare:FLARE": "systems.baselines.flare:FLARE",
     "envs.protocols.hiprag:HiPRAG": "systems.hiprag.protocol:HiPRAG",

@@ -1,4 +1,7 @@
-"""A stage's settings as all files and overrides leave them, as YAML to copy; a comment says where each line is from."""
+"""Views of an experiment that runs nothing: a stage's settings, and what a dry run prints.
+
+A stage's settings are as all files and overrides leave them, as YAML to copy; a comment says where each line is from.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError
+from pipeline.first_rows import first_rows
 from pipeline.loader import Configuration
 from pipeline.locations import Key, Locations, children, dotted, suggest
+from pipeline.plan import Plan
 from pipeline.yaml_reader import COMMAND_LINE, parse
 
 _COLUMN = 60  # of the comments
@@ -27,6 +32,15 @@ def shown(name: str, configuration: Configuration) -> str:
         raise ConfigError(f"unknown stage '{name}' on the command line{suggest(name, stages)}")
     lines = _lines({name: stages[name]}, ("stages",), configuration.locations, "")
     return "\n".join(f"{text.ljust(_COLUMN)}  # {place}" for text, place in lines)
+
+
+def preview(plan: Plan) -> str:
+    """The stages of a plan, and the first rows of what they read.
+
+    Raises:
+        DataError: an input is missing or malformed.
+    """
+    return f"{plan.table()}\n\n{first_rows(plan)}".rstrip()
 
 
 def _lines(value: Any, key: Key, locations: Locations, indent: str) -> Iterator[tuple[str, str]]:

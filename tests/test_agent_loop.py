@@ -107,7 +107,7 @@ def test_a_bad_question_file_is_named_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, message: str
 ) -> None:
     (tmp_path / "questions.jsonl").write_text(rows)
-    source = {"target": "datamodules.sources.jsonl:JSONLQuestions", "path": str(tmp_path / "questions.jsonl")}
+    source = {"target": "datamodules.sources.rows:Rows", "path": str(tmp_path / "questions.jsonl")}
     override = f"parts.test.world.questions={json.dumps(source)}"
     assert small_world(tmp_path / "runs", override, "--stage", "eval_untrained") != 0
     error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -10,7 +10,7 @@ import numpy as np
 
 @cache
 def word_vector(word):
-    return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(32, dtype=np.float32)
+    return np.random.default_rng(zlib.crc32(word.encode("utf-8", "replace"))).standard_normal(32, dtype=np.float32)
 
 
 class WordEncoder:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from common.row_files import RowStream, kind_of, read_cells, read_json
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted
-from datamodules.sources.upstream_files import Rows, read_cells, read_json
 from envs.types import Gold, GoldStep, Question
 
 
@@ -32,8 +32,8 @@ class Bamboogle(Dataset[BamboogleRow]):
     label = "bamboogle"
     row_type = BamboogleRow
 
-    def read(self, path: Path) -> Rows:
-        return _sheet(path) if path.suffix == ".csv" else read_json(path)
+    def read(self, path: Path) -> RowStream:
+        return _sheet(path) if kind_of(path) == ".csv" else read_json(path)
 
     def question(self, row: BamboogleRow, default_id: str) -> Question:
         steps: tuple[GoldStep, ...] = ()
@@ -44,7 +44,7 @@ class Bamboogle(Dataset[BamboogleRow]):
         return Question(default_id, row.question, accepted(row.answer, row.second_answer), gold)
 
 
-def _sheet(path: Path) -> Rows:
+def _sheet(path: Path) -> RowStream:
     """Rows of the sheet, with or without its header; empty columns stand between question and answers."""
     for where, cells in read_cells(path):
         question, *answers = [cell for cell in cells if cell.strip()] or [""]

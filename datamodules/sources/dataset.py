@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -14,10 +15,10 @@ from pydantic import ValidationError
 from common.answers import normalize_answer
 from common.document_names import id_key
 from common.errors import ConfigError, DataError
+from common.row_files import RowStream, read_hub, read_json
 from datamodules.records import check_question, explain
 from datamodules.sources import Part, check_choice, choose
 from datamodules.sources.fields import Row
-from datamodules.sources.upstream_files import Rows, read_hub, read_json
 from envs.types import Document, Question
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class Dataset(ABC, Generic[R]):
 
     label: ClassVar[str]
     row_type: ClassVar[type[Row]]
+    columns: Mapping[str, str] = MappingProxyType({})
+    """The file's own names of fields, for messages."""
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Dataset(ABC, Generic[R]):
         """The row's own passages."""
         return ()
 
-    def read(self, path: Path) -> Rows:
+    def read(self, path: Path) -> RowStream:
         """Rows of an upstream file."""
         return read_json(path)
 
@@ -115,7 +118,7 @@ class Dataset(ABC, Generic[R]):
                 continue
             if id_key(question.id) in seen:
                 raise DataError(f"{where}: duplicate question id {question.id!r}")
-            check_question(question, where)
+            check_question(question, where, self.columns)
             seen.add(id_key(question.id))
             if not any(map(normalize_answer, question.answers)):
                 silent.append(question)
@@ -130,10 +133,10 @@ class Dataset(ABC, Generic[R]):
             try:
                 row: Any = self.row_type.model_validate(values)
             except ValidationError as error:
-                raise DataError(f"{where}: {explain(error)}") from error
+                raise DataError(f"{where}: {explain(error, self.columns)}") from error
             yield where, row
 
-    def _read(self) -> Rows:
+    def _read(self) -> RowStream:
         if self.path is not None:
             return self.read(self.path)
         assert self.hub is not None

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from common.row_files import RowStream, kind_of, read_json, read_table
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted, unpacked
-from datamodules.sources.upstream_files import Rows, read_json, read_table
 from envs.types import Gold, Question
 
 
@@ -29,8 +29,8 @@ class PopQA(Dataset[PopQARow]):
     label = "popqa"
     row_type = PopQARow
 
-    def read(self, path: Path) -> Rows:
-        return read_table(path, "\t") if path.suffix == ".tsv" else read_json(path)
+    def read(self, path: Path) -> RowStream:
+        return read_table(path, "\t") if kind_of(path) == ".tsv" else read_json(path)
 
     def question(self, row: PopQARow, default_id: str) -> Question:
         gold = Gold(hops=1, type=row.prop, titles=accepted(row.s_wiki_title))

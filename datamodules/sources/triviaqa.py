@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
+from common.row_files import RowStream, read_json
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.fields import Row, Text, Texts, accepted
-from datamodules.sources.upstream_files import Rows, read_json
 from envs.types import Gold, Question
 
 
@@ -39,7 +39,7 @@ class TriviaQA(Dataset[TriviaQARow]):
     label = "triviaqa"
     row_type = TriviaQARow
 
-    def read(self, path: Path) -> Rows:
+    def read(self, path: Path) -> RowStream:
         return read_json(path, key="Data")
 
     def question(self, row: TriviaQARow, default_id: str) -> Question:

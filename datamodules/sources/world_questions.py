@@ -8,11 +8,11 @@ from pathlib import Path
 from common.seeds import stable_hash
 from datamodules.records import numbered_rows
 from datamodules.sources import Part
-from datamodules.sources.jsonl import JSONLQuestions, PlainRow
+from datamodules.sources.rows import PlainRow, Rows
 from envs.types import Document, Question
 
 
-class WorldQuestions(JSONLQuestions):
+class WorldQuestions(Rows):
     """One split of a world; `path` is the stage folder. `hops` keeps the questions of these lengths.
 
     A comparison takes two look-ups.

@@ -1,1 +1,1 @@
-"""Retrievers: BM25 and dense in-process, or any of them behind HTTP."""
+"""Retrievers: in this process, behind HTTP, in engines and of the web; several fused, or reranked."""

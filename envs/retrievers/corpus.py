@@ -1,4 +1,4 @@
-"""A corpus: a JSONL file of passages that stays on disk, with eight bytes a passage in memory."""
+"""A corpus: a file of passages that stays on disk, with eight bytes a passage in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import numpy as np
 from common.document_names import id_key, title_key, unquoted
 from common.errors import DataError
 from common.progress import progress_bar
+from common.row_files import not_utf8, numbered_rows, read_file
 from common.seeds import stable_hash
+from envs.retrievers.corpus_copy import is_json_lines, opened_copy
 from envs.retrievers.index_folder import IndexFolder
 from envs.retrievers.watched_file import WatchedFile
 from envs.types import Document
@@ -76,10 +78,11 @@ def _unicode(*parts: str) -> Document:
 class DocumentFile:
     """Random access to the passages of a JSONL file, in the shapes of `document_from_row`; blank lines are skipped.
 
-    The file is read once and every row is checked. `cache` is a folder that stores the result by the file's path and
-    stamp, so that a large corpus opens at once the next time. `identity` is the hash of its rows; `composed` says
-    whether all titles and texts, in lower case, are in Unicode NFC. The file must keep its rows while it is used: each
-    read checks it. Reading is safe from several threads and after a fork.
+    A file of another kind, or one that is packed, is copied to JSON lines first (`corpus_copy`). The file is read once
+    and every row is checked. `cache` is a folder that stores the result, and a copy, by the file's path and stamp, so
+    that a large corpus opens at once the next time. `identity` is the hash of its rows; `composed` says whether all
+    titles and texts, in lower case, are in Unicode NFC. The file must keep its rows while it is used: each read checks
+    it. Reading is safe from several threads and after a fork.
 
     Raises:
         DataError: the file is missing, empty or was changed, or a line is malformed, lacks a key or repeats an id.
@@ -87,7 +90,9 @@ class DocumentFile:
 
     def __init__(self, path: Path | str, *, cache: Path | str | None = None) -> None:
         self.path = Path(path)
-        self._file = WatchedFile(self.path, "corpus")
+        whole = is_json_lines(self.path)
+        self._place = f"{self.path}:" if whole else f"{self.path}: row "
+        self._file = WatchedFile(self.path, "corpus") if whole else opened_copy(self.path, passages(self.path), cache)
         self._folder = None
         if cache is None:
             self._offsets, self.identity, self.composed = self._scan()
@@ -150,7 +155,7 @@ class DocumentFile:
                 try:
                     document = _document(line)
                 except ValueError as error:
-                    raise DataError(f"{self.path}:{number}: {error}") from error
+                    raise DataError(f"{self._place}{number}: {error}") from error
                 id_hashes.append(hash(id_key(document.id)))
                 composed = composed and is_normalized("NFC", f"{document.title}\n{document.text}".lower())
                 offsets.append(offset)
@@ -168,11 +173,12 @@ class DocumentFile:
         if not suspects:
             return
         first: dict[str, int] = {}
+        what = "row" if self._place.endswith(" ") else "line"
         for number, _, line in self._lines():
             identifier = _document(line).id
             key = id_key(identifier)
             if hash(key) in suspects and first.setdefault(key, number) != number:
-                raise DataError(f"{self.path}:{number}: id {identifier!r} is also that of line {first[key]}")
+                raise DataError(f"{self._place}{number}: id {identifier!r} is also that of {what} {first[key]}")
 
     def _store(self, folder: Path) -> None:
         offsets, identity, composed = self._scan()
@@ -180,12 +186,25 @@ class DocumentFile:
         (folder / "facts.json").write_text(json.dumps({"identity": identity, "composed": composed}))
 
 
+def passages(path: Path) -> Iterator[Document]:
+    """Passages of a corpus of any kind, streamed.
+
+    Raises:
+        DataError: the corpus cannot be read, or a row is no passage; names file and row.
+    """
+    for where, row in numbered_rows(path) if is_json_lines(path) else read_file(path):
+        try:
+            yield document_from_row(row)
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from error
+
+
 def _document(line: bytes) -> Document:
     try:
-        return document_from_row(json.loads(line))
+        return document_from_row(json.loads(line.decode("utf-8-sig")))
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
     except UnicodeDecodeError as error:
-        raise ValueError("not UTF-8") from error
+        raise ValueError(not_utf8(error)) from error
     except RecursionError as error:
         raise ValueError("JSON nested too deeply") from error

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize as unit_length
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from common.errors import ConfigError
-from common.gpu import prepare_gpu
-from envs.text import require_present
+from common.plain_text import encodable
+from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, digest, load_pretrained
 
 Pooling = Literal["mean", "cls", "last"]
-Dtype = Literal["float32", "float16", "bfloat16"]
-_WEIGHTS = {".json", ".txt", ".model", ".safetensors", ".bin"}
 
 
 class Encoder:
@@ -48,29 +43,20 @@ class Encoder:
         dtype: Dtype = "float32",
         revision: str | None = None,
     ) -> None:
-        for name, value, allowed in (("pooling", pooling, get_args(Pooling)), ("dtype", dtype, get_args(Dtype))):
-            if value not in allowed:
-                raise ConfigError(f"encoder {model}: {name} must be one of {', '.join(allowed)}; got {value!r}")
-        if max_tokens < 1 or batch_size < 1:
-            raise ConfigError(f"encoder {model}: max_tokens and batch_size must be at least 1")
-        require_present(model, "encoder")
-        prepare_gpu()
-        folder = Path(model)
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
-            network = AutoModel.from_pretrained(model, revision=revision, dtype=getattr(torch, dtype))
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
+        if pooling not in get_args(Pooling):
             raise ConfigError(
-                f"encoder {model}: neither a model folder nor a hub id that can be loaded: {reason}"
-            ) from error
-        if max_tokens > (positions := getattr(network.config, "max_position_embeddings", max_tokens)):
-            raise ConfigError(
-                f"encoder {model}: max_tokens {max_tokens} is more than the model's {positions} positions"
+                f"encoder {model}: pooling must be one of {', '.join(get_args(Pooling))}; got {pooling!r}"
             )
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._model = network.eval().to(device)
+        self._tokenizer, self._model = load_pretrained(
+            AutoModel,
+            model,
+            "encoder",
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+        )
         self._pooling, self._normalize = pooling, normalize
         self._query_prefix, self._passage_prefix = query_prefix, passage_prefix
         self._max_tokens, self._batch_size = max_tokens, batch_size
@@ -78,10 +64,10 @@ class Encoder:
             1
         ]  # also sets the tokenizer's truncation before threads use it
 
-        files = _content(folder) if folder.is_dir() else [model, getattr(network.config, "_commit_hash", revision)]
+        files = content_of(model, self._model, revision)
         settings = [files, pooling, passage_prefix, normalize, max_tokens, dtype]
-        self.passage_identity = _digest(settings)
-        self.identity = _digest([*settings, query_prefix])
+        self.passage_identity = digest(settings)
+        self.identity = digest([*settings, query_prefix])
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors [N, D], float32, of queries."""
@@ -99,12 +85,12 @@ class Encoder:
     def _encode(self, texts: list[str]) -> np.ndarray:
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
+        texts = list(map(encodable, texts))
         rows = self._tokenizer(texts, truncation=True, max_length=self._max_tokens).input_ids
-        order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # similar lengths together, longest first
-        batches = [order[i : i + self._batch_size] for i in range(0, len(order), self._batch_size)]
+        batches = batches_by_length([len(row) for row in rows], self._batch_size)
         vectors = torch.cat([self._forward([rows[i] for i in batch]).cpu() for batch in batches])
         restored = torch.empty_like(vectors)
-        restored[order] = vectors
+        restored[[i for batch in batches for i in batch]] = vectors
         return restored.numpy()
 
     def _forward(self, rows: list[list[int]]) -> torch.Tensor:
@@ -121,17 +107,3 @@ class Encoder:
         else:
             vectors = hidden_BTD[torch.arange(len(rows), device=device), lengths - 1]
         return unit_length(vectors, dim=-1) if self._normalize else vectors
-
-
-def _content(folder: Path) -> list[list[str]]:
-    """Names and content hashes of a model's files."""
-    names = sorted(path.name for path in folder.iterdir() if path.suffix in _WEIGHTS)
-    hashes = []
-    for name in names:
-        with open(folder / name, "rb") as file:
-            hashes.append([name, hashlib.file_digest(file, "blake2b").hexdigest()])
-    return hashes
-
-
-def _digest(settings: list) -> str:
-    return hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()

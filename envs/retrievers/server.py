@@ -26,6 +26,7 @@ from starlette import exceptions as starlette
 from common.errors import ConfigError, UserError
 from common.terminal import prepare_terminal, print_error, say
 from envs.retrievers.connections import server_config
+from envs.retrievers.encoder_options import add_encoder_options, take_encoder
 from envs.retrievers.micro_batches import Busy, MicroBatches
 from envs.retrievers.request_bodies import RequestBodies
 from envs.retrievers.wire import write_result
@@ -223,13 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     bm25.add_argument("--title-weight", type=float, default=1.0)
     bm25.set_defaults(build=_bm25)
     dense = kinds.add_parser("dense", parents=[corpus, common], help="search by an encoder and FAISS")
-    dense.add_argument("--encoder", required=True, help="folder or hub id of a Hugging Face encoder")
-    dense.add_argument("--pooling", choices=("mean", "cls", "last"), default="mean")
-    dense.add_argument("--query-prefix", default="")
-    dense.add_argument("--passage-prefix", default="")
-    dense.add_argument("--max-tokens", type=int, default=256)
-    dense.add_argument("--device", default="auto", help="of the encoder")
-    dense.add_argument("--dtype", default="float32", help="of the encoder")
+    add_encoder_options(dense, required=True)
     dense.add_argument("--index", help="FAISS index-factory string, such as Flat (the default), SQfp16 or HNSW32")
     dense.add_argument("--index-file", type=Path, help="a published FAISS index of the corpus, read as it is")
     dense.add_argument(
@@ -258,15 +253,12 @@ def _bm25(**settings: Any) -> Retriever:
     return BM25(**settings)
 
 
-_OF_THE_ENCODER = ("encoder", "pooling", "query_prefix", "passage_prefix", "max_tokens", "device", "dtype")
-
-
 def _dense(corpus: Path, **settings: Any) -> Retriever:
     from envs.retrievers.dense import Dense
-    from envs.retrievers.encoder import Encoder
 
-    encoder = {name: settings.pop(name) for name in _OF_THE_ENCODER}
-    return Dense(corpus, Encoder(encoder.pop("encoder"), **encoder), device=settings.pop("index_device"), **settings)
+    encoder = take_encoder(settings)
+    assert encoder is not None  # its option is required
+    return Dense(corpus, encoder, device=settings.pop("index_device"), **settings)
 
 
 def _component(spec: str) -> Retriever:

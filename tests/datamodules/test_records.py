@@ -124,7 +124,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b'{"id": "\xff"}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: not valid JSON: 'utf-8'"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: not UTF-8: byte 0xff at position 9"):
         list(read_rows(tmp_path / "rows.jsonl", None))
 
 

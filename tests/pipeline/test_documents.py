@@ -243,3 +243,27 @@ def test_bases_that_double_are_read_once_and_a_long_chain_is_refused(tmp_path: P
 def test_an_override_of_what_another_sets_parts_of_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'a=2' contradicts another override inside a$"):
         from_overrides(["a.b=1", "a=2"])
+
+
+def test_paths_are_those_beside_the_file_where_there_are_any_else_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, base = tmp_path / "own", tmp_path / "base"
+    for folder in (own, base):
+        folder.mkdir()
+        write(folder, "q.csv", "")
+    write(tmp_path, "elsewhere.csv", "")
+    write(base, "b.yaml", "parts: {b: ./q.csv, target: q.csv, name: q}\n")
+    text = "base: ../base/b.yaml\ndata_root: .\nparts: {a: [q.csv, ./elsewhere.csv, none.csv], cache: q.csv}\n"
+    text += "output: ./q.csv\n"
+    write(own, "x.yaml", text)
+    monkeypatch.chdir(tmp_path)
+    first, second = (document.value for document in read_chain(Path("own/x.yaml")))
+    assert first == {"parts": {"b": "base/q.csv", "target": "q.csv", "name": "q"}}
+    assert second == {
+        "data_root": ".",
+        "parts": {"a": ["own/q.csv", "./elsewhere.csv", "none.csv"], "cache": "q.csv"},
+        "output": "./q.csv",
+    }
+    monkeypatch.chdir(own)
+    assert read_chain(Path("x.yaml"))[1].value["parts"]["a"][0] == "q.csv"

@@ -64,7 +64,7 @@ def file(folder: Path, name: str, rows: Sequence[tuple[str, str]]) -> dict[str, 
     """A source of a new file of (id, text) rows."""
     path = folder / name
     path.write_text("".join(json.dumps({"id": i, "question": text, "answer": "x"}) + "\n" for i, text in rows))
-    return {"target": "datamodules.sources.jsonl:JSONLQuestions", "path": str(path)}
+    return {"target": "datamodules.sources.rows:Rows", "path": str(path)}
 
 
 def asker(questions: dict[str, Any], role: str = "sft", kind: str = "Asker") -> dict[str, Any]:
@@ -262,7 +262,7 @@ stages:
       target: tests.pipeline.test_leaks:Asker
       role: rl
       questions:
-        target: datamodules.sources.jsonl:JSONLQuestions
+        target: datamodules.sources.rows:Rows
         path: "${{stage:world}}/data/questions.jsonl"
         split: {split}
   ask:

@@ -10,8 +10,8 @@ import pytest
 
 from common.errors import ConfigError, DataError
 from datamodules.sources.hotpotqa import HotpotQA
-from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.nq import NQ
+from datamodules.sources.rows import Rows
 
 
 def nq_file(folder: Path, count: int) -> Path:
@@ -65,7 +65,7 @@ def test_ids_of_one_name_are_one_id(tmp_path: Path) -> None:
     rows = [{"id": name, "question": "q", "answer": "x"} for name in ("\u00e9", "e\u0301")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError, match=r"twice\.jsonl:2: duplicate question id"):
-        list(JSONLQuestions(path))
+        list(Rows(path))
 
 
 def test_parts_are_disjoint_cuts_that_together_are_everything(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_questions_of_one_wording_are_in_one_part_whatever_their_order(tmp_path:
     parts = []
     for order in (rows, rows[::-1]):
         path.write_text("".join(order))
-        halves = (JSONLQuestions(path, part=part) for part in ((0.0, 0.5), (0.5, 1.0)))
+        halves = (Rows(path, part=part) for part in ((0.0, 0.5), (0.5, 1.0)))
         first, second = ([one.text.lower() for one in half] for half in halves)
         assert len(first) + len(second) == 100
         assert not {*first} & {*second}

@@ -14,10 +14,10 @@ from common.errors import DataError
 from datamodules.sources.bamboogle import Bamboogle
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.hotpotqa import HotpotQA
-from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.musique import MuSiQue
 from datamodules.sources.nq import NQ
 from datamodules.sources.popqa import PopQA
+from datamodules.sources.rows import Rows
 from datamodules.sources.triviaqa import TriviaQA
 from datamodules.sources.twowiki import TwoWiki
 from envs.types import Document, Question
@@ -83,7 +83,7 @@ CASES: list[tuple[type[Any], str]] = [
     (PopQA, "hub/popqa/test.jsonl"),
     (NQ, "nq.jsonl"),
     (TriviaQA, "triviaqa.json"),
-    (JSONLQuestions, "questions.jsonl"),
+    (Rows, "questions.jsonl"),
 ]
 
 

@@ -12,10 +12,10 @@ from common.errors import DataError
 from datamodules.sources.bamboogle import Bamboogle
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.hotpotqa import HotpotQA
-from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.musique import MuSiQue
 from datamodules.sources.nq import NQ
 from datamodules.sources.popqa import PopQA
+from datamodules.sources.rows import Rows
 from datamodules.sources.twowiki import TwoWiki
 
 pytestmark = pytest.mark.data
@@ -114,7 +114,7 @@ def test_a_file_of_unanswerable_twins_has_no_usable_question(data_root: Path) ->
 @pytest.mark.parametrize(("dataset", "count"), CUTS)
 def test_cuts_are_read_with_gold_ids_of_their_corpus(data_root: Path, dataset: str, count: int) -> None:
     ids = {row["id"] for row in lines(data_root / dataset / "corpus.jsonl")}
-    questions = list(JSONLQuestions(data_root / dataset / "questions.jsonl"))
+    questions = list(Rows(data_root / dataset / "questions.jsonl"))
     assert len(questions) == count
     for question in questions:
         assert question.gold is not None
@@ -125,6 +125,6 @@ def test_cuts_are_read_with_gold_ids_of_their_corpus(data_root: Path, dataset: s
 def test_a_hundred_questions_of_one_split(data_root: Path) -> None:
     path = data_root / "2wikimultihopqa/questions.jsonl"
     validation = {row["id"] for row in lines(path) if row["source_split"] == "validation"}
-    sampled = [question.id for question in JSONLQuestions(path, split="validation", sample=100)]
+    sampled = [question.id for question in Rows(path, split="validation", sample=100)]
     assert len(set(sampled)) == 100
     assert set(sampled) <= validation

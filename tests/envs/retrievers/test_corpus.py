@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tracemalloc
@@ -112,7 +113,7 @@ def test_title_and_text_win_over_contents_beside_them():
     ("line", "reason"),
     [
         (b'{"id": "b", "title": "T" "text": ""}', "not JSON: Expecting ',' delimiter at column 26"),
-        (b"\xff\xfe{}", "not UTF-8"),
+        (b"\xff\xfe{}", "not UTF-8: byte 0xff at position 1; save the whole file as UTF-8"),
         (b'["b"]', "expected a JSON object"),
         (b'{"id": "b", "title": "T", "text": "\\ud83d"}', "the row is not valid Unicode (a lone surrogate)"),
         (b'{"title": "T", "text": "x"}', 'key "id" must be a string or an integer'),
@@ -169,6 +170,46 @@ def test_the_cache_is_used_until_the_file_changes(tmp_path, monkeypatch):
     changed = DocumentFile(path, cache=cache)
     assert changed[0] == DOCUMENTS[3]
     assert changed.identity != fresh.identity
+
+
+KINDS = {
+    "c.json": lambda rows: json.dumps(rows).encode(),
+    "c.csv": lambda rows: (
+        "id,title,text\n" + "".join(f'{r["id"]},{r["title"]},"{r["text"]}"\n' for r in rows)
+    ).encode(),
+    "c.jsonl.gz": lambda rows: gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_corpus_of_another_kind_is_read_by_a_copy(tmp_path, name, cached):
+    cache = tmp_path / "cache" if cached else None
+    path = tmp_path / name
+    path.write_bytes(KINDS[name](ROWS[:2]))
+    corpus = DocumentFile(path, cache=cache)
+    assert [corpus[1], corpus[0]] == DOCUMENTS[1::-1]
+    assert (len(corpus), list(corpus)) == (2, DOCUMENTS[:2])
+    again = DocumentFile(path, cache=cache)
+    assert again.identity == corpus.identity
+    path.write_bytes(KINDS[name](ROWS[1::-1]))
+    assert list(corpus) == DOCUMENTS[:2]  # as it was opened
+    assert list(DocumentFile(path, cache=cache)) == DOCUMENTS[1::-1]
+    assert not cached or len([*cache.glob("copy-*"), *cache.glob("corpus-*")]) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("id,title,text\na,T,x\na,U,y\n", r"c\.csv: row 2: id 'a' is also that of row 1"),
+        ("id,title,body\na,T,x\n", r"c\.csv:2: key \"text\" must be a string"),
+        ("id,title,text\n", r"c\.csv: no passages"),
+    ],
+)
+def test_a_bad_row_of_a_copy_is_named_by_its_place_in_the_corpus(tmp_path, content, reason):
+    (tmp_path / "c.csv").write_text(content)
+    with pytest.raises(DataError, match=reason):
+        DocumentFile(tmp_path / "c.csv", cache=tmp_path / "cache")
 
 
 def overwrite(path, rows):

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoTokenizer
 
 from common.errors import ConfigError
 from envs.retrievers.encoder import Encoder
+from tests.tiny_bert import save_tiny_bert
 
 WORDS = ["query:", "passage:", "red", "green", "blue", "stone", "river", "city"]
 TEXTS = ["red", "green river city red red blue", "", "blue stone", "city city city"]
@@ -18,20 +18,7 @@ MINILM = Path("models/all-MiniLM-L6-v2")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A random BERT of two layers over ten words."""
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(folder)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertModel(BertConfig(vocab_size=len(vocabulary), **sizes, max_position_embeddings=256)).save_pretrained(folder)
-    return str(folder)
+    return save_tiny_bert(tmp_path_factory.mktemp("bert"), WORDS)
 
 
 def hidden_states(model, text):

@@ -16,8 +16,8 @@ from datamodules.episode_sampling import EpisodeSampling
 from datamodules.records import episode_from_row, numbered_rows
 from datamodules.sources.dataset import Dataset
 from datamodules.sources.hotpotqa import HotpotQA
-from datamodules.sources.jsonl import JSONLQuestions
 from datamodules.sources.musique import MuSiQue
+from datamodules.sources.rows import Rows
 from datamodules.sources.twowiki import TwoWiki
 from envs.interfaces import AgentFormat
 from envs.protocols.direct import Direct
@@ -263,7 +263,7 @@ def test_a_gold_passage_is_put_beside_too_few_hits(tmp_path: Path) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["musique", "2wikimultihopqa"])
 def test_real_questions_become_valid_right_episodes(data_root: Path, tmp_path: Path, name: str) -> None:
-    source = JSONLQuestions(data_root / name / "questions.jsonl", sample=100)
+    source = Rows(data_root / name / "questions.jsonl", sample=100)
     episodes, headline = sampled(source, tmp_path, data_root / name / "corpus.jsonl")
     refuse_flaws(episodes)
     assert (headline["skipped"], headline["failed"], headline["em"]) == (0, 0, 1.0)

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import ConfigError, DataError
 from datamodules.records import episode_to_row, write_rows
-from datamodules.sources.jsonl import JSONLQuestions
+from datamodules.sources.rows import Rows
 from envs.types import Episode, Gold, Question
 from systems.adaptive_rag.route_labels import RouteLabels, simplest
 from tests import micro
@@ -45,7 +45,7 @@ def test_letters_and_counts_and_no_question_twice(tmp_path: Path) -> None:
     counts = {"A": 1, "B": 1, "C": 1, "dropped": 1, "incomplete": 1, "hops/B": 1, "hops/C": 1}
     assert headline == counts
     assert json.loads((tmp_path / "labels/data/labels.json").read_text()) == counts
-    read = {one.id: one.answers for one in JSONLQuestions(tmp_path / "labels/data/questions.jsonl")}
+    read = {one.id: one.answers for one in Rows(tmp_path / "labels/data/questions.jsonl")}
     assert read == {"q0": ("B",), "q1": ("C",), "q2": ("A",), "q5": ("B",), "q6": ("C",)}
 
 
