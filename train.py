@@ -21,6 +21,7 @@ from pipeline.command_line import parse
 from pipeline.launcher import Ranks, exit_with, handle_signals, launch, needs_launch, process_group, require_gpus
 from pipeline.leaks import Leaks
 from pipeline.loader import load
+from pipeline.loggers import check_loggers, log_summary
 from pipeline.plan import Plan
 from pipeline.show import preview, shown
 from pipeline.stages import announce, record, run_stage
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
             checks = {"contents": options.verify, "imported": not (options.dry_run or launches)}
             choice = {"only": options.stage, "force": options.force}
             plan = ranks.broadcast_from_rank0(lambda: Plan.of(configuration, **choice).checked(**checks))
+            ranks.broadcast_from_rank0(lambda: check_loggers(plan))
             leaks = Leaks(plan)
             if options.dry_run:
                 leaks.check()
@@ -51,10 +53,7 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             require_gpus(plan.experiment, needed=not plan.done)
             if launches and not plan.done:
-                code = launch(Path(__file__), arguments, plan.experiment.devices)
-                if code == 1:  # they failed at work: not 2, before any, nor a signal
-                    write_failure_page(plan.folder)
-                return code
+                return launch(Path(__file__), arguments, plan, write_failure_page)
             ranks.broadcast_from_rank0(leaks.check)
             code = 1
             ranks.broadcast_from_rank0(lambda: announce(plan, configuration.question))
@@ -79,6 +78,7 @@ def write_report(plan: Plan, question: str) -> None:
         record(plan, question)
         say(report.write(output, experiment.experiment, experiment.seed, plan.artifacts(), question=question))
         tensorboard_summary.write(plan.folder, plan.settings())
+    log_summary(plan)
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ class CreditDiagnostics(Callback):
         values["credit/reward_outcome_correlation"] = sums[0] / math.sqrt(sums[1] * sums[2] or math.nan)
         if self.gradients and trainer.current_epoch % self.gradients == 0:
             values |= gradient_signal(*self._gradients(pl_module, latest, right_B))
-        if trainer.logger is not None:
-            known = {tag: value for tag, value in values.items() if math.isfinite(value)}
-            trainer.logger.log_metrics(known, step=trainer.global_step)
+        known = {tag: value for tag, value in values.items() if math.isfinite(value)}
+        for logger in trainer.loggers:
+            logger.log_metrics(known, step=trainer.global_step)
 
     def _gradients(self, module: PolicyGradient, latest: Iteration, right_B: Tensor) -> tuple[Tensor, Tensor]:
         """`[2, P]` from the credit of two halves of the questions, `[P]` from the outcome of all; of all ranks."""

@@ -19,6 +19,7 @@ from callbacks.sampling_ahead import SamplingAhead
 from callbacks.scored_groups import GroupSampling, evaluating
 from common.costs import costs_in, counted
 from common.errors import ConfigError
+from common.progress import current
 from datamodules.question_data import QuestionData
 from envs.interfaces import Oracle, RewardContext, Sampler
 from envs.retrieval import RetrievalEnvironment
@@ -125,6 +126,7 @@ class RolloutCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, data, rollout = cast(PolicyGradient, pl_module), _data(trainer), self._rollout
+        current().unit = "iteration"
         searched, before = self.environment.seconds, counted(self.sampler, self._ahead, self.environment)
         context = RewardContext(self.environment.protocol, self.sampler)
         with evaluating(module), gathered(module):
@@ -143,7 +145,9 @@ class RolloutCallback(Callback):
         protocol, oracle = self.environment.protocol, self.oracle
         values = measure(episodes, scores, credited.advantages_BS, protocol, group_size=data.group_size, oracle=oracle)
         self._warned = self._warned or _overshadowed(scores, data.group_size)
-        module.log_dict(means(values))
+        averages = means(values)
+        module.log_dict(averages)
+        current().facts |= {name: averages[name] for name in ("reward", "step_reward") if name in averages}
         flat = credited.flat if module.resample_rounds else None
         own = own_costs(groups, data.group_size, reward_tokens=rollout.reward_tokens, flat=flat)
         totals = costs_of_ranks(own, counted(self.sampler, self._ahead, self.environment) - before, context)
@@ -167,8 +171,8 @@ class RolloutCallback(Callback):
         if self._ahead is not None:
             seconds = self._ahead.with_times(seconds)
         speed = {"perf/tokens_per_s": self._sampled / max(seconds["time/rollout"], 1e-9)}
-        if trainer.logger is not None:
-            trainer.logger.log_metrics(seconds | speed, step=trainer.global_step)
+        for logger in trainer.loggers:
+            logger.log_metrics(seconds | speed, step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": dict(self.counts)} | ({} if self._ahead is None else {"ahead": self._ahead.kept})

@@ -108,9 +108,9 @@ class Validation(Callback):
         totals = torch.tensor([[sum(known), len(known)] for known in values.values()], dtype=torch.float64)
         totals = summed(totals).tolist()
         means = {name: total / count for name, (total, count) in zip(values, totals, strict=True) if count}
-        if trainer.logger is not None:
-            seconds = {"time/validation": time.perf_counter() - start}
-            trainer.logger.log_metrics(means | seconds, step=trainer.global_step)
+        seconds = {"time/validation": time.perf_counter() - start}
+        for logger in trainer.loggers:
+            logger.log_metrics(means | seconds, step=trainer.global_step)
         return means
 
     def _ask(self, name: str, dataset: Benchmark, trainer: Trainer) -> tuple[list[Row], dict[str, Row]]:

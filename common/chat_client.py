@@ -22,8 +22,8 @@ from common.chat_endpoint import ChatCall, ChatEndpoint, ChatError, ChatRejectio
 from common.errors import ConfigError
 from common.json_replies import json_object
 from common.masking import Secrets
-from common.progress import progress_bar
-from common.replies import CapReached, Caps, Replies, Reply
+from common.progress import current, progress_bar
+from common.replies import CapReached, Caps, Replies, Reply, Spending, Use
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class ChatClient:
             is OpenAI's own.
         cache: folder of the cached replies; the caps count all replies in it.
         api_key_env: environment variable that holds the key; a local server may need none.
+        price: US dollars for a million tokens, `{prompt: 2.5, completion: 10}`; what a stage pays is in its costs.
         max_calls: replies that may be paid for.
         max_tokens: tokens, of prompts and replies, that may be paid for; exceeded by at most one reply.
         reply_tokens: maximum length of a reply.
@@ -64,6 +65,7 @@ class ChatClient:
         *,
         cache: str,
         api_key_env: str = "OPENAI_API_KEY",
+        price: dict[str, float] | None = None,
         max_calls: int | None = None,
         max_tokens: int | None = None,
         reply_tokens: int = 1024,
@@ -87,11 +89,16 @@ class ChatClient:
                 f"reply_tokens {reply_tokens} must be positive, retries {retries} and temperature {temperature} "
                 "not negative"
             )
+        if price is not None and (price.keys() != {"prompt", "completion"} or not min(price.values()) >= 0):
+            raise ConfigError(
+                f"chat client: price {price} must be {{prompt: dollars, completion: dollars}} a million tokens"
+            )
         if base_url is not None:
             parsed_address(base_url, "chat client")
         self.model, self.retries, self.concurrency, self.max_failures = model, retries, concurrency, max_failures
         self.where = Secrets().shown(f"{model} at {base_url or 'api.openai.com'}")
         self.counts: Counter[str] = Counter()
+        self.price, self.cache = price, Path(cache).resolve()
         self._base_url, self._api_key_env, self._timeout = base_url, api_key_env, timeout
         self._settings: dict[str, Any] = {"temperature": temperature, "max_tokens": reply_tokens}
         if json_mode:
@@ -103,6 +110,12 @@ class ChatClient:
         self._useless: set[ChatCall] = set()  # calls whose replies were all invalid
         self._outage = ""  # why a call of the last `ask` failed, if a later run may succeed
         self._end: Exception | None = None
+        self._use = Use("", model)
+        self._cached: set[str] = set()  # keys of the replies of the last `ask` that were not new
+
+    def spent(self, work: str) -> Spending:
+        """What a piece of work, such as a stage, has used of this model, in this process and before."""
+        return self._replies.spent(Use(work, self.model))
 
     def ask(
         self, calls: Sequence[ChatCall], read: Callable[[dict[str, Any]], T], *, label: str = "calls"
@@ -116,6 +129,7 @@ class ChatClient:
                 server was down and no reply was cached.
         """
         self._end, self._outage, before = None, "", Counter(self.counts)
+        self._use, self._cached = Use(current().work, self.model), set[str]()
         with (
             self._replies.owner() as owner,
             progress_bar(len(calls), label, "call") as bar,
@@ -139,6 +153,7 @@ class ChatClient:
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
+                self._replies.note(self._cached, self._use)
                 made = self.counts - before
                 log.info(
                     "%s, %d items: %s", label, len(calls), ", ".join(f"{made[name]} {name}" for name in sorted(made))
@@ -175,8 +190,9 @@ class ChatClient:
     def _replies_to(self, call: ChatCall, owner: str) -> Iterator[tuple[Reply, bool]]:
         """The cached replies to a call and, while these are invalid, new ones; with whether each is new."""
         known = 0
-        while cached := self._replies.get(self._key(call, known)):
+        while cached := self._replies.get(key := self._key(call, known)):
             self._count("cached")
+            self._cached.add(key)
             yield cached, False
             known += 1
         if call not in self._useless:
@@ -202,13 +218,17 @@ class ChatClient:
                 raise ChatError(f"{error}; raise it and run again to resume") from error
             if reply := self._replies.get(key):
                 self._count("cached")
+                self._cached.add(key)
                 return reply
             if waits == 100:
                 log.warning("%s: waiting for calls in flight of this and other runs with the same cache", self.where)
             sleep(min(0.01 * 2 ** min(waits, 6), 0.5))
         try:
             completion = endpoint.complete(call)
-            self._replies.put(key, completion.text, completion.tokens, cut=completion.cut)
+            own = completion.completion_tokens
+            self._replies.put(
+                key, completion.text, completion.tokens, completion=own, cut=completion.cut, use=self._use
+            )
         except BaseException:
             self._replies.release(key)
             raise

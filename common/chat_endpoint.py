@@ -47,10 +47,13 @@ class ChatCall:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Text of a reply, its cost, whether that is an estimate, and whether `reply_tokens` cut it."""
+    """Text of a reply, its cost with the part of the reply alone, whether that is an estimate, and whether
+    `reply_tokens` cut it.
+    """
 
     text: str
     tokens: int
+    completion_tokens: int
     estimated: bool = False
     cut: bool = False
 
@@ -143,7 +146,8 @@ class ChatEndpoint:
         text = text.encode("utf-8", "backslashreplace").decode()  # half a character cannot be stored
         reported = _reported_tokens(completion, len(text) + len(call.system + call.user), self._settings["max_tokens"])
         tokens = reported or call.estimated_tokens + len(text) // 4 + 1
-        return Completion(text, tokens, estimated=reported is None, cut=choice.get("finish_reason") == "length")
+        own = _completion_tokens(completion, tokens, len(text) // 4 + 1)
+        return Completion(text, tokens, own, estimated=reported is None, cut=choice.get("finish_reason") == "length")
 
 
 class _Bounded(httpx.BaseTransport):
@@ -188,6 +192,13 @@ def _reported_tokens(completion: Mapping[str, Any], characters: int, reply_token
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     most = 4 * characters + 8 * reply_tokens + 10_000
     return total if type(total) is int and 0 < total <= most else None
+
+
+def _completion_tokens(completion: Mapping[str, Any], tokens: int, estimated: int) -> int:
+    """The part of the cost that is the reply's, hidden reasoning included."""
+    usage = completion.get("usage")
+    own = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return own if type(own) is int and 0 <= own <= tokens else min(estimated, tokens)
 
 
 def _pause(tries: int) -> float:

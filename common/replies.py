@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,21 @@ _SCHEMA = """
     create table if not exists replies (key text primary key, reply text, tokens integer) without rowid;
     create index if not exists costs on replies (tokens);
     create table if not exists cut (key text primary key) without rowid;
+    create table if not exists completions (key text primary key, tokens integer) without rowid;
+    create table if not exists used (work text, model text, key text, paid integer, primary key (work, key))
+        without rowid;
     create table if not exists claims (key text primary key, owner text, tokens integer) without rowid;
+"""
+
+
+_SPENT = """
+    with costs as (
+        select paid, replies.tokens as tokens,
+            min(replies.tokens, coalesce(completions.tokens, length(reply) / 4 + 1)) as completion
+        from used join replies using (key) left join completions using (key) where work = ? and model = ?
+    )
+    select count(*), coalesce(sum(tokens - completion), 0), coalesce(sum(completion), 0), coalesce(sum(paid), 0),
+        coalesce(sum(paid * (tokens - completion)), 0), coalesce(sum(paid * completion), 0) from costs
 """
 
 
@@ -37,6 +51,29 @@ class Reply:
 
     text: str
     cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Who uses a reply: a piece of work, such as a stage; empty is nobody that counts. And the model that it asks."""
+
+    work: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Calls that a piece of work made of a model, each counted once, and the tokens of their prompts and replies.
+
+    The last three are those of replies that it paid for; the other replies were cached before.
+    """
+
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    paid_calls: int
+    paid_prompt_tokens: int
+    paid_completion_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +99,31 @@ class Replies(SharedStore):
         with self.opened() as db:
             return _reply(db, key)
 
-    def put(self, key: str, text: str, tokens: int, *, cut: bool = False) -> None:
-        """Store a reply and its cost in tokens, and drop the claim on it."""
+    def put(
+        self, key: str, text: str, tokens: int, *, completion: int = 0, cut: bool = False, use: Use | None = None
+    ) -> None:
+        """Store a reply and its cost in tokens, those of the `completion` among them, and drop the claim on it."""
         with self.opened() as db:
             db.execute("insert or replace into replies values (?, ?, ?)", (key, text, tokens))
+            db.execute("insert or replace into completions values (?, ?)", (key, completion))
+            if use is not None and use.work:
+                db.execute("insert or replace into used values (?, ?, ?, 1)", (use.work, use.model, key))
             if cut:
                 db.execute("insert or replace into cut values (?)", (key,))
             db.execute("delete from claims where key = ?", (key,))
+
+    def note(self, keys: Iterable[str], use: Use) -> None:
+        """Note that cached replies were used."""
+        if use.work:
+            with self.opened() as db:
+                rows = [(use.work, use.model, key) for key in keys]
+                db.executemany("insert or ignore into used values (?, ?, ?, 0)", rows)
+
+    def spent(self, use: Use) -> Spending:
+        """What a piece of work has used of a model; of replies of earlier versions the parts are estimated."""
+        with self.opened() as db:
+            row = db.execute(_SPENT, (use.work, use.model)).fetchone()
+        return Spending(*row)
 
     def release(self, key: str) -> None:
         """Drop the claim on a call that got no reply."""

@@ -7,7 +7,7 @@ import logging
 import math
 import typing
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -96,19 +96,19 @@ class EpisodeSampling:
             before = self._counted()
             unable = self.sampler.unable(questions) if isinstance(self.sampler, Selective) else {}
             able = [question for question in questions if question.id not in unable]
-            episodes = self._sampled(able, seed, path.stem)
+            episodes = self._sampled(able, seed)
             _check_outage(episodes)
             if failed := _failed(episodes):
                 asked_again = [question for question in able if question.id in {name for name, _ in failed}]
                 with suppress(RetrievalError):  # those that fail for a reason of their own stay failed
-                    again = {_name(one): one for one in self._sampled(asked_again, seed, f"{path.stem} again")}
+                    again = {_name(one): one for one in self._sampled(asked_again, seed)}
                     episodes = [again[_name(one)] if _name(one) in failed else one for one in episodes]
             skipped = dict(sorted(Counter(unable.values()).items()))
             summary = {"questions": len(questions), "skipped": skipped} | self._summarise(episodes)
             write_counts(path, self._counted() - before, **summary)
             write_rows(path, (episode_to_row(episode) for episode in episodes if self._kept(episode)))
 
-    def _sampled(self, questions: Sequence[Question], seed: int, unit: str) -> list[Episode]:
+    def _sampled(self, questions: Sequence[Question], seed: int) -> list[Episode]:
         return rollout(
             self.environment,
             self.sampler,
@@ -116,7 +116,6 @@ class EpisodeSampling:
             seed=seed,
             samples=self.samples,
             pool=self.pool,
-            label=f"{self.role} episodes {unit}",
         )
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
@@ -147,7 +146,7 @@ class EpisodeSampling:
         headline["cut"] = sums["cut"] / max(sums["searches"], 1)
         return headline | {name: float(count) for name, count in total["counts"].items()}
 
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
+    def _units(self, folder: Path) -> Iterable[tuple[Path, list[Question]]]:
         questions = list(self.questions)
         if not questions:
             raise DataError(f"no questions to sample {self.role} episodes on")

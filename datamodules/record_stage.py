@@ -6,12 +6,15 @@ import json
 import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
 from common.costs import tokens_in
 from common.files import write_json
+from common.progress import current
 from datamodules.records import read_rows, write_rows
 
 Item = typing.TypeVar("Item")
@@ -37,19 +40,36 @@ class RecordStage(typing.Protocol):
         ...
 
 
-def units(folder: Path, items: Iterable[Item], size: int) -> Iterator[tuple[Path, list[Item]]]:
-    """Items cut into units of work, each with its file: `folder/00000.jsonl` and so on."""
-    rest, number = iter(items), 0
-    while unit := list(islice(rest, size)):
-        yield folder / f"{number:05d}.jsonl", unit
-        number += 1
+@dataclass(frozen=True, slots=True)
+class _Units(typing.Generic[Item]):
+    folder: Path
+    items: Iterable[Item]
+    size: int
+    count: int
+
+    def __iter__(self) -> Iterator[tuple[Path, list[Item]]]:
+        rest, number = iter(self.items), 0
+        while unit := list(islice(rest, self.size)):
+            yield self.folder / f"{number:05d}.jsonl", unit
+            number += 1
+
+    def __length_hint__(self) -> int:
+        return -(-self.count // self.size)
+
+
+def units(
+    folder: Path, items: Iterable[Item], size: int, *, count: int | None = None
+) -> Iterable[tuple[Path, list[Item]]]:
+    """Items cut into units of work, each with its file: `folder/00000.jsonl` and so on.
+
+    `count`, of items that are streamed, is for the time left alone.
+    """
+    return _Units(folder, items, size, length_hint(items) if count is None else count)
 
 
 def missing(units: Iterable[tuple[Path, Item]], *, rank: int, world_size: int) -> Iterator[tuple[Path, Item]]:
     """The units that this rank has to make: every `world_size`-th one, less those that exist."""
-    for number, (path, unit) in enumerate(units):
-        if number % world_size == rank and not path.exists():
-            yield path, unit
+    return affordable(units, rank=rank, world_size=world_size, max_tokens=None)
 
 
 def affordable(
@@ -59,14 +79,18 @@ def affordable(
 
     Whole units, so a rank goes beyond its share by less than one. Every unit must have its `unit_counts`.
     """
-    spent = 0
+    spent, total = 0, length_hint(units)
     for number, (path, unit) in enumerate(units):
         if max_tokens is not None and spent * world_size >= max_tokens:
             return
         if number % world_size == rank:
             if not path.exists():
+                current().begin_unit("unit", number, total)
                 yield path, unit
-            spent += tokens_in(unit_counts(path))
+                current().end_unit()
+            if max_tokens is not None:
+                spent += tokens_in(unit_counts(path))
+                current().reach(min(1.0, spent * world_size / max_tokens))
 
 
 def join_units(folder: Path, name: str, schema: str) -> list[Path]:

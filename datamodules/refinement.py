@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from common.answers import exact_match
 from common.errors import ConfigError, DataError
 from common.files import write_json
 from datamodules.record_stage import missing, units
-from datamodules.records import episode_from_row, episode_to_row, numbered_rows, read_rows, write_rows
+from datamodules.records import episode_from_row, episode_to_row, numbered_rows, read_rows, rows_in, write_rows
 from envs.interfaces import Oracle, StepScorer
 from envs.types import Episode
 
@@ -177,9 +177,9 @@ class Refinement:
             rule, remedy = f"quantile {self.quantile:g}", "lower `quantile`"
         return f"{where} ({why}; {rule}): {remedy}, sample more, or train the policy longer"
 
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Episode]]]:
+    def _units(self, folder: Path) -> Iterable[tuple[Path, list[Episode]]]:
         episodes = (episode_from_row(row, where) for where, row in numbered_rows(self.path))
-        return units(folder / "data" / "units", episodes, self.unit)
+        return units(folder / "data" / "units", episodes, self.unit, count=rows_in(self.path))
 
 
 def _steps_of_turns(episode: Episode, good: Sequence[bool]) -> list[list[bool]]:

@@ -12,7 +12,7 @@ from common.costs import JUDGED_STEPS, counted
 from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
 from datamodules.record_stage import join_units, missing, summed, units, write_counts
-from datamodules.records import LABELLED, labelled_to_row, write_rows
+from datamodules.records import LABELLED, labelled_to_row, rows_in, write_rows
 from datamodules.step_paths import Use, by_hash, chosen_steps, judgeable_steps, question_paths, step_id
 from envs.interfaces import AgentFormat, StepJudge
 from envs.labelled_steps import LabelledEpisode
@@ -68,7 +68,8 @@ class StepLabels:
             DataError: there are no paths.
         """
         chosen = None if self.most is None else chosen_steps(self._questions(), most=self.most, seed=seed)
-        batches = units(folder / "data" / "units", self._questions(), self.unit)
+        trees = 0 if self.use == "rollouts" else rows_in(self.path / "data" / "trees.jsonl")
+        batches = units(folder / "data" / "units", self._questions(), self.unit, count=trees)
         for path, questions in missing(batches, rank=rank, world_size=world_size):
             asked: dict[str, Candidate] = {}
             places: list[tuple[Episode, dict[int, str]]] = []  # of each path the steps whose labels it will hold

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from common.costs import counted
@@ -18,6 +18,7 @@ from datamodules.records import (
     episode_to_row,
     numbered_rows,
     read_rows,
+    rows_in,
     tree_from_row,
     tree_to_row,
     write_rows,
@@ -122,7 +123,7 @@ class TreeSearch:
         for path, questions in affordable(self._chunks(folder), **share):
             before = counted(*counting)
             total = len(questions) * self.settings.simulations
-            with progress_bar(total, f"search {path.stem}", unit="sim") as bar:
+            with progress_bar(total, "simulations", unit="sim") as bar:
                 trees = searcher.grow(questions, bar.update)
             if all(tree.counts["failures"] and not tree.root.children for tree in trees):
                 raise RetrievalError(f"every retrieval failed for all {len(trees)} trees of {path.stem}: run again")
@@ -154,7 +155,7 @@ class TreeSearch:
         headline = {f"search/{name}": float(value) for name, value in sums.items()}
         return headline | dict(sum(map(unit_counts, paths), Counter()))
 
-    def _chunks(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
+    def _chunks(self, folder: Path) -> Iterable[tuple[Path, list[Question]]]:
         questions = list(self.questions)
         if not questions:
             raise DataError("no questions to search on")
@@ -182,16 +183,21 @@ def read_trees(folder: Path, protocol: AgentFormat | None = None) -> Iterator[Tr
         yield tree
 
 
-def tree_units(folder: Path, search: Path, protocol: AgentFormat, size: int) -> Iterator[tuple[Path, list[Tree]]]:
+def tree_units(folder: Path, search: Path, protocol: AgentFormat, size: int) -> Iterable[tuple[Path, list[Tree]]]:
     """The trees of a search's stage folder as units of work, each with its file in the stage folder `folder`.
 
     Raises:
         DataError: there is no tree; and as `read_trees`.
     """
-    path = None
-    for path, unit in units(folder / "data" / "units", read_trees(search, protocol), size):
-        yield path, unit
-    if path is None:
+    count = rows_in(Path(search) / "data" / "trees.jsonl")
+    return units(folder / "data" / "units", _some(read_trees(search, protocol), search), size, count=count)
+
+
+def _some(trees: Iterator[Tree], search: Path) -> Iterator[Tree]:
+    tree = None
+    for tree in trees:
+        yield tree
+    if tree is None:
         raise DataError(f"{search}: no trees to compare steps of")
 
 

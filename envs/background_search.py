@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from threading import Event, Thread
 
 from common.errors import RetrievalError
+from common.progress import current
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.types import Episode, Hit, Turn
@@ -39,8 +40,9 @@ class BackgroundSearch:
         """
         while True:
             self.arrival.clear()  # before looking: what comes from now on sets it again
-            pairs = [*taken, *((request.episode, turn) for request, turn in sampler.poll())]
-            taken = ()
+            polled = [(request.episode, turn) for request, turn in sampler.poll()]
+            current().tokens += sum(len(turn.action_ids) for _, turn in polled)
+            pairs, taken = [*taken, *polled], ()
             if ready := self._ended() + self._applied(pairs):
                 return ready
             if not sampler.waits and not self._searching:

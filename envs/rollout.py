@@ -74,7 +74,6 @@ def independent_groups(
         samples=group_size,
         iteration=iteration,
         pool=pool,
-        label=f"iteration {iteration}",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from common.costs import counted
 from common.errors import ConfigError
+from common.progress import current
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Act, Request
 from envs.types import Episode, Limits, Turn
@@ -263,6 +264,7 @@ def collected(sampler: Sampler) -> list[tuple[Request, Turn]]:
     """
     if not (turns := sampler.collect()):
         raise RuntimeError(f"{type(sampler).__name__} has open requests and collects no turn")
+    current().tokens += sum(len(turn.action_ids) for _, turn in turns)
     return turns
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import ConfigError
+from common.progress import progress_bar
 from envs.interfaces import Sampler
 from envs.requests import Act, Request
 from envs.retrieval import RetrievalEnvironment
@@ -85,7 +86,9 @@ class TreeRollout:
             beginnings = begun if level == 0 else []
             forks = [fork for tree in trees for fork in tree.fork(len(beginnings) or self.samples, self.leaves)]
             self._decide(environment, sampler, forks, beginnings, seed)
-        play_out(environment, sampler, [e for tree in trees for e in tree.episodes], seed=seed, pool=self.pool)
+        open_episodes = [episode for tree in trees for episode in tree.episodes]
+        with progress_bar(len(open_episodes), "episodes", unit="ep") as bar:
+            play_out(environment, sampler, open_episodes, seed=seed, pool=self.pool, tick=bar.update)
         return [episode for tree in trees for episode in tree.episodes]
 
     def _to_decisions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,17 +93,15 @@ class Evaluation:
         environments = {
             name: self.environment.variant(retriever=dataset.retriever) for name, dataset in self.datasets.items()
         }
-        everything = (
+        everything = [
             (path, (name, questions))
             for name, dataset in self.datasets.items()
             for path, questions in self._units(folder, name, dataset)
-        )
+        ]
         for path, (name, questions) in missing(everything, rank=rank, world_size=world_size):
             counting = self.sampler, environments[name], self.judge
             start, before = time.perf_counter(), counted(*counting)
-            episodes = rollout(
-                environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=f"{name} {path.stem}"
-            )
+            episodes = rollout(environments[name], self.sampler, questions, seed=seed, pool=self.pool, label=name)
             _check_failures(episodes, environments[name])
             rows = [self._score(episode, self.datasets[name]) for episode in episodes]
             if self.judge is not None:
@@ -160,7 +158,7 @@ class Evaluation:
         )
         return row | ({"choices": dict(protocol.choices(episode))} if isinstance(protocol, CountsChoices) else {})
 
-    def _units(self, folder: Path, name: str, dataset: Benchmark) -> Iterator[tuple[Path, list[Question]]]:
+    def _units(self, folder: Path, name: str, dataset: Benchmark) -> Iterable[tuple[Path, list[Question]]]:
         questions = list(dataset.questions)
         if not questions:
             raise DataError(f"dataset {name}, split {dataset.split}: no questions")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,31 +19,18 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from common.costs import UPDATES, costs_in, counted
 from common.errors import ConfigError
 from pipeline.checkpoints import AtomicCheckpointIO, for_this_module, read_checkpoint
-from pipeline.launcher import exit_on_signal
+from pipeline.fit_progress import FitProgress
 from pipeline.schema import Experiment, TrainerSettings
 
 log = logging.getLogger(__name__)
 _FILLING: Any = torch.utils.deterministic  # its flag `fill_uninitialized_memory` has no annotation
-
-
-class _ExitOnSigterm(Callback):
-    """Ends the process on SIGTERM at once: the next run repeats the unfinished unit of work.
-
-    Lightning's own handler waits for the end of the batch, which may be a whole rollout away, and makes ranks wait for
-    each other. An exception would let callbacks save a module in the middle of a step.
-    """
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        signal.signal(signal.SIGTERM, exit_on_signal)
-
-    on_validation_start = on_train_start  # that of the best weights follows the training
 
 
 class _SavedBefore(Callback):
@@ -85,13 +70,15 @@ def fit(
     experiment: Experiment,
     folder: Path,
     events: Path,
+    loggers: Sequence[Logger] = (),
 ) -> dict[str, float]:
     """Fit and export; returns the last logged value of every metric, and what module, data and callbacks counted.
 
     The last weights are exported. Where a ModelCheckpoint has a `monitor`, the best weights by that metric on held-out
     data are exported in their place, and the metrics are those of the best weights. Checkpoints go
-    to `folder/checkpoints`, TensorBoard events to `events`. `module.export(folder)`, if the module has it, is called on
-    every rank at the end, because sharded weights have to be gathered; the module lets one rank write.
+    to `folder/checkpoints`, TensorBoard events to `events`, and what is logged also to `loggers`.
+    `module.export(folder)`, if the module has it, is called on every rank at the end, for sharded weights have to be
+    gathered; the module lets one rank write.
 
     Raises:
         ConfigError: a ModelCheckpoint would never save, or a killed run could not resume from what it saves.
@@ -109,10 +96,14 @@ def fit(
         callback.dirpath = callback.dirpath or str(folder / "checkpoints")
     logged = _LastMetrics()
     last = folder / "checkpoints" / "last.ckpt"
-    handler = signal.getsignal(signal.SIGTERM)
     with _torch_flags_of_a_fit():
         runner = _trainer(
-            [*callbacks, logged, _SavedBefore(), _ExitOnSigterm()], trainer, strategy, experiment, folder, events
+            [FitProgress(), *callbacks, logged, _SavedBefore()],
+            trainer,
+            strategy,
+            experiment,
+            folder,
+            [TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False), *loggers],
         )
         with for_this_module(last):
             runner.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
@@ -121,7 +112,6 @@ def fit(
         for callback in checkpoints:
             if callback.monitor:
                 metrics |= _best(runner, module, data, callback)
-    signal.signal(signal.SIGTERM, handler)
     export = getattr(module, "export", None)
     if export is not None:
         export(folder)
@@ -174,25 +164,28 @@ def _trainer(
     strategy: Any,
     experiment: Experiment,
     folder: Path,
-    events: Path,
+    loggers: list[Logger],
 ) -> Trainer:
-    on_terminal = sys.stdout.isatty()
     try:
-        return Trainer(
+        runner = Trainer(
             **asdict(settings) | {"strategy": _same_buckets(strategy, experiment.world_size)},
             accelerator=experiment.accelerator,
             devices=experiment.devices,
             num_nodes=experiment.num_nodes,
             default_root_dir=folder,
-            logger=TensorBoardLogger(events.parent, name=events.name, version="", default_hp_metric=False),
+            logger=loggers,
             callbacks=[*callbacks],
             plugins=[AtomicCheckpointIO(), _cluster()],
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-            enable_progress_bar=on_terminal or any(isinstance(callback, ProgressBar) for callback in callbacks),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=False,
         )
     except (MisconfigurationException, ValueError) as error:  # what Lightning raises for a wrong setting
         raise ConfigError(f"accelerator or trainer: {' '.join(str(error).split())}") from error
+    # Lightning's handler of SIGTERM waits for the end of the batch, which may be a whole rollout away, and for other
+    # ranks; an exception would let callbacks save a module in the middle of a step. Ours ends the process at once.
+    runner._signal_connector.register_signal_handlers = lambda: None
+    return runner
 
 
 def _cluster() -> ClusterEnvironment:

@@ -17,14 +17,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from common.errors import ConfigError, UserError
 from common.files import remove_temporary, temporary
 from common.terminal import flush_output, print_error
 from pipeline.heartbeat import Heartbeat
+from pipeline.interruption import remember, say_interrupted
 from pipeline.ranks import LAUNCHER, Ranks, environment_number
 from pipeline.schema import Experiment
+
+if TYPE_CHECKING:
+    from pipeline.plan import Plan
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _MOST_RANKS = 64  # or the number of cores, if that is more
@@ -158,8 +162,19 @@ def needs_launch(experiment: Experiment) -> bool:
     return True
 
 
-def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
-    """Run a script on each device under `torch.distributed.run`; returns the exit code of the first rank to fail."""
+def launch(script: Path, arguments: Sequence[str], plan: Plan, failed: Callable[[Path], object]) -> int:
+    """Run a script on each device under `torch.distributed.run`; returns the exit code of the first rank to fail.
+
+    `failed` is called with the experiment's folder if they fail at work, and not before any, nor by a signal.
+    """
+    remember(plan)
+    code = _run_ranks(script, arguments, plan.experiment.devices)
+    if code == 1:
+        failed(plan.folder)
+    return code
+
+
+def _run_ranks(script: Path, arguments: Sequence[str], devices: int) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
@@ -168,7 +183,7 @@ def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the rank has printed its error itself
     os.environ[LAUNCHER] = str(os.getpid())
-    handled = ",".join(number.name for number in _ending_signals())
+    handled = ",".join(number.name for number in ending_signals())
     try:
         with temporary(Path(tempfile.mkdtemp(prefix="ranks-"))) as logs:
             options = ["--standalone", f"--nproc-per-node={devices}", f"--log-dir={logs}"]
@@ -176,7 +191,7 @@ def launch(script: Path, arguments: Sequence[str], devices: int) -> int:
     except ChildFailedError as error:
         return _exit_code(error.failures)
     except SignalException as error:
-        _say_how_to_resume(error.sigval)
+        say_interrupted(error.sigval)
         return 128 + error.sigval
     finally:
         del os.environ[LAUNCHER]
@@ -195,11 +210,11 @@ def _exit_code(failures: Mapping[int, Any]) -> int:
 
 def handle_signals() -> None:
     """End this process at once on the signals that end a run."""
-    for number in _ending_signals():
+    for number in ending_signals():
         signal.signal(number, exit_on_signal)
 
 
-def _ending_signals() -> list[signal.Signals]:
+def ending_signals() -> list[signal.Signals]:
     """SIGTERM, SIGINT, and the SIGHUP of a terminal that is gone, unless `nohup` has it ignored."""
     hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, signal.SIGINT, *hangup]
@@ -209,18 +224,11 @@ def exit_on_signal(number: int, _: object) -> NoReturn:
     """A signal handler that ends this process and its threads at once: the next run repeats the unfinished unit."""
     launched = os.environ.get(LAUNCHER, str(os.getpid())) != str(os.getpid())
     if os.environ.get("RANK", "0") == "0" and not launched:  # the launcher says it for its ranks
-        _say_how_to_resume(number)
+        say_interrupted(number)
     remove_temporary()
     with suppress(RuntimeError, OSError):
         sys.stdout.flush()
     os._exit(128 + number)
-
-
-def _say_how_to_resume(number: int) -> None:
-    """For people: a scheduler, which sends SIGTERM, needs no advice."""
-    if number != signal.SIGTERM:
-        with suppress(OSError):  # the terminal may be gone
-            os.write(2, f"interrupted: {_how_to_resume()}\n".encode())  # print itself may have been interrupted
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:

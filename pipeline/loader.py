@@ -89,8 +89,8 @@ def _resolved(written: dict[str, Any], locations: Locations) -> dict[str, Any]:
     with _explained(locations):
         settings: Any = OmegaConf.create({**written, "data_root": root})
         given = [name for name in settings if not OmegaConf.is_missing(settings, name)]
-        resolved = {name: settings[name] for name in given if name not in ("stages", "parts", "names")}
-        for name in {"stages", "names"} & {*given}:
+        resolved = {name: settings[name] for name in given if name not in ("stages", "parts", "names", "loggers")}
+        for name in {"stages", "names", "loggers"} & {*given}:
             resolved[name] = OmegaConf.to_container(settings[name], resolve=True, throw_on_missing=True)
         return resolved
 
@@ -102,10 +102,12 @@ def _typed(resolved: dict[str, Any], parts: dict[str, Any], locations: Locations
         bare = {
             name: {key: _without_components(key, item) for key, item in stage.items()} for name, stage in stages.items()
         }
-        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), {**resolved, "stages": bare})
+        flat = {**resolved, "stages": bare, "loggers": dict.fromkeys(resolved.get("loggers", {}))}
+        settings: Any = OmegaConf.merge(OmegaConf.structured(Experiment), flat)
         typed: Any = OmegaConf.to_object(settings.stages)
         names = [field.name for field in dataclasses.fields(Experiment) if field.name not in ("stages", "parts")]
-        values: dict[str, Any] = {name: settings[name] for name in names} | {"names": dict(settings.names)}
+        values: dict[str, Any] = {name: settings[name] for name in names}
+        values |= {"names": dict(settings.names), "loggers": resolved.get("loggers", {})}
     check_words(resolved, Experiment, (), locations)
     for name, stage in typed.items():
         for key in _COMPONENTS & stages[name].keys():
@@ -218,7 +220,7 @@ def _check_maps(settings: Mapping[str, Any], locations: Locations) -> None:
     stages = settings.get("stages")
     if stages is None:
         raise ConfigError(f"no stages in {locations.where(())}")
-    maps = {("parts",): settings.get("parts", {}), ("names",): settings.get("names", {}), ("stages",): stages}
+    maps = {(name,): settings.get(name, {}) for name in ("parts", "names", "loggers", "stages")}
     if isinstance(stages, dict):
         maps |= {("stages", name): stage for name, stage in stages.items()}
     for key, value in maps.items():

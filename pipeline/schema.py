@@ -44,7 +44,8 @@ class Stage:
 class Experiment:
     """A whole experiment file. `parts` holds pieces that stages reference as `${parts.name}`.
 
-    `names` are what pages of results call evaluations and step rankings, by stage; no stage's result depends on them.
+    `names` are what pages of results call evaluations and step rankings, by stage, `loggers` components of Lightning's
+    loggers beside TensorBoard's; no stage's result depends on them.
     """
 
     experiment: str
@@ -57,6 +58,7 @@ class Experiment:
     accelerator: str = "auto"
     parts: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    loggers: dict[str, Any] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

@@ -11,14 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.api_costs import api_costs, api_text
 from common.costs import split
 from common.errors import DataError
 from common.files import write_json
+from common.progress import stage_progress
 from common.seeds import stable_hash
 from common.terminal import say
 from pipeline.components import build, with_default
 from pipeline.events import events_folder, pack_events, prepare_events, show_events
+from pipeline.interruption import remember
 from pipeline.launcher import Ranks
+from pipeline.loggers import log_headline, loggers_of
 from pipeline.plan import Plan, PlannedStage
 from pipeline.provenance import facts_of, provenance
 from pipeline.reading import check_unchanged, look, replaced
@@ -56,8 +60,14 @@ def _finish(planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[s
     start, computed = time.monotonic(), time.process_time()
     run = _make if planned.stage.module is None else _fit
     built: dict[str, Any] = {}
-    metrics, costs = split(run(planned, plan, ranks, settings, built))
+    work = f"{planned.artifact.folder.name} {begun.origin.get('began', '')}"
+    with loggers_of(planned.name, plan) as loggers, stage_progress(planned.name, work):
+        metrics, costs = split(run(planned, plan, ranks, settings, built, loggers))
+        if planned.stage.module is None:
+            log_headline(loggers, finite(metrics))
     facts = facts_of(built.values())
+    if api := ranks.broadcast_from_rank0(lambda: api_costs(built.values(), work)):
+        costs["api"] = api
     built.clear()
     _free_memory()
     costs["cpu_seconds"] = round(sum(ranks.gather(time.process_time() - computed)), 3)
@@ -82,6 +92,8 @@ def _close(planned: PlannedStage, plan: Plan, begun: _Begun, result: Mapping[str
         pack_events(planned, plan)
     planned.artifact.close(_manifest(planned, plan, begun.origin, result))
     say(f"{planned.name}: finished in {result['seconds']:.1f} s{_headline(result['metrics'])}")
+    for line in api_text(result["costs"].get("api", {})):
+        say(f"{planned.name}: {line}")
 
 
 def _free_memory() -> None:
@@ -100,6 +112,7 @@ def announce(plan: Plan, question: str, reused: Mapping[str, str] | None = None)
     made otherwise.
     """
     plan.inputs.save()
+    remember(plan)
     output = Path(plan.experiment.output)
     places = {name: stage.artifact.folder.relative_to(output).as_posix() for name, stage in plan.stages.items()}
     entry = {"question": question, "changes": plan.settings()["changes"], "names": plan.experiment.names}
@@ -136,7 +149,7 @@ def _opened(planned: PlannedStage, plan: Plan, settings: Mapping[str, Any]) -> _
         say(f"{name}: starts over, what is in {artifact.folder.as_posix()} is part of a copy or of other inputs")
     prepare_events(planned, plan)
     run = {"seed": plan.experiment.seed, "world_size": plan.experiment.world_size}
-    now = {**reads, **provenance(settings)}
+    now = {**reads, **provenance(settings), "began": datetime.now(UTC).isoformat()}
     origin = artifact.open({**settings, **run}, now)
     say(f"{name}: {planned.stage.kind} {artifact.folder.as_posix()}")
     runs = (origin, origin.get("resumed_by", origin))
@@ -173,7 +186,12 @@ def build_data(name: str, plan: Plan, built: dict[str, Any] | None = None) -> An
 
 
 def _make(
-    planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], built: dict[str, Any]
+    planned: PlannedStage,
+    plan: Plan,
+    ranks: Ranks,
+    settings: Mapping[str, Any],
+    built: dict[str, Any],
+    loggers: list[Any],
 ) -> Mapping[str, float]:
     folder, seed = planned.artifact.folder, plan.experiment.seed
     stage = ranks.run_on_all(lambda: build_data(planned.name, plan, built))
@@ -182,7 +200,12 @@ def _make(
 
 
 def _fit(
-    planned: PlannedStage, plan: Plan, ranks: Ranks, settings: Mapping[str, Any], built: dict[str, Any]
+    planned: PlannedStage,
+    plan: Plan,
+    ranks: Ranks,
+    settings: Mapping[str, Any],
+    built: dict[str, Any],
+    loggers: list[Any],
 ) -> Mapping[str, Any]:
     from lightning.pytorch import seed_everything
 
@@ -208,6 +231,7 @@ def _fit(
         experiment=plan.experiment,
         folder=planned.artifact.folder,
         events=events_folder(planned, plan),
+        loggers=loggers,
     )
 
 

@@ -156,7 +156,10 @@ def _run(run: Run, changed: arms.Changes, folder: Path) -> Row:
         {
             "cells": [stage.name, states[stage.name], stage.folder.name, stage.manifest.get("kind", MISSING)],
             "page": _link(stage.folder / "report.md", folder),
-            "made": [figure("seconds", stage.manifest.get("seconds")), ", ".join(_metrics(stage.manifest)) or MISSING],
+            "made": [
+                figure("seconds", stage.manifest.get("seconds")),
+                ", ".join([*_metrics(stage.manifest), *stage.chat_models]) or MISSING,
+            ],
         }
         for stage in run.stages.values()
     ]

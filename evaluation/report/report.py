@@ -95,6 +95,8 @@ def _page(
     if changes := changes_table(rows, artifacts, run.names):
         parts += ["## What each stage changed", changes]
         parts += ["Difference in points; brackets: 95 % bootstrap interval over paired questions, not over seeds."]
+    if models := [f"- `{name}`: {line}" for name, stage in run.stages.items() for line in stage.chat_models]:
+        parts += ["## Chat models", "\n".join(models)]
     if ranked:
         sentences = (sentence for ranking in ranked for sentence in answers(ranking["groups"], ranking["scorers"]))
         parts += ["## Reward model", *sentences, *ranking_parts(ranked)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from common.api_costs import api_text
 from common.contents import damages
 from common.errors import DataError
 from datamodules.records import read_rows
@@ -48,6 +49,11 @@ class Stage:
         if self.otherwise:
             return f"{self.state}, made {self.otherwise}"
         return f"failed: {self.error}" if self.state == "failed" else self.state
+
+    @property
+    def chat_models(self) -> list[str]:
+        """What it spent on chat models, a phrase a model."""
+        return api_text((self.manifest.get("costs") or {}).get("api", {}))
 
 
 @dataclass(frozen=True, slots=True)

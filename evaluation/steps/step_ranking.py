@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from common.costs import counted
@@ -79,7 +79,7 @@ class StepRanking:
             before = counted(self.sampler, self.environment)
             episodes = rollout(
                 self.environment, self.sampler, questions, seed=seed, samples=self.samples, pool=self.pool,
-                label=f"steps {path.stem}",
+                label="episodes",
             )  # fmt: skip
             if failed := [episode.error for episode in episodes if episode.status == "error"]:
                 raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
@@ -125,8 +125,8 @@ class StepRanking:
                         "scores": scores,
                     }
 
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
-        return units(folder / "data" / "units", self.questions, self.unit)
+    def _units(self, folder: Path) -> Iterable[tuple[Path, list[Question]]]:
+        return units(folder / "data" / "units", [*self.questions], self.unit)
 
 
 def _logps(episode: Episode, step: Step) -> list[float]:

@@ -11,6 +11,7 @@ from typing import Literal
 from common.answers import exact_match
 from common.costs import counted
 from common.errors import ConfigError
+from common.progress import progress_bar
 from common.seeds import stable_hash
 from envs.interfaces import Sampler
 from envs.pairs import Candidate
@@ -74,7 +75,8 @@ class RolloutValue:
         """
         forks = [self._forks(candidate.episode) for candidate in candidates]
         playing = [episode for of_step in forks for episode in of_step]
-        play_out(self.environment, self.sampler, playing, seed=self.seed, pool=self.pool)
+        with progress_bar(len(playing), "rollouts", unit="ep") as bar:
+            play_out(self.environment, self.sampler, playing, seed=self.seed, pool=self.pool, tick=bar.update)
         self._failed += sum(episode.status == "error" for episode in playing)
         return [self._value([one for one in of_step if one.status != "error"]) for of_step in forks]
 

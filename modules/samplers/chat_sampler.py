@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from common.chat_client import ChatCall, ChatClient
-from common.costs import tokens_of
 from common.errors import ConfigError
 from envs.interfaces import AgentFormat, Sampler
 from envs.requests import Request
@@ -33,7 +32,7 @@ class ChatSampler(Sampler):
 
     Replies are cached and spending is capped by the client, so requests with the same context get the same reply. A
     turn without a usable reply ends its episode with status `error`, which is counted (`chat_no_reply`) and never
-    scored. `counts` also has the tokens of the replies, by agent.
+    scored. Its tokens are no policy's: a stage's costs have them by model (`common.api_costs`).
 
     Args:
         client: asks the model; all open requests at once.
@@ -70,7 +69,6 @@ class ChatSampler(Sampler):
         ids = self._codec.control(text)
         if request.max_tokens is not None and len(ids) > request.max_tokens:
             ids, finish = ids[: request.max_tokens], "length"
-        self.counts[tokens_of(request.agent)] += len(ids)
         return request.turn(ids, (0.0,) * len(ids), finish, self._codec.decode(ids))
 
 

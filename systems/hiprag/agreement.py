@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class VerifierAgreement:
             before = counted(self.sampler)
             episodes = rollout(
                 self.environment, self.sampler, questions, seed=seed, samples=self.samples, pool=self.pool,
-                label=f"checks {path.stem}",
+                label="episodes",
             )  # fmt: skip
             if failed := [episode.error for episode in episodes if episode.status == "error"]:
                 raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
@@ -163,8 +163,8 @@ class VerifierAgreement:
                 "verdicts": {name: own[number] for name, own in verdicts.items()},
             }
 
-    def _units(self, folder: Path) -> Iterator[tuple[Path, list[Question]]]:
-        return units(folder / "data" / "units", self.questions, self.unit)
+    def _units(self, folder: Path) -> Iterable[tuple[Path, list[Question]]]:
+        return units(folder / "data" / "units", [*self.questions], self.unit)
 
 
 def _with_truth(episode: Episode, asked: Mapping[str, str], oracle: Oracle) -> Iterator[tuple[Check, bool | None]]:

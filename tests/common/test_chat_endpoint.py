@@ -52,7 +52,7 @@ def message(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_content_is_a_text_or_parts_of_it(content: Any, text: str) -> None:
-    assert answered(message(content=content)) == Completion(text, 10)
+    assert answered(message(content=content)) == Completion(text, 10, 3)
 
 
 def test_half_a_character_of_a_question_does_not_end_the_work() -> None:
@@ -63,14 +63,14 @@ def test_half_a_character_of_a_question_does_not_end_the_work() -> None:
 
 
 def test_reasoning_beside_the_content_is_not_the_reply() -> None:
-    assert answered(message(content=None, reasoning_content='{"score": 10}')) == Completion("", 10)
+    assert answered(message(content=None, reasoning_content='{"score": 10}')) == Completion("", 10, 3)
     assert answered(message(reasoning='{"score": 10}', content="said")).text == "said"
 
 
 def test_a_reply_that_was_cut_is_known() -> None:
     body = completion("half")
     body["choices"][0]["finish_reason"] = "length"
-    assert answered(body) == Completion("half", 10, cut=True)
+    assert answered(body) == Completion("half", 10, 3, cut=True)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,14 @@ def test_what_is_no_completion_is_a_failure_with_a_reason(tmp_path: Path, body: 
 def test_a_cost_that_cannot_be_is_estimated(usage: Any, cost: int) -> None:
     found = answered({**completion("said"), "usage": usage})
     assert (found.tokens, found.estimated) == (cost, cost == 12)
+
+
+@pytest.mark.parametrize(
+    ("own", "cost"), [(9, 9), (0, 0), (25, 25), (26, 2), (-1, 2), (True, 2), ("9", 2), (9.0, 2), (None, 2)]
+)
+def test_the_part_of_the_reply_is_estimated_where_it_cannot_be(own: Any, cost: int) -> None:
+    usage = {"total_tokens": 25, "completion_tokens": own}
+    assert answered({**completion("said"), "usage": usage}).completion_tokens == cost
 
 
 @pytest.mark.parametrize("usage", [{"total_tokens": -1000}, {"total_tokens": 10**30}, None])

@@ -35,7 +35,9 @@ def data(**arguments: Any) -> Stage:
 def test_key_order_names_logging_and_output_do_not_count(tmp_path: Path) -> None:
     reference = of(data(x=1, y=2))
     assert reference == of(data(y=2, x=1))
-    assert reference == of(data(x=1, y=2), tmp_path, experiment="y", accelerator="cpu", parts={"z": 1})
+    assert reference == of(
+        data(x=1, y=2), tmp_path, experiment="y", accelerator="cpu", parts={"z": 1}, loggers={"l": 1}
+    )
     logged = Stage(data=data(x=1, y=2).data, trainer=TrainerSettings(log_every_n_steps=7))
     assert reference == of(logged)
 

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -63,6 +64,7 @@ def failed(rank: int, code: int, second: int) -> ProcessFailure:
     ("codes", "seconds", "code", "said"),
     [
         ((2, 1), (5, 5), 2, ""),
+        ((2, 1), (6, 5), 1, ""),
         ((1, 143), (6, 5), 143, ""),
         (
             (1, -9),
@@ -81,7 +83,9 @@ def test_a_killed_rank_decides_the_exit_code_even_if_another_failure_is_seen_fir
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else it would set one
     monkeypatch.setattr("torch.distributed.run.main", fail)
-    assert launcher.launch(Path("train.py"), [], devices=2) == code
+    failed_at, plan = [], SimpleNamespace(experiment=Experiment("x", {}, devices=2), folder=Path("runs/x"))
+    assert launcher.launch(Path("train.py"), [], cast(Any, plan), failed_at.append) == code
+    assert failed_at == [Path("runs/x")][: code == 1]
     assert capsys.readouterr().err == said
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.chat_client import ChatClient, ChatError
-from common.costs import tokens_of
+from common.costs import costs_in
 from common.errors import ConfigError
 from envs.requests import Request, forced_request
 from envs.retrieval import RetrievalEnvironment
@@ -80,8 +80,7 @@ def test_it_plays_every_agent_from_what_that_agent_sees(sampler) -> None:
         assert (episode.status, episode.answer, PROTOCOL.valid(episode)) == ("answered", "Ada", True)
         tag = PROTOCOL.codec.tokenizer.get_vocab()["<keep>"]
         assert episode.turns[1].action_ids[0] == tag, "its tags are the tags' tokens, as a policy writes them"
-    written = [turn for episode in episodes for turn in episode.turns if turn.agent == KNOWLEDGE_SELECTOR]
-    assert one.counts[tokens_of(KNOWLEDGE_SELECTOR)] == sum(len(turn.action_ids) for turn in written) == 9
+    assert not costs_in(one.counts), "its tokens are no policy's"
 
 
 def test_what_was_paid_for_once_is_not_asked_again(sampler) -> None:
