@@ -85,10 +85,12 @@ def play_out(
     seed: int,
     pool: int = 64,
     tick: Callable[[int], object] = int,
+    watch: Callable[[Episode], object] = id,
 ) -> None:
     """Take episodes, begun or not, to their ends, as `rollout` does; `tick` gets the number that ended.
 
-    Where turns are made elsewhere, no turn waits for another episode's search.
+    `watch` gets each episode before its first turn, after every turn with what was found, and at its end. Where turns
+    are made elsewhere, no turn waits for another episode's search.
 
     Raises:
         RetrievalError: the retriever failed too often in a row.
@@ -105,7 +107,9 @@ def play_out(
             acts: list[Act] = []
             done: list[Episode] = []
             for episode in chain(ready, waiting):
-                match environment.next(episode, seed):
+                upcoming = environment.next(episode, seed)
+                watch(episode)
+                match upcoming:
                     case Request() as request:
                         requests.append(request)
                     case Act() as act:

@@ -67,6 +67,12 @@ class Codec:
         folded = unicodedata.normalize("NFKC", escaped)  # what some tokenizers would read
         return escaped if folded == self._escape(folded) else self._escape(folded)
 
+    @property
+    def escaped(self) -> str:
+        """The pattern of each `<` that `neutralise` escapes, for programs without this class."""
+        patterns = [pattern.pattern for pattern in (self._tag, self._literal) if pattern]
+        return f"(?i:{'|'.join(patterns)})" if patterns else "(?!)"
+
     def _escape(self, text: str) -> str:
         for pattern in (self._tag, self._literal):
             text = pattern.sub("&lt;", text) if pattern else text

@@ -31,26 +31,17 @@ from evaluation.evaluate import Evaluation
 from evaluation.kept_episodes import passages
 from evaluation.report.page import write_episode
 from evaluation.scoring import score
+from examples.agents import dataset_of, evaluation_of
+from examples.transcript import answer_line, step_lines
 from modules.metrics import exact_match, f1_score
 from pipeline.failures import machine_failure
-from pipeline.loader import load
-from pipeline.plan import Plan
-from pipeline.stages import build_data
 
 
 def main(arguments: Sequence[str]) -> int:
     """Ask and print; 2 for a wrong setting, 1 for any other error, 0 at the end."""
     options = parse(arguments)
     try:
-        plan = Plan.of(load(options.config, options.overrides), only=[options.stage]).checked()
-        missing = [name for name in plan.stages[options.stage].needs if not plan.stages[name].done]
-        if missing:
-            raise ConfigError(f"make {', '.join(missing)} first: python train.py --config {options.config}")
-        evaluation = build_data(options.stage, plan)
-        if not isinstance(evaluation, Evaluation):
-            raise ConfigError(
-                f"stage {options.stage} evaluates nothing; name one whose data is evaluation.evaluate:Evaluation"
-            )
+        evaluation = evaluation_of(options)
         episode = ask(evaluation, options)
         say(transcript(episode))
         if options.html:
@@ -94,23 +85,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def ask(evaluation: Evaluation, options: argparse.Namespace) -> Episode:
     """Run one episode of the evaluation's agent."""
-    name = options.dataset or next(iter(evaluation.datasets))
-    if name not in evaluation.datasets:
-        raise ConfigError(f"no dataset {name}; the stage has {', '.join(evaluation.datasets)}")
-    dataset = evaluation.datasets[name]
+    dataset = dataset_of(evaluation, options.dataset)
     if options.question:
         question: Question | None = Question("your-own", options.question, ("",))
     else:
         question = next((q for q in dataset.questions if options.id in (None, q.id)), None)
     if question is None:
-        raise DataError(f"{name} has no question with id {options.id}")
+        raise DataError(f"{options.dataset or options.stage} has no question with id {options.id}")
     environment = evaluation.environment.variant(retriever=dataset.retriever)
     return rollout(environment, evaluation.sampler, [question], seed=options.seed)[0]
 
 
 def write_html(path: Path, evaluation: Evaluation, episode: Episode, options: argparse.Namespace) -> None:
     """The same view of the episode as a run's page gives; a question of one's own is not scored."""
-    dataset = evaluation.datasets[options.dataset or next(iter(evaluation.datasets))]
+    dataset = dataset_of(evaluation, options.dataset)
     environment = evaluation.environment.variant(retriever=dataset.retriever)
     row = score(
         episode,
@@ -128,17 +116,10 @@ def transcript(episode: Episode) -> str:
     """The episode for a reader."""
     lines = [f"Question: {one_line(episode.question.text)}", ""]
     for number, step in enumerate(episode.steps, 1):
-        said = one_line(step.said) if step.spans else ""
-        lines.append(f"Step {number}: {step.kind}{'' if step.valid else ' (not valid)'}")
-        lines += [f"  {said}"] if said else []
-        for hit in step.hits:
-            score = "" if hit.score is None else f"{hit.score:8.3f}  "
-            fate = "" if step.kept is None else "kept     " if hit.document.id in step.kept else "dropped  "
-            source, title, text = map(one_line, (hit.document.id, hit.document.title, hit.document.text))
-            lines.append(f"    {fate}{score}{title}: {text[:100]} [{source}]")
+        lines += step_lines(number, step)
     if episode.status == "error":
         return "\n".join(lines).rstrip()
-    lines += ["", f"Answer: {one_line(episode.answer or '') or '(none)'}   [{episode.status}]"]
+    lines += ["", answer_line(episode)]
     if any(episode.question.answers):
         em, f1 = (measure(episode.answer, episode.question.answers) for measure in (exact_match, f1_score))
         lines.append(f"Gold:   {one_line(' / '.join(episode.question.answers))}   EM {em:.0f}, F1 {f1:.2f}")

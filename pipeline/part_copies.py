@@ -1,10 +1,13 @@
-"""Maps that are like a part: with `like: NAME`, a map is that part with its own settings merged over it.
+"""Maps that are like a part, or made of some entries of one.
 
-So one part can choose for many components, each of which adds what is its own: the sampler, and its temperature.
+With `like: NAME`, a map is that part with its own settings merged over it. So one part can choose for many components,
+each of which adds what is its own: the sampler, and its temperature. `${pick:${parts.test},${parts.sets}}` is a map of
+those entries of the first part that the second, a list, names.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from common.errors import ConfigError
@@ -13,13 +16,15 @@ from pipeline.merging import merge_maps
 from pipeline.yaml_reader import Document
 
 _MOST_COPIES = 2_000
+_PICK = re.compile(r"\$\{pick:\$\{parts\.([\w-]+)\},\s*\$\{parts\.([\w-]+)\}\}")
 
 
 def with_parts(merged: Document) -> Document:
-    """Merged settings in which every map with a `like` is written out.
+    """Merged settings in which every map with a `like` is written out, and every `pick`.
 
     Raises:
-        ConfigError: a `like` names no map among the parts, or parts are like each other in a cycle or without end.
+        ConfigError: a `like` names no map among the parts, or parts are like each other in a cycle or without end; a
+            `pick` is not of a map and a list, or the list names what is not in the map.
     """
     copies = _Copies(merged)
     return Document(copies.written_out(merged.value, ()), copies.marks)
@@ -34,12 +39,26 @@ class _Copies:
         self.marks: dict[Key, Mark] = dict(merged.marks)
 
     def written_out(self, value: Any, key: Key) -> Any:
-        """A value in which no map has a `like`."""
+        """A value in which no map has a `like`, and no text is a `pick`."""
+        if isinstance(value, str) and (match := _PICK.fullmatch(value)):
+            return self._picked(match[1], match[2], key)
         if isinstance(value, list):
             return [self.written_out(item, (*key, index)) for index, item in enumerate(value)]
         if not isinstance(value, dict):
             return value
         return {name: self.written_out(item, (*key, name)) for name, item in self._copied(value, key, ()).items()}
+
+    def _picked(self, entries: str, names: str, key: Key) -> dict[str, str]:
+        """References to the entries of a part that another lists."""
+        found, listed = ((self._parts or {}).get(name) for name in (entries, names))
+        if not isinstance(found, dict) or not isinstance(listed, list):
+            raise ConfigError(
+                f"{self._line(key)} must pick from a map what a list names: parts.{entries}, parts.{names}"
+            )
+        if unknown := [str(name) for name in listed if name not in found]:
+            hint = suggest(unknown[0], map(str, found))
+            raise ConfigError(f"there is no '{unknown[0]}' in parts.{entries} to pick at {self._line(key)}{hint}")
+        return {str(name): f"${{parts.{entries}.{name}}}" for name in listed}
 
     def _copied(self, value: dict[str, Any], key: Key, trail: Key) -> dict[str, Any]:
         """A map without a `like` of its own; the maps in it may have some."""

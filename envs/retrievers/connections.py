@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import resource
+import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import h11
 import uvicorn
@@ -45,6 +48,19 @@ def server_config(app: FastAPI, *, request_seconds: float = 30) -> uvicorn.Confi
         timeout_keep_alive=75,  # longer than clients keep idle connections (httpx: 5 s), else one may close in use
         timeout_graceful_shutdown=int(_GRACE) + 5,
     )
+
+
+def exit_at_once(main: Callable[[], int]) -> NoReturn:
+    """Run a server until it ends or is stopped, and leave without waiting for work that nobody waits for."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # while the index loads, and after uvicorn has shut down
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _files() -> int:

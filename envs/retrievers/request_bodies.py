@@ -1,15 +1,20 @@
-"""The bodies of requests, with a limit on each and on all that are in work."""
+"""The bodies of requests, with a limit on each and on all in work: read, parsed, given up with their client."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import HTTPException
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from envs.retrievers.micro_batches import Busy
+
+_T = TypeVar("_T")
 
 
 class RequestBodies:
@@ -46,3 +51,31 @@ class RequestBodies:
             raise HTTPException(499, "the client left") from error
         finally:
             self._held -= len(body)
+
+
+def parsed(model: type[BaseModel], body: bytearray) -> Any:
+    """A body as its model.
+
+    Raises:
+        HTTPException: it does not fit; names the first place.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        places = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        place = "".join(places).lstrip(".") or "body"
+        raise HTTPException(400, f"{place}: {first['msg']}") from error
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`, which is cancelled where the client leaves: one that gave up will ask again."""
+    working, leaving = asyncio.create_task(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HTTPException(499, "the client left")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()

@@ -8,33 +8,28 @@ import importlib
 import inspect
 import json
 import math
-import os
-import signal
 import socket
-import sys
-from collections.abc import Coroutine, Sequence, Sized
+from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette import exceptions as starlette
 
 from common.errors import ConfigError, UserError
 from common.terminal import prepare_terminal, print_error, say
-from envs.retrievers.connections import server_config
+from envs.retrievers.connections import exit_at_once, server_config
 from envs.retrievers.encoder_options import add_encoder_options, take_encoder
 from envs.retrievers.micro_batches import Busy, MicroBatches
-from envs.retrievers.request_bodies import RequestBodies
+from envs.retrievers.request_bodies import RequestBodies, parsed, while_connected
 from envs.retrievers.wire import write_result
 
 if TYPE_CHECKING:
     from envs.interfaces import Retriever  # imports torch, which a lexical server does not need
-
-_T = TypeVar("_T")
 
 
 def create_app(
@@ -90,13 +85,13 @@ def create_app(
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
         async with bodies.read(request) as body:
-            wanted = _parse(model, body)
+            wanted = parsed(model, body)
             k = wanted.topk or topk
             if len(wanted.queries) * k > max_hits:
                 raise HTTPException(400, f"{len(wanted.queries)} queries of topk {k}: at most {max_hits} hits in all")
             if check is not None:  # an answer that is kept may be of other passages than the corpus now holds
                 await asyncio.to_thread(check)
-            answers = await _while_connected(request, batches.search(wanted.queries, k))
+            answers = await while_connected(request, batches.search(wanted.queries, k))
             return JSONResponse(write_result(answers, scores=wanted.return_scores))
 
     @app.get("/health")
@@ -132,28 +127,6 @@ def _request_model(max_queries: int, max_topk: int, max_query_chars: int) -> typ
         "return_scores": (bool, False),
     }
     return create_model("RetrieveRequest", __config__=ConfigDict(strict=True), **fields)
-
-
-def _parse(model: type[BaseModel], body: bytearray) -> Any:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else part for part in first["loc"]) or "body"
-        raise HTTPException(400, f"{place}: {first['msg']}") from error
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of `work`, which is cancelled where the client leaves: one that gave up will ask again."""
-    working, leaving = asyncio.create_task(work), asyncio.ensure_future(request.receive())
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise HTTPException(499, "the client left")
-        return working.result()
-    finally:
-        working.cancel()
-        leaving.cancel()
 
 
 def _facts(retriever: Retriever) -> dict[str, object]:
@@ -276,12 +249,4 @@ def _component(spec: str) -> Retriever:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # while the index loads, and after uvicorn has shut down
-    try:
-        code = main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # without waiting for a search that nobody waits for
+    exit_at_once(main)

@@ -28,6 +28,7 @@ from evaluation.steps.step_page import answers
 from evaluation.tables import LEGEND, metrics_table
 
 Row = dict[str, Any]
+_IN_FORMAT = 0.1  # share of answers; below it a line gives the reason of a table's low figures
 
 
 def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path], *, question: str = "") -> str:
@@ -57,14 +58,25 @@ def write(runs: Path, experiment: str, seed: int, artifacts: Mapping[str, Path],
     content = {"question": question, "rows": rows, "groups": groups, "notes": notes, "artifacts": places}
     write_json(folder / "results.json", content)
     ranked = rankings((experiment, seed, stage, path) for stage, path in artifacts.items())
-    run = read_run(folder)
+    run, weak = read_run(folder), out_of_format(measured)
     with atomic_write(folder / "report.md") as file:
-        text = _page(f"{experiment}, seed {seed}", question, run, shown, artifacts, named_rankings([run], ranked))
+        text = _page(f"{experiment}, seed {seed}", question, run, shown, artifacts, named_rankings([run], ranked), weak)
         file.write(visible(text))
     write_page(folder / "report.html", [run], ranked=ranked)
     _gather(runs / experiment)
     tables = [f"{name}\n{metrics_table({'stage': 'stage'}, part)}" for name, part in by_dataset(shown).items()]
-    return "\n\n".join([*tables, f"report: {folder / 'report.md'}"])
+    return "\n\n".join([*tables, *weak, f"report: {folder / 'report.md'}"])
+
+
+def out_of_format(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each evaluation whose model hardly follows the format: a table alone would not give the reason."""
+    return [
+        f"{row['stage']} on {one_line(row['dataset'])}: {100 * row['valid_episodes']:.0f} % of the answers follow the "
+        "format, so the figures say little about the method: take a larger model, put examples into the instruction, "
+        "or warm the model up"
+        for row in rows
+        if (share := row.get("valid_episodes")) is not None and share < _IN_FORMAT
+    ]
 
 
 def _gather(experiment: Path) -> None:
@@ -76,7 +88,13 @@ def _gather(experiment: Path) -> None:
 
 
 def _page(
-    title: str, question: str, run: Run, rows: Sequence[Row], artifacts: Mapping[str, Path], ranked: Sequence[Row]
+    title: str,
+    question: str,
+    run: Run,
+    rows: Sequence[Row],
+    artifacts: Mapping[str, Path],
+    ranked: Sequence[Row],
+    weak: Sequence[str],
 ) -> str:
     """The run as text: what it asks, its results, what each stage changed, what each reward model is worth."""
     otherwise = [f"{name} was made {stage.otherwise}" for name, stage in run.stages.items() if stage.otherwise]
@@ -85,6 +103,7 @@ def _page(
     for name, part in by_dataset(rows).items():
         shown = [{**row, "stage": run.shown(row["stage"])} for row in part]
         parts += [f"## Results: {one_line(name)}", metrics_table({"stage": "stage"}, shown)]
+    parts += weak
     parts += [LEGEND if rows else "No stage of this experiment evaluates."]
     stages = dict.fromkeys(row["stage"] for row in rows if row["stage"] in run.names)
     parts += [f"Stages by name: {', '.join(f'{run.names[stage]} `{stage}`' for stage in stages)}."] if stages else []

@@ -146,3 +146,14 @@ def test_references_that_expand_without_end_are_refused(tmp_path: Path) -> None:
 def test_a_relative_reference_has_the_line_of_what_it_means(tmp_path: Path) -> None:
     text = BASIC.replace("path: x}", 'path: "${.other}", other: 5}')
     assert load(write(tmp_path, text)).locations.written(("stages", "make", "data", "path")) == "5"
+
+
+def test_a_part_of_a_map_is_picked_by_a_list_of_names(tmp_path: Path) -> None:
+    text = 'experiment: some\nstages: {make: {data: {target: "a:A", sets: "${pick:${parts.test},${parts.sets}}"}}}\n'
+    text += 'parts: {size: 5, sets: [b, a], test: {a: {target: "s:S", n: "${parts.size}"}, b: 2, c: "${parts.none}"}}\n'
+    path = write(tmp_path, text)
+    assert load(path).experiment.stages["make"].data["sets"] == {"b": 2, "a": {"target": "s:S", "n": 5}}
+    assert load(path, ["parts.sets=[b]"]).experiment.stages["make"].data["sets"] == {"b": 2}
+    message = r"there is no 'd' in parts.test to pick at stages.make.data.sets \(.*x.yaml:2\); accepted: a, b, c"
+    fails(path, message, "parts.sets=[d]")
+    fails(path, "must pick from a map what a list names: parts.test, parts.sets", "parts.sets=b")

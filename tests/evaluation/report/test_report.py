@@ -14,6 +14,7 @@ KEYS = [
     *("experiment", "seed", "stage", "dataset", "split", "n", "em", "em_low", "em_high", "f1", "f1_low", "f1_high"),
     *("cover", "flawed", "unresolved", "searches", "valid_steps", "recall", "seconds"),
 ]
+VALID = {"none": 0.02, "some": 0.1, "unknown": None}
 
 
 def test_rows_have_exactly_the_agreed_keys_and_null_where_missing(tmp_path: Path) -> None:
@@ -47,6 +48,14 @@ def test_the_headline_is_returned_with_intervals(tmp_path: Path) -> None:
     assert "cover" not in text  # no row has it
     assert "1.50" in text
     assert str(tmp_path / "exp" / "seed0" / "report.md") in text
+
+
+def test_a_model_that_follows_no_format_is_named(tmp_path: Path) -> None:
+    rows = [{"dataset": "toy", "split": name, "n": 50, "em": 0.0, "valid_episodes": v} for name, v in VALID.items()]
+    text = write(tmp_path, "exp", 0, {"eval": evaluation(tmp_path / "a", [answered(0, 1)], rows=rows)})
+    for shown in (text, (tmp_path / "exp" / "seed0" / "report.md").read_text()):
+        lines = [line for line in shown.splitlines() if "follow the format" in line]
+        assert [line.partition(", so")[0] for line in lines] == ["eval on toy: 2 % of the answers follow the format"]
 
 
 def test_the_report_opens_with_question_and_table_and_leaves_the_rest_to_the_page(tmp_path: Path) -> None:

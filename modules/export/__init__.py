@@ -1,0 +1,1 @@
+"""A trained agent as a folder that leaves the suite: the model, how it is asked, and a card."""
