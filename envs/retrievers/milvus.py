@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.errors import ConfigError, DataError, RetrievalError
+from common.hashes import short_digest
 from common.masking import Secrets
 from common.plain_text import encodable
 from common.progress import progress_bar
@@ -16,7 +17,6 @@ from envs.retrievers.corpus import DocumentFile
 from envs.retrievers.dense import passage_text
 from envs.retrievers.encoder import Encoder
 from envs.retrievers.filled_index import DEPTH, check_filled, check_name, full_name
-from envs.retrievers.hub_models import digest
 from envs.retrievers.hybrid import reciprocal_ranks
 from envs.types import Document, Hit
 
@@ -72,7 +72,7 @@ class Milvus:
         with self._engine:
             self._client.load_collection(self._collection)
         queries = "" if encoder is None else encoder.identity
-        self.identity = f"milvus-{digest([self._collection, search, queries])}"
+        self.identity = f"milvus-{short_digest([self._collection, search, queries])}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """At most `k` hits a query, best first; of words alone, only passages that share one with the query.
