@@ -24,6 +24,7 @@ _BLOCK = 512  # passages inserted at once
 _BATCH = 64  # queries of a call
 _LONGEST = 65_535  # bytes of a text, Milvus's limit
 _MAX_QUERY_CHARS = 4096
+_WITHOUT_PINGS = {"grpc.keepalive_time_ms": 2**31 - 1}  # Lite breaks a connection that pings while it is idle
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs each error with its trace; they are raised too
 
 
@@ -242,7 +243,7 @@ def connected(uri: str) -> tuple[Any, Engine]:
         Path(uri).parent.mkdir(parents=True, exist_ok=True)
     with engine:
         try:
-            return MilvusClient(uri), engine
+            return MilvusClient(uri, grpc_options=_WITHOUT_PINGS if local else {}), engine
         except ConnectionConfigException as error:
             advice = "is another process using it? Milvus Lite has one at a time" if local else "give http://host:port"
             raise ConfigError(f"{engine} cannot be opened: {engine.reason(error)}; {advice}") from error
