@@ -1,4 +1,4 @@
-"""Hashes of files, remembered for as long as a file's size, times and inode stay as they were."""
+"""Hashes: of plain settings, and of files, remembered while a file's size, times and inode stay as they were."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from typing import Any
 from common.files import atomic_write
 
 _TICK = 20_000_000  # nanoseconds; clocks of file systems go on at least this often
+
+
+def short_digest(settings: object) -> str:
+    """24 hexadecimal digits for plain settings, the same for equal ones in the same order."""
+    return hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()
 
 
 class FileHashes:

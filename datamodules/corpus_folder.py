@@ -37,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         files, others = files_of(options.folder)
         rows, problems = read_files(options.folder, files, options.tokens, options.overlap, count)
         for problem in problems:
-            print_error(problem)
+            if options.skip:
+                say(f"left out: {problem}")
+            else:
+                print_error(problem)
         if problems and not options.skip:
-            raise DataError(
-                f"{options.out} is not written: repair or remove these {len(problems)} files, or give --skip"
-            )
+            raise DataError(f"{options.out} is not written: repair or remove the files above, or give --skip")
         if not rows:
             raise DataError(f"{options.folder}: no passage; it takes files of {', '.join(READERS)}")
         write_rows(options.out, rows)

@@ -276,6 +276,13 @@ def _holds_component(value: object) -> bool:
     return is_component(value) or any(_holds_component(item) for _, item in children(value))
 
 
+def _looked(path: Path, key: Key, locations: Locations) -> str:
+    """The folders in which a relative path was looked for."""
+    file = locations.where(key).rpartition(":")[0]  # of none on the command line
+    folders = dict.fromkeys([*([Path(file).resolve().parent] if file else []), Path.cwd()])
+    return "" if path.is_absolute() else f": looked in {' and '.join(map(str, folders))}"
+
+
 def _check_inputs(written: object, value: object, key: Key, locations: Locations) -> None:
     """An argument annotated Path is an input: it must exist before any work, unless another stage makes it."""
     texts = {key: written, **dict(leaves(written, key))}
@@ -283,7 +290,6 @@ def _check_inputs(written: object, value: object, key: Key, locations: Locations
         if not isinstance(path, Path) or stage_names(str(path)):
             continue
         if not path.exists():
-            beside = "" if path.is_absolute() else f": it is neither beside that file nor in {Path.cwd()}"
-            raise ConfigError(f"no file or folder '{path}' at {locations.at(where)}{beside}")
+            raise ConfigError(f"no file or folder '{path}' at {locations.at(where)}{_looked(path, where, locations)}")
         if not is_path(str(texts[where])):  # else the fingerprint would take it for a name
             raise ConfigError(f"'{path}' at {locations.at(where)} must be written as a path: ./{path}")

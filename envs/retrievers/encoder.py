@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel
 
 from common.errors import ConfigError
+from common.hashes import short_digest
 from common.plain_text import encodable
-from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, digest, load_pretrained
+from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, load_pretrained
 
 Pooling = Literal["mean", "cls", "last"]
 
@@ -66,8 +67,8 @@ class Encoder:
 
         files = content_of(model, self._model, revision)
         settings = [files, pooling, passage_prefix, normalize, max_tokens, dtype]
-        self.passage_identity = digest(settings)
-        self.identity = digest([*settings, query_prefix])
+        self.passage_identity = short_digest(settings)
+        self.identity = short_digest([*settings, query_prefix])
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors [N, D], float32, of queries."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -63,8 +62,3 @@ def content_of(model: str, network: Any, revision: str | None) -> list[Any]:
         with open(folder / name, "rb") as file:
             hashes.append([name, hashlib.file_digest(file, "blake2b").hexdigest()])
     return hashes
-
-
-def digest(settings: object) -> str:
-    """A short hash of plain settings."""
-    return hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()

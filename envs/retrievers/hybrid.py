@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from common.costs import counted
 from common.document_names import id_key
 from common.errors import ConfigError
+from common.hashes import short_digest
 from envs.interfaces import Retriever
-from envs.retrievers.hub_models import digest
 from envs.types import Document, Hit
 
 
@@ -49,7 +49,7 @@ class Hybrid:
     def identity(self) -> str:
         """A hash of the parts and settings; there is none where a part has none."""
         parts = [getattr(part, "identity") for part in self._parts.values()]  # noqa: B009 (not in the protocol)
-        return f"hybrid-{digest([parts, self._depth, self._constant])}"
+        return f"hybrid-{short_digest([parts, self._depth, self._constant])}"
 
     @property
     def counts(self) -> Counter[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.errors import ConfigError, DataError, RetrievalError
+from common.hashes import short_digest
 from common.masking import Secrets
 from common.plain_text import encodable
 from common.progress import progress_bar
@@ -16,7 +17,6 @@ from envs.retrievers.corpus import DocumentFile
 from envs.retrievers.dense import passage_text
 from envs.retrievers.encoder import Encoder
 from envs.retrievers.filled_index import DEPTH, check_filled, check_name, full_name
-from envs.retrievers.hub_models import digest
 from envs.retrievers.hybrid import reciprocal_ranks
 from envs.types import Document, Hit
 
@@ -24,6 +24,7 @@ _BLOCK = 512  # passages inserted at once
 _BATCH = 64  # queries of a call
 _LONGEST = 65_535  # bytes of a text, Milvus's limit
 _MAX_QUERY_CHARS = 4096
+_WITHOUT_PINGS = {"grpc.keepalive_time_ms": 2**31 - 1}  # Lite breaks a connection that pings while it is idle
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs each error with its trace; they are raised too
 
 
@@ -72,7 +73,7 @@ class Milvus:
         with self._engine:
             self._client.load_collection(self._collection)
         queries = "" if encoder is None else encoder.identity
-        self.identity = f"milvus-{digest([self._collection, search, queries])}"
+        self.identity = f"milvus-{short_digest([self._collection, search, queries])}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """At most `k` hits a query, best first; of words alone, only passages that share one with the query.
@@ -242,7 +243,7 @@ def connected(uri: str) -> tuple[Any, Engine]:
         Path(uri).parent.mkdir(parents=True, exist_ok=True)
     with engine:
         try:
-            return MilvusClient(uri), engine
+            return MilvusClient(uri, grpc_options=_WITHOUT_PINGS if local else {}), engine
         except ConnectionConfigException as error:
             advice = "is another process using it? Milvus Lite has one at a time" if local else "give http://host:port"
             raise ConfigError(f"{engine} cannot be opened: {engine.reason(error)}; {advice}") from error

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import DataError, RejectedError
+from common.hashes import short_digest
 from common.progress import progress_bar
 from envs.retrievers.corpus import DocumentFile
 from envs.retrievers.filled_index import check_filled, check_name, full_name
 from envs.retrievers.http_search import HTTPSearch
-from envs.retrievers.hub_models import digest
 from envs.types import Document, Hit
 
 _BLOCK_BYTES = 2**22  # of a bulk request
@@ -72,7 +72,7 @@ class OpenSearch(HTTPSearch):
             DataError: the index is missing, or is of another corpus.
             RetrievalError: the server is down.
         """
-        return f"opensearch-{digest([self.url, self._found(), self._title_weight])}"
+        return f"opensearch-{short_digest([self.url, self._found(), self._title_weight])}"
 
     def _found(self) -> str:
         """The index behind the name, asked for once."""

@@ -10,10 +10,11 @@ from transformers import AutoModelForSequenceClassification
 
 from common.costs import counted, read_by
 from common.errors import ConfigError, RetrievalError
+from common.hashes import short_digest
 from common.plain_text import encodable
 from envs.interfaces import Retriever
 from envs.retrievers.dense import passage_text
-from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, digest, load_pretrained
+from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, load_pretrained
 from envs.types import Hit
 
 
@@ -73,7 +74,7 @@ class Reranked:
     def identity(self) -> str:
         """A hash of retriever, model and settings; there is none where the retriever has none."""
         behind = getattr(self._retriever, "identity")  # noqa: B009 (not in the protocol)
-        return f"reranked-{digest([behind, *self._settings])}"
+        return f"reranked-{short_digest([behind, *self._settings])}"
 
     @property
     def counts(self) -> Counter[str]:

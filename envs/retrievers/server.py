@@ -237,15 +237,25 @@ def _dense(corpus: Path, **settings: Any) -> Retriever:
 def _component(spec: str) -> Retriever:
     try:
         settings = json.loads(spec)
-        module, _, name = settings.pop("target").partition(":")
-        factory = getattr(importlib.import_module(module), name)
-        retriever = factory(**settings)
+        name = settings["target"].partition(":")[2]
+        retriever = _built(settings)
     except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(f'--json {spec}: {reason}; expected {{"target": "package.module:name", ...}}') from error
     if not callable(getattr(retriever, "search", None)):
         raise ConfigError(f"--json {spec}: {name} has no method search(queries, k)")
     return retriever
+
+
+def _built(value: Any) -> Any:
+    """A setting with its components built, from the inside out."""
+    if not isinstance(value, dict):
+        return value
+    settings = {name: _built(item) for name, item in value.items()}
+    if "target" not in settings:
+        return settings
+    module, _, name = settings.pop("target").partition(":")
+    return getattr(importlib.import_module(module), name)(**settings)
 
 
 if __name__ == "__main__":

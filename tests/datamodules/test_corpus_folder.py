@@ -60,10 +60,12 @@ def test_every_file_that_cannot_be_read_is_named_and_nothing_is_written(
     assert len(error.splitlines()) == 4
     for line in ("scan.pdf: no text, perhaps a scan", "old.txt:1: not UTF-8: byte 0xe9", "whose name reads the same"):
         assert line in error
-    assert "corpus.jsonl is not written: repair or remove these 3 files, or give --skip" in error
+    assert "corpus.jsonl is not written: repair or remove the files above, or give --skip" in error
     assert not out.exists()
     assert main([*command, "--skip"]) == 0
-    assert "6 passages of 4 files" in capsys.readouterr().out
+    *left_out, last = capsys.readouterr().out.splitlines()
+    assert [line.startswith("left out: ") for line in left_out] == [True] * 3
+    assert "6 passages of 4 files" in last
 
 
 @pytest.mark.parametrize(

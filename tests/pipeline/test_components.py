@@ -41,6 +41,12 @@ def refused(value: Any, message: str) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_missing_input_was_looked_for_in_both_folders() -> None:
+    elsewhere = Locations.of({}, {AT: "/own/x.yaml:14"})
+    with pytest.raises(ConfigError, match=rf"no file or folder 'no/where' at .*: looked in /own and {Path.cwd()}$"):
+        check(holder(corpus="no/where"), AT, elsewhere, set(), whole=True)
+
+
 def holder(**arguments: Any) -> dict[str, Any]:
     return {"target": "tests.toys:Holder", "piece": PIECE, **arguments}
 
@@ -107,7 +113,10 @@ def test_open_keywords_take_any_name_but_named_ones_stay_checked() -> None:
         (holder(pair=[1, "x"]), r"^\[1, 'x'\] does not fit tuple\[int, ...\] at stages.rl.module.pair \(x.yaml:14\)$"),
         (holder(mode="medium"), r"invalid value 'medium', expected one of \['fast', 'slow'\] at .*mode"),
         (holder(limits={"step": 1}), r"unknown key 'step' at stages.rl.module.limits .*; did you mean 'steps'\?"),
-        (holder(corpus="no/where"), r"no file or folder 'no/where' at stages.rl.module.corpus"),
+        (
+            holder(corpus="no/where"),
+            rf"no file or folder 'no/where' at stages.rl.module.corpus .*: looked in {Path.cwd()}$",
+        ),
         (
             holder(piece="a"),
             r"^stages.rl.module.piece \(x.yaml:14\) must be a component, such as {target: .*}, not 'a'$",

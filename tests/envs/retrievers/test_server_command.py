@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from envs.retrievers.http import HTTPRetriever
-from envs.retrievers.server import listen, main
+from envs.retrievers.server import _component, listen, main
 from envs.types import Document, Hit
 
 RIVERS = [
@@ -90,6 +90,17 @@ def test_a_search_that_never_ends_does_not_keep_a_stopped_server_alive(tmp_path:
         assert b'{"error": "the server stops"}' in b"".join(iter(lambda: client.recv(4096), b""))
     assert server.communicate(timeout=10) == ("", "")
     assert server.returncode == 0
+
+
+def test_a_component_may_be_made_of_others(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in RIVERS))
+    parts = {
+        name: {"target": "envs.retrievers.bm25:BM25", "corpus": str(corpus), "k1": k1}
+        for name, k1 in (("a", 1), ("b", 2))
+    }
+    hybrid = _component(json.dumps({"target": "envs.retrievers.hybrid:Hybrid", "parts": parts}))
+    assert hybrid.search(["through Vienna"], 1) == [[Hit(RIVERS[1], 2 / 61)]]
 
 
 class Endless:
