@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -156,9 +157,9 @@ def _generation(model: Path) -> GenerationConfig:
     """Greedy, without a penalty, up to any token that ends a message: as the suite samples."""
     settings = json.loads((model / "config.json").read_text(encoding="utf-8"))
     with_own = GenerationConfig.from_pretrained(str(model)) if (model / "generation_config.json").is_file() else None
-    tokenizer = load_tokenizer(model)
-    own = with_own.eos_token_id if with_own else settings.get("eos_token_id")
-    ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
+    tokenizer: Any = load_tokenizer(model)
+    own: Any = with_own.eos_token_id if with_own else settings.get("eos_token_id")
+    ends = {end for end in (tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])) if end is not None}
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(ends)
     return GenerationConfig(do_sample=False, eos_token_id=sorted(ends), pad_token_id=pad, bos_token_id=None)
 
