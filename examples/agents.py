@@ -135,7 +135,7 @@ def exported_agent(folder: Path, corpus: Path | None, device: str = "auto") -> A
         raise DataError(f"{path} is damaged ({type(error).__name__}): export it again") from error
     home = str(folder.resolve())
     environment["protocol"] = environment["protocol"] | {"tokenizer": home}
-    if searching := _retriever(retriever, corpus, path):
+    if searching := retriever_on(corpus, retriever, path):
         environment["retriever"] = searching
     sampler = {"target": "modules.samplers.in_process:InProcessSampler", "policy": _policy(folder, home, device)}
     built = build({"environment": environment, "sampler": sampler}, (), Locations({(): str(path)}, {}), {})
@@ -144,8 +144,12 @@ def exported_agent(folder: Path, corpus: Path | None, device: str = "auto") -> A
     return made
 
 
-def _retriever(trained_with: dict[str, Any], corpus: Path | None, path: Path) -> dict[str, Any] | None:
-    """The retriever that it was trained with, on this corpus; BM25 where that searched no corpus file."""
+def retriever_on(corpus: Path | None, trained_with: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """The retriever that an agent was trained with, on a corpus; BM25 where that searched no corpus file.
+
+    Raises:
+        ConfigError: there is no such file, or none is given and the retriever needs one; `path` is the agent's.
+    """
     searched = _on_corpus(trained_with, "" if corpus is None else str(corpus.resolve()))
     if corpus is None:
         if searched != trained_with:
