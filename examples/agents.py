@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError, DataError
+from common.manifests import load_record
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
@@ -172,9 +172,9 @@ def _policy(folder: Path, home: str, device: str) -> dict[str, Any]:
     policy = {"target": "modules.policy:load_policy", "model": home, "device": device}
     adapter, config = folder / "adapter_config.json", folder / "config.json"
     if adapter.is_file():
-        base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        base = load_record(adapter, folder, "base_model_name_or_path")["base_model_name_or_path"]
         return policy | {"model": base, "adapter": home}
-    dtype = json.loads(config.read_text(encoding="utf-8")).get("dtype") if config.is_file() else None
+    dtype = load_record(config, folder).get("dtype") if config.is_file() else None
     return policy | ({"dtype": dtype} if dtype else {})
 
 
