@@ -17,7 +17,8 @@ def step_lines(number: int, step: Step) -> list[str]:
     for hit in step.hits:
         score = "" if hit.score is None else f"{hit.score:8.3f}  "
         fate = "" if step.kept is None else "kept     " if hit.document.id in step.kept else "dropped  "
-        lines.append(f"    {fate}{score}{one_line(hit.document.title)}: {one_line(hit.document.text)[:_WIDTH]}")
+        source, title, text = map(one_line, (hit.document.id, hit.document.title, hit.document.text))
+        lines.append(f"    {fate}{score}{title}: {text[:_WIDTH]} [{source}]")
     return lines
 
 

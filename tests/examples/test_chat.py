@@ -18,7 +18,7 @@ def test_steps_fold_a_passage_to_a_line_and_a_number_shows_it_whole(capsys: pyte
     chat(agent(Passages()), ["", "Who wrote it", "1", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Step 1: query"
-    assert lines[2].split() == ["1.000", "About", "it:", "<img", "src=x", "onerror=alert(1)>", "it\\u202e"]
+    assert lines[2].split() == ["1.000", "About", "it:", "<img", "src=x", "onerror=alert(1)>", "it\\u202e", "[doc-it]"]
     assert lines[3] == "Step 2: subanswer"
     assert lines[-5:] == [
         "Answer: it!   [answered]",
