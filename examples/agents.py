@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError, DataError
+from common.manifests import load_record
 from envs.interfaces import Sampler
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import play_out
@@ -135,7 +135,7 @@ def exported_agent(folder: Path, corpus: Path | None, device: str = "auto") -> A
         raise DataError(f"{path} is damaged ({type(error).__name__}): export it again") from error
     home = str(folder.resolve())
     environment["protocol"] = environment["protocol"] | {"tokenizer": home}
-    if searching := _retriever(retriever, corpus, path):
+    if searching := retriever_on(corpus, retriever, path):
         environment["retriever"] = searching
     sampler = {"target": "modules.samplers.in_process:InProcessSampler", "policy": _policy(folder, home, device)}
     built = build({"environment": environment, "sampler": sampler}, (), Locations({(): str(path)}, {}), {})
@@ -144,8 +144,12 @@ def exported_agent(folder: Path, corpus: Path | None, device: str = "auto") -> A
     return made
 
 
-def _retriever(trained_with: dict[str, Any], corpus: Path | None, path: Path) -> dict[str, Any] | None:
-    """The retriever that it was trained with, on this corpus; BM25 where that searched no corpus file."""
+def retriever_on(corpus: Path | None, trained_with: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    """The retriever that an agent was trained with, on a corpus; BM25 where that searched no corpus file.
+
+    Raises:
+        ConfigError: there is no such file, or none is given and the retriever needs one; `path` is the agent's.
+    """
     searched = _on_corpus(trained_with, "" if corpus is None else str(corpus.resolve()))
     if corpus is None:
         if searched != trained_with:
@@ -168,9 +172,9 @@ def _policy(folder: Path, home: str, device: str) -> dict[str, Any]:
     policy = {"target": "modules.policy:load_policy", "model": home, "device": device}
     adapter, config = folder / "adapter_config.json", folder / "config.json"
     if adapter.is_file():
-        base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        base = load_record(adapter, folder, "base_model_name_or_path")["base_model_name_or_path"]
         return policy | {"model": base, "adapter": home}
-    dtype = json.loads(config.read_text(encoding="utf-8")).get("dtype") if config.is_file() else None
+    dtype = load_record(config, folder).get("dtype") if config.is_file() else None
     return policy | ({"dtype": dtype} if dtype else {})
 
 

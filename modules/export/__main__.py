@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,7 +26,7 @@ from transformers import GenerationConfig  # noqa: E402
 from common.contents import check_sizes  # noqa: E402
 from common.errors import ConfigError, DataError, UserError  # noqa: E402
 from common.files import atomic_write, build_once, write_json  # noqa: E402
-from common.manifests import MANIFEST  # noqa: E402
+from common.manifests import MANIFEST, load_record  # noqa: E402
 from common.model_files import check_model_files  # noqa: E402
 from envs.text import load_tokenizer  # noqa: E402
 from modules.export.agent_file import agent_of  # noqa: E402
@@ -70,10 +71,11 @@ def find_stage(name: str) -> Path:
     run, _, stage = name.rpartition(":")
     folder = Path(name)
     if run and not folder.is_dir():
-        record = Path(run) / "stages.json"
-        if not record.is_file():
-            raise ConfigError(f"{record} is missing: name a finished run, such as runs/quickstart/seed0:rl")
-        stages = json.loads(record.read_text(encoding="utf-8"))
+        records = [place / "stages.json" for place in (Path(run), Path("runs", run))]
+        record = next(filter(Path.is_file, records), None)
+        if record is None:
+            raise ConfigError(f"{records[0]} is missing: name a finished run, such as runs/quickstart/seed0:rl")
+        stages = load_record(record, record.parent)
         if stage not in stages:
             raise ConfigError(f"{run} has no finished stage {stage}; it has: {', '.join(stages)}")
         folder = record.parents[2] / stages[stage]
@@ -156,9 +158,9 @@ def _generation(model: Path) -> GenerationConfig:
     """Greedy, without a penalty, up to any token that ends a message: as the suite samples."""
     settings = json.loads((model / "config.json").read_text(encoding="utf-8"))
     with_own = GenerationConfig.from_pretrained(str(model)) if (model / "generation_config.json").is_file() else None
-    tokenizer = load_tokenizer(model)
-    own = with_own.eos_token_id if with_own else settings.get("eos_token_id")
-    ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
+    tokenizer: Any = load_tokenizer(model)
+    own: Any = with_own.eos_token_id if with_own else settings.get("eos_token_id")
+    ends = {end for end in (tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])) if end is not None}
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(ends)
     return GenerationConfig(do_sample=False, eos_token_id=sorted(ends), pad_token_id=pad, bos_token_id=None)
 

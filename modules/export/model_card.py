@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from common.manifests import load_manifest
+from common.manifests import load_manifest, load_record
 from modules.export.agent_file import ancestry, components, read_settings, without_folders
 
 _SUITE = Path(__file__).parents[2]
@@ -157,7 +156,7 @@ def _evaluations(artifact: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if any(used["artifact"] == artifact.name for used in manifest["inputs"].values()):
             sampler = read_settings(folder).get("data", {}).get("sampler")
             if any(f"{artifact.name}/model" in str(one.get("model")) for one in components(sampler)):
-                rows = json.loads(path.read_text(encoding="utf-8")).get("rows", [])
+                rows = load_record(path, folder, "rows")["rows"]
                 yield from ((str(manifest.get("stage", folder.name)), row) for row in rows)
 
 

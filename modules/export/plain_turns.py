@@ -93,8 +93,8 @@ class _Heard:
 
     def prompt(self, ids: tuple[int, ...]) -> tuple[str, str, str]:
         """Trusted text, question and trusted text, which gave these ids."""
-        kinds, texts, encoded = zip(*self._texts, strict=True) if self._texts else ((), (), ())
-        if kinds not in ((True, False), (True, False, True)) or sum(encoded, ()) != ids:
+        kinds, texts = [trusted for trusted, _, _ in self._texts], [text for _, text, _ in self._texts]
+        if kinds not in ([True, False], [True, False, True]) or sum((own for *_, own in self._texts), ()) != ids:
             raise NotPlain("its context is written anew in every turn" if not ids else _DIFFERENT)
         return texts[0], texts[1], texts[2] if len(texts) == 3 else ""
 

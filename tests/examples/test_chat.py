@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from examples.chat import chat, main
+from modules.export.__main__ import main as export
 from tests.asked import Passages, agent
 from tests.exported import corpus, stage
-from tests.micro import WORLD, small_world
+from tests.micro import SMALL, WORLD, small_world
 
 
 def test_steps_fold_a_passage_to_a_line_and_a_number_shows_it_whole(capsys: pytest.CaptureFixture[str]) -> None:
     chat(agent(Passages()), ["", "Who wrote it", "1", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Step 1: query"
-    assert lines[2].split() == ["1.000", "About", "it:", "<img", "src=x", "onerror=alert(1)>", "it\\u202e"]
+    assert lines[2].split() == ["1.000", "About", "it:", "<img", "src=x", "onerror=alert(1)>", "it\\u202e", "[doc-it]"]
     assert lines[3] == "Step 2: subanswer"
     assert lines[-5:] == [
         "Answer: it!   [answered]",
@@ -48,8 +49,6 @@ def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 def test_an_exported_folder_is_asked_over_a_corpus(tmp_path: Path, monkeypatch, capsys) -> None:
-    from modules.export.__main__ import main as export
-
     out = str(tmp_path / "out")
     assert export([str(stage(tmp_path / "store")), out]) == 0
     typed(monkeypatch, "Who wrote it?")
@@ -63,8 +62,6 @@ def test_a_stage_of_a_run_is_asked(tmp_path: Path, monkeypatch, capsys) -> None:
     assert small_world(tmp_path / "runs", "--stage", "eval_untrained") == 0
     typed(monkeypatch, "Who wrote it?")
     command = ["--config", str(WORLD), "--stage", "eval_untrained", f"output={tmp_path / 'runs'}"]
-    from tests.micro import SMALL
-
     assert main([*command, *SMALL]) == 0
     assert "Answer: " in capsys.readouterr().out
 
@@ -85,8 +82,6 @@ def test_a_wrong_command_ends_in_one_line(arguments: list[str], message: str, ca
 
 
 def test_a_folder_without_its_corpus_says_so(tmp_path: Path, capsys) -> None:
-    from modules.export.__main__ import main as export
-
     out = str(tmp_path / "out")
     assert export([str(stage(tmp_path / "store")), out]) == 0
     for more, message in (([], "give one by --corpus FILE"), (["--corpus", "none.jsonl"], "none.jsonl: no such file")):

@@ -117,7 +117,7 @@ def test_what_fails_in_between_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in out.parent.iterdir()] == [".out.lock"]
 
 
-def test_a_wrong_command_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_ends_in_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     artifact, out = stage(tmp_path / "runs/store"), str(tmp_path / "out")
     run = tmp_path / "runs" / "mine" / "seed0"
     run.mkdir(parents=True)
@@ -140,7 +140,11 @@ def test_a_wrong_command_ends_in_one_line(tmp_path: Path, capsys: pytest.Capture
         assert message in shown
         assert shown.count("\n") == 1
         assert not Path(out).exists()
-    assert main([f"{run}:rl", out]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["mine/seed0:rl", out]) == 0, "runs/ may be left out"
+    (run / "stages.json").write_text("{")
+    assert main([f"{run}:rl", f"{out}2"]) == 1
+    assert "stages.json is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("base", ["folder", "ada/tiny"])
