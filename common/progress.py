@@ -15,7 +15,7 @@ from common.plain_text import one_line
 from common.terminal import say
 
 _REDRAWN, _SAID = 1.0, 60.0  # seconds between two drawings on a terminal, and between two lines elsewhere
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {postfix}"
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {unit}"
 
 
 class Progress:
@@ -52,7 +52,7 @@ class Progress:
         self._reach_unit(self._number + 1)
 
     def reach(self, share: float) -> None:
-        """At least this share of the stage is done, as of now."""
+        """At least this share of the stage is done at this moment."""
         if self._first is None:
             self._first = share, self._clock()
         if share >= self.share:
@@ -126,8 +126,8 @@ def stage_progress(stage: str, work: str) -> Iterator[Progress]:
             if bar.disable:
                 say(f"{stage}: {_CURRENT.status()}")
             else:
-                bar.n = _CURRENT.share
-                bar.set_postfix_str(_CURRENT.status())
+                bar.n, bar.unit = _CURRENT.share, _CURRENT.status()
+                bar.refresh()
 
     thread = Thread(target=show, daemon=True)
     if _is_first():

@@ -89,5 +89,5 @@ def test_on_a_terminal_there_is_a_bar_of_the_stage(
         time.sleep(0.3)
     said = capsys.readouterr()
     assert "rl:  25%|" in said.err
-    assert "iteration 2 of 4, at work" in said.err
+    assert "| iteration 2 of 4, at work" in said.err
     assert said.out == ""
