@@ -15,22 +15,22 @@ from common.plain_text import one_line
 from common.terminal import say
 
 _REDRAWN, _SAID = 1.0, 60.0  # seconds between two drawings on a terminal, and between two lines elsewhere
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {postfix}"
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {unit}"
 
 
 class Progress:
-    """How far a stage is: its units of work, what goes on within the current unit, and figures to show with them.
+    """How far a stage is: its units of work, the work within the current unit, and figures to show with them.
 
     Attributes:
         work: the name of its artifact and when that was begun, under which chat clients note their calls.
         unit: what a unit of work is called.
-        facts: figures by name, such as the reward; of tensors the value is read when it is shown.
+        facts: figures by name, such as the reward.
         tokens: sampled so far.
     """
 
     def __init__(self, stage: str = "", work: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.stage, self.work, self.unit, self.tokens = stage, work, "unit", 0
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, float] = {}
         self.share = 0.0  # of the stage
         self._clock = clock
         self._number, self._units = -1, 0
@@ -52,10 +52,10 @@ class Progress:
         self._reach_unit(self._number + 1)
 
     def reach(self, share: float) -> None:
-        """This share of the stage is done; a smaller one than before changes nothing."""
+        """At least this share of the stage is done at this moment."""
         if self._first is None:
             self._first = share, self._clock()
-        if share > self.share:
+        if share >= self.share:
             self.share, self._reached = min(share, 1.0), self._clock()
 
     def status(self) -> str:
@@ -63,7 +63,7 @@ class Progress:
         of = f" of {self._units}" if self._units else ""
         parts = [f"{self.unit} {self._number + 1}{of}"] if self._number >= 0 else []
         parts += [work.status for work in self._work[-1:]]
-        parts += [f"{name} {float(value):.3g}" for name, value in list(self.facts.items())]
+        parts += [f"{name} {value:.3g}" for name, value in list(self.facts.items())]
         self._measure()
         if self._speed:
             parts.append(f"{self._speed:.0f} tokens/s")
@@ -126,8 +126,8 @@ def stage_progress(stage: str, work: str) -> Iterator[Progress]:
             if bar.disable:
                 say(f"{stage}: {_CURRENT.status()}")
             else:
-                bar.n = _CURRENT.share
-                bar.set_postfix_str(_CURRENT.status())
+                bar.n, bar.unit = _CURRENT.share, _CURRENT.status()
+                bar.refresh()
 
     thread = Thread(target=show, daemon=True)
     if _is_first():
@@ -138,8 +138,8 @@ def stage_progress(stage: str, work: str) -> Iterator[Progress]:
         ended.set()
         if thread.is_alive():
             thread.join()
-        for work in reversed(_CURRENT._work):
-            work.close()
+        for left in reversed(_CURRENT._work):
+            left.close()
         bar.close()
         _CURRENT = Progress()
 
@@ -155,9 +155,7 @@ class _Work(tqdm):  # pyright: ignore[reportMissingTypeArgument]
     @property
     def status(self) -> str:
         """`episodes 120 of 512`."""
-        return f"{self.label} {tqdm.format_sizeof(self.n)}" + (
-            f" of {tqdm.format_sizeof(self.total)}" if self.total else ""
-        )
+        return f"{self.label} {_count(self.n)}" + (f" of {_count(self.total)}" if self.total else "")
 
     def update(self, n: float | None = 1) -> bool | None:
         if self.disable:
@@ -182,6 +180,11 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def _count(number: float) -> str:
+    """`120`, `1.20k`."""
+    return f"{number:.0f}" if number < 1000 else tqdm.format_sizeof(number)
 
 
 def _is_first() -> bool:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from common.errors import ConfigError, UserError
+from common.progress import current
 from common.seeds import stable_hash
 from modules.lora import LoRA, has_adapters, save_adapters
 from modules.optimizer import Optimizer
@@ -216,6 +217,7 @@ class BaseTraining(LightningModule):
             self._check_finite(f"norm of the {name}'s gradient", float(norm))
             suffix = f"/{name}" if number else ""
             self.log(f"loss{suffix}", total * scale)
+            current().facts[f"loss{suffix}"] = total * scale
             self.log(f"grad_norm{suffix}", norm)
             self.log(f"lr{suffix}", optimizer.param_groups[number]["lr"])
         if self._means:

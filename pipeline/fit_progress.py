@@ -29,16 +29,13 @@ class FitProgress(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        progress = current()
-        if isinstance(outputs, dict) and "loss" in outputs and "reward" not in progress.facts:
-            progress.facts["loss"] = outputs["loss"]
         if self._batches is not None:
             self._batches.update()
         spent = getattr(pl_module, "progress", None)  # the share of a budget
         if spent is not None:
-            progress.reach(spent())
+            current().reach(spent())
         if trainer.max_steps > 0:
-            progress.reach(trainer.global_step / trainer.max_steps)
+            current().reach(trainer.global_step / trainer.max_steps)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._batches is not None:

@@ -67,10 +67,10 @@ def log_summary(plan: Plan) -> None:
                 logger.log_table("results", columns=[*rows[0]], data=[[*row.values()] for row in rows], step=0)
 
 
-def log_headline(loggers: list[Any], metrics: Mapping[str, float]) -> None:
+def log_headline(loggers: list[Any], metrics: Mapping[str, float | None]) -> None:
     """Log the headline metrics of a stage of records."""
     for logger in loggers:
-        logger.log_metrics(dict(metrics), step=0)
+        logger.log_metrics({name: value for name, value in metrics.items() if value is not None}, step=0)
 
 
 def _numbers(row: Mapping[str, Any]) -> list[str]:

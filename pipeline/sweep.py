@@ -1,7 +1,7 @@
 """Sweep: `python -m pipeline.sweep --config FILE key=value,value … seed=0,1,2 [--jobs 2]`.
 
 Every combination is an experiment of its own in one store, so what cells share is made once. A finished cell is not run
-again, and one that fails is named while the others go on. At the end the cells are compared in one table.
+again, and one that fails is named while the others run. At the end the cells are compared in one table.
 """
 
 from __future__ import annotations

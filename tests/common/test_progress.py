@@ -47,7 +47,7 @@ def test_the_outermost_work_says_how_much_of_a_unit_is_done(monkeypatch: pytest.
         outer.update(600)
         with progress_bar(2, "judge") as inner:
             inner.update(2)
-            assert stage.status() == "iteration 1 of 4, judge 2.00 of 2.00, 50 tokens/s, 1 min left"
+            assert stage.status() == "iteration 1 of 4, judge 2 of 2, 50 tokens/s, 1 min left"
         assert stage.status() == "iteration 1 of 4, episodes 600 of 1.20k, 50 tokens/s, 1 min left"
         assert stage.share == 0.125
     stage.facts["reward"] = 0.4312
@@ -73,7 +73,7 @@ def test_without_a_terminal_the_first_rank_says_a_line_now_and_then(
         bar.update(1)
         time.sleep(0.2)
     said = capsys.readouterr()
-    assert said.out.count("rl: episodes 1.00 of 4.00, at work\n") >= lines
+    assert said.out.count("rl: episodes 1 of 4, at work\n") >= lines
     assert bool(said.out) == bool(lines)
     assert said.err == ""
     assert current() is not stage
@@ -89,5 +89,5 @@ def test_on_a_terminal_there_is_a_bar_of_the_stage(
         time.sleep(0.3)
     said = capsys.readouterr()
     assert "rl:  25%|" in said.err
-    assert "iteration 2 of 4, at work" in said.err
+    assert "| iteration 2 of 4, at work" in said.err
     assert said.out == ""
