@@ -1,9 +1,10 @@
-"""The notebook, run cell by cell as Jupyter does: it comes to an end, and shows what it says."""
+"""The notebook, run cell by cell as Jupyter does, and the code of the page on the library: both show what they say."""
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "library.ipynb"
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "library.ipynb"
 
 
 def run(source: str, names: dict[str, Any]) -> Any:
@@ -39,3 +41,17 @@ def test_the_notebook_loads_a_policy_runs_episodes_scores_and_plots(monkeypatch:
     assert sorted(means) == [1, 2, 3]
     assert means[1] > 0.5 > max(means[2], means[3]), "what the notebook says of one search"
     assert len(names["axes"].patches) == 3
+
+
+def test_the_code_of_the_page_runs_an_episode_and_scores_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "library.md").read_text(), re.M | re.S)
+    model = "models/SmolLM2-135M-Instruct"
+    assert model in code
+    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "title": "Zebra", "text": "Ada Lind founded its maker."}\n')
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code.replace(model, str(ROOT / "assets" / "world_base")), names)
+    assert names["episode"].status == "answered"
+    assert [hit.document.id for hit in names["episode"].turns[0].hits] == ["a"]
+    assert names["row"]["searches"] == 1
+    assert names["scores"].outcome_B.tolist() == pytest.approx([names["row"]["f1"]])
