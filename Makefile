@@ -84,7 +84,7 @@ models: setup
 
 # All modules but one that needs vLLM, which is in another environment.
 docs: setup
-	$(BIN)/python -m pdoc --docformat google --output-directory site common envs modules datamodules evaluation callbacks systems pipeline '!modules.samplers.vllm.weight_files'
+	$(BIN)/python -m pdoc --docformat google --no-show-source --output-directory site common envs modules datamodules evaluation callbacks systems pipeline '!modules.samplers.vllm.weight_files'
 
 constraints: setup
 	{ echo "# The exact versions the tests ran with. Renew: make clean && : > constraints.txt && make constraints"; \
