@@ -19,7 +19,7 @@ VLLM_cuda := vllm==$(VLLM)
 PEERS := .peers
 TRL := 1.16.0
 
-.PHONY: setup python engine peers lint test fast gpu-check quickstart models constraints clean
+.PHONY: setup python engine peers lint test fast gpu-check quickstart models docs constraints clean
 
 setup: $(STAMP)
 
@@ -82,10 +82,14 @@ quickstart: setup
 models: setup
 	$(BIN)/python -m modules.pretrained --out models
 
+# All modules but one that needs vLLM, which is in another environment.
+docs: setup
+	$(BIN)/python -m pdoc --docformat google --no-show-source --output-directory site common envs modules datamodules evaluation callbacks systems pipeline '!modules.samplers.vllm.weight_files'
+
 constraints: setup
 	{ echo "# The exact versions the tests ran with. Renew: make clean && : > constraints.txt && make constraints"; \
 	  $(BIN)/pip freeze --exclude prorag-suite | sed 's/+.*//; s/^faiss-.pu\(.*\)/faiss-cpu\1\nfaiss-gpu\1/'; } > constraints.tmp
 	mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) $(PEERS) site .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Costs of work: tokens that policies sampled, tokens that scorers read, optimiser updates, calls of judges.
+"""Costs of work: tokens that policies sampled, tokens that scorers read, optimiser updates, calls of judges and tools.
 
 A component counts in `counts: Counter[str]`, under the names of this file; a record stage's headline and a fit's
 metrics carry the same names. The pipeline moves them into `costs` of the stage's manifest.
@@ -18,6 +18,8 @@ JUDGED_STEPS = (
 )
 _TOKENS = f"{PREFIX}tokens/"
 _READ = f"{PREFIX}read_tokens/"
+_TOOL_CALLS = f"{PREFIX}tool_calls/"
+_TOOL_FAILURES = f"{PREFIX}tool_failures/"
 
 
 def tokens_of(agent: str) -> str:
@@ -28,6 +30,16 @@ def tokens_of(agent: str) -> str:
 def read_by(agent: str) -> str:
     """The name under which tokens that are read without sampling are counted: by a scorer, an encoder, a compressor."""
     return _READ + agent
+
+
+def tool_calls(tool: str) -> str:
+    """The name under which the calls of a tool are counted, failed ones too."""
+    return _TOOL_CALLS + tool
+
+
+def tool_failures(tool: str) -> str:
+    """The name under which the calls of a tool that failed are counted."""
+    return _TOOL_FAILURES + tool
 
 
 def counted(*parts: object) -> Counter[str]:
@@ -64,16 +76,16 @@ def read_in(counts: Mapping[str, int]) -> int:
 def split(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics without costs, and the costs: `{tokens: {agent: n}, updates: n, judge_calls: n}`.
 
-    Where steps were judged for a reward model, `judged_steps: n` too; `read_tokens: {agent: n}` where any were read.
+    Where steps were judged for a reward model, `judged_steps: n` too; `read_tokens: {agent: n}`,
+    `tool_calls: {tool: n}` and `tool_failures: {tool: n}` where there are any.
     """
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
-    tokens, read = (
+    tokens, *others = (
         {name.removeprefix(kind): int(n) for name, n in sorted(metrics.items()) if name.startswith(kind)}
-        for kind in (_TOKENS, _READ)
+        for kind in (_TOKENS, _READ, _TOOL_CALLS, _TOOL_FAILURES)
     )
     spent: dict[str, Any] = {"updates": int(metrics.get(UPDATES, 0)), "judge_calls": int(metrics.get(JUDGE_CALLS, 0))}
     if JUDGED_STEPS in metrics:
         spent["judged_steps"] = int(metrics[JUDGED_STEPS])
-    if read:
-        spent["read_tokens"] = read
-    return rest, {"tokens": tokens} | spent
+    named = zip(("read_tokens", "tool_calls", "tool_failures"), others, strict=True)
+    return rest, {"tokens": tokens} | spent | {name: counts for name, counts in named if counts}

@@ -23,3 +23,7 @@ class RejectedError(RetrievalError):
 
 class EngineError(UserError):
     """An engine that samples rejects a request, gives what cannot be used, or is gone for good."""
+
+
+class ToolError(UserError):
+    """A tool has no answer to a query: the policy is shown why, and its episode continues."""

@@ -1,4 +1,4 @@
-"""Interfaces of agent formats, samplers, retrievers and judges, so that packages need not import each other."""
+"""Interfaces of agent formats, samplers, retrievers, tools and judges, so that packages need not import each other."""
 
 from __future__ import annotations
 
@@ -184,6 +184,19 @@ class Retriever(typing.Protocol):
 
         Raises:
             RetrievalError: the backend failed after its retries.
+        """
+        ...
+
+
+class Tool(typing.Protocol):
+    """Answers a query that is no search: a calculator, a database, a function of a server (`envs.tools.routing`)."""
+
+    def call(self, query: str) -> str:
+        """What the policy is shown: untrusted text, neutralised and cut as passages are.
+
+        Raises:
+            ToolError: the query has no answer; the policy is shown the reason.
+            RetrievalError: the tool is down; as where a retriever is.
         """
         ...
 

@@ -219,7 +219,7 @@ class RetrievalEnvironment:
         Raises:
             ConfigError: the compressor lost a hit or made one up.
         """
-        if self.compressor is None or not hits:
+        if self.compressor is None or all(hit.shown is not None for hit in hits):  # none, or what a tool says
             return tuple(hits)
         shortened = self.compressor.compress(query, hits)
         if Counter(hit.document.id for hit in shortened) != Counter(hit.document.id for hit in hits):

@@ -236,3 +236,8 @@ class Episode:
     def sequences(self) -> list[TrainingSequence]:
         """The training view: one sequence where the context only grows, one a turn where it is re-rendered."""
         return training_sequences(self.prompt_ids, self.turns, self.steps)
+
+    def _repr_html_(self) -> str:
+        from envs.episode_html import episode_html
+
+        return episode_html(self)

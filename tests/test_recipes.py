@@ -18,8 +18,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import train
+from common.costs import split
+from common.errors import RetrievalError
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
+from envs.tools.routing import Tools
 from envs.types import Document, Move
 from evaluation.zero_shot import main as zero_shot
 from pipeline.loader import load
@@ -189,6 +192,48 @@ def test_a_retriever(follow: Follow) -> None:
         asked = set(step["text"].lower().split())
         shares = {name: len(asked & title) / len(title) for name, title in titles.items()}
         assert shares[step["hits"][0]] == max(shares.values())
+
+
+MCP_SERVER = """
+import json, sys
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    match asked["method"], asked["params"].get("arguments"):
+        case "initialize", _:
+            result = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {}, "serverInfo": {}}
+        case "notifications/initialized", _:
+            print(json.dumps({"jsonrpc": "2.0", "id": 2, "method": "roots/list"}), flush=True)
+            continue
+        case "tools/call", {"city": "nowhere"}:
+            result = {"content": [{"type": "text", "text": "no such city"}], "isError": True}
+        case "tools/call", {"city": "end"}:
+            break
+        case "tools/call", {"city": city}:
+            result = {"content": [{"type": "image"}, {"type": "text", "text": f"{asked['params']['name']} of {city}"}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def test_a_tool(follow: Follow, tmp_path: Path) -> None:
+    made = follow("A tool")
+    manifest = json.loads((made["eval_teacher"] / "manifest.json").read_text())
+    searches = sum(row["searches"] for row in rows(made["eval_teacher"] / "data" / "predictions-world-test.jsonl"))
+    assert manifest["costs"]["tool_calls"] == {"search": searches}
+    assert searches >= 8
+
+    (tmp_path / "server.py").write_text(MCP_SERVER)
+    mcp = importlib.import_module("mcp_tool").MCP([sys.executable, "server.py"], "weather", "city")
+    tools = Tools(FixedRetriever([]), {"letters": importlib.import_module("my_tool").Letters(), "mcp": mcp})
+    queries = ["letters: zebra", "letters: 1", "mcp: Oslo", "mcp: nowhere"]
+    shown = [hit.shown for [hit] in tools.search(queries, 3)]
+    assert shown == ["5", "error: ask for one word", "weather of Oslo", "error: no such city"]
+    for _ in range(2):
+        with pytest.raises(RetrievalError, match="has ended"):
+            tools.search(["mcp: end"], 3)
+    _, costs = split(tools.counts)
+    assert costs["tool_calls"] == {"letters": 2, "mcp": 4}
+    assert costs["tool_failures"] == {"letters": 1, "mcp": 3}
 
 
 def test_a_sampler(follow: Follow) -> None:

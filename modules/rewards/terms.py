@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from common.errors import ConfigError, DataError, EngineError, UserError
+from common.html_table import html_table
 from envs.interfaces import RewardContext
 from envs.types import Episode
 
@@ -89,6 +90,20 @@ class Scores:
     outcome_weights: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     logged: dict[str, Tensor] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """A row an episode: its sums and each reward, a value for every step that the policy sampled."""
+        columns = {"outcome": self.outcome_B, "steps": self.step_BS, **self.breakdown}
+        rows = [
+            (row, *(_figures(values[row] if values.ndim == 1 else values[row][mask_S]) for values in columns.values()))
+            for row, mask_S in enumerate(self.step_mask_BS)
+        ]
+        failed = "".join(f"; {name} failed: {reason}" for name, reason in self.failures.items())
+        return html_table(f"{len(rows)} episodes{failed}", ("", *columns), rows)
+
+
+def _figures(values: Tensor) -> str:
+    return " ".join("–" if math.isnan(value) else f"{value:.2f}" for value in values.flatten().tolist())
 
 
 def read_terms(rewards: Mapping[str, Term | Mapping[str, Any]]) -> dict[str, Term]:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
-from common.costs import JUDGE_CALLS, JUDGED_STEPS, UPDATES, costs_in, counted, read_by, split, tokens_in, tokens_of
+from common.costs import (
+    JUDGE_CALLS,
+    JUDGED_STEPS,
+    UPDATES,
+    costs_in,
+    counted,
+    read_by,
+    split,
+    tokens_in,
+    tokens_of,
+    tool_calls,
+    tool_failures,
+)
 
 
 class Part:
@@ -34,3 +46,7 @@ def test_the_costs_are_taken_out_of_the_metrics() -> None:
     read = split({read_by("scorer"): 9.0, tokens_of("policy"): 7.0})[1]
     assert read == {"tokens": {"policy": 7}, "updates": 0, "judge_calls": 0, "read_tokens": {"scorer": 9}}
     assert split({JUDGE_CALLS: 4.0}) == ({}, {"tokens": {}, "updates": 0, "judge_calls": 4})
+    asked = {tool_calls("sql"): 3.0, tool_calls("calc"): 2.0, tool_failures("sql"): 1.0}
+    assert split(asked)[1] == {
+        "tokens": {}, "updates": 0, "judge_calls": 0, "tool_calls": {"calc": 2, "sql": 3}, "tool_failures": {"sql": 1},
+    }  # fmt: skip
