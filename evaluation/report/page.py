@@ -88,7 +88,9 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
     if ranked is None:
         ranked = _readable(runs[0], "a step ranking", lambda: _rankings(runs), [])
     ranked = named_rankings(runs, ranked)
-    answers = [each for run in runs for each in read_answers(run)]
+    kinds = arm_kinds(runs)
+    places = {name: place for place, name in enumerate(kinds)}
+    answers = sorted((each for run in runs for each in read_answers(run)), key=lambda each: places[each.arm])
     changed = [_readable(run, "a manifest", lambda run=run: _stage_changes(run), ([], [])) for run in runs]
     pairs = arms.pairs_of_interest(runs, changed, [each.arm for each in answers])
     passages, asked = Passages(), arms.by_question(answers)
@@ -100,8 +102,8 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
     parts = {
         "title": ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison",
         "runs": [_run(run, each, folder) for run, each in zip(runs, changed, strict=True)],
-        "results": _results(runs),
-        "figures": result_figures(_measured(runs, ranked)),
+        "results": _results(runs, places),
+        "figures": result_figures(_measured(runs, ranked, places)),
         "curves": [(name, curves_figure(found)) for name, found in drawn],
         "logdirs": list(dict.fromkeys(run.output for run in runs)),
         "tensorboard": list(tensorboard_links(runs, [tag for _, found in drawn for tag in found])),
@@ -109,7 +111,7 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
         "shown": sum(len(question.rows) for question in questions),
         "mistakes": MISTAKES,
         "arms": list(dict.fromkeys(each.arm for each in answers)),
-        "kinds": arm_kinds(runs),
+        "kinds": kinds,
         "mended": mended and mended[1:],
         "counts": arms.counts(answers),
         "pair": arms.compared(pairs, questions, answers),
@@ -228,12 +230,12 @@ def _readable(run: Run, what: str, read: Callable[[], _Read], otherwise: _Read) 
     return otherwise
 
 
-def _results(runs: Sequence[Run]) -> list[Row]:
+def _results(runs: Sequence[Run], places: Mapping[str, int]) -> list[Row]:
     """For each dataset: cells of its table, and of those that have all measures, of all questions and by group."""
 
     def named(part: str) -> dict[str, list[Row]]:
         rows = [{**row, "stage": run.shown(row["stage"])} for run in runs for row in run.rows(part)]
-        return by_dataset(rows)
+        return by_dataset(sorted(rows, key=lambda row: places[row["stage"]]))
 
     groups = named("groups")
     return [
@@ -273,8 +275,8 @@ def _rankings(runs: Sequence[Run]) -> list[Row]:
     )
 
 
-def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
-    """Rows that the figures of results are drawn from."""
+def _measured(runs: Sequence[Run], ranked: Sequence[Row], places: Mapping[str, int]) -> Row:
+    """Rows that the figures of results are drawn from, the arms in order."""
     rows, stopping = list[Row](), list[Row]()
     for run in runs:
         for stage, results in run.results.items():
@@ -282,4 +284,6 @@ def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
             where["arm"] = drawn_name(runs, run, stage)
             rows += [where | row for row in results["rows"]]
             stopping += [where | row for row in stopping_by_hops(results["groups"])]
+    for part in (rows, stopping):
+        part.sort(key=lambda row: places[row["arm"]])
     return {"rows": rows, "stopping": stopping, "rankings": ranked}

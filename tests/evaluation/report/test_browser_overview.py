@@ -37,13 +37,12 @@ def mended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_reinforcement_mended_is_open_with_its_tags_as_chips(browser: Any, mended: Path) -> None:
     for page in opened(browser, mended):
         first = page.locator("#list > details").first
-        first.scroll_into_view_if_needed()  # out of view, it is not rendered
-        assert first.locator("h3").inner_text() == "Question 1?"
+        assert first.locator("h3").text_content() == "Question 1?"
         assert page.locator("#list > [open]").count() == 1
         after = first.locator(".e", has_text="eval_rl")
-        assert after.locator(".tag").all_inner_texts() == ["</step>", "<subquery>", "</subquery>"], "what is copied"
+        assert after.locator(".tag").all_text_contents() == ["</step>", "<subquery>", "</subquery>"], "what is copied"
         assert after.locator(".tag s").first.evaluate("(one) => one.getBoundingClientRect().width") == 0, "is not seen"
-        assert after.locator("p").first.inner_text() == "Now I ask. </step> <subquery> who is 1? </subquery>"
+        assert after.locator("p").first.text_content() == "Now I ask. </step> <subquery> who is 1? </subquery>"
         assert after.locator("h4").get_attribute("title") == "reinforcement"
 
 
@@ -111,7 +110,7 @@ def test_on_a_phone_exact_match_is_in_view_and_a_table_says_that_it_scrolls(brow
         assert results.locator("th").nth(1).inner_text() == "EM"
         box = results.locator("td").first.bounding_box()
         assert box["x"] + box["width"] <= 390
-        page.wait_for_function("document.querySelectorAll('.w.wide').length > 0")
+        page.locator(".w.wide").first.wait_for()
         hint = results.evaluate("(one) => getComputedStyle(one, '::before').content")
         assert "scrolls sideways" in hint
     for page in opened(browser, mended, viewport={"width": 1280, "height": 800}):

@@ -52,6 +52,16 @@ def test_arms_are_sorted_by_kind_whenever_they_were_evaluated(folder: Path) -> N
     assert [line[0] for line in data["results"][0]["table"][1]] == ["eval_sft", "GRPO"]
 
 
+def test_arms_of_several_runs_are_sorted_by_kind_before_run(folder: Path) -> None:
+    other = folder.with_name("seed1")
+    other.mkdir()
+    (other / "experiment.json").write_text((folder / "experiment.json").read_text())
+    data = collected(folder, other)
+    assert data["arms"] == ["exp/seed0:eval_sft", "exp/seed1:eval_sft", "exp/seed0:GRPO", "exp/seed1:GRPO"]
+    assert [line[0] for line in data["results"][0]["table"][1]] == data["arms"]
+    assert list(data["figures"]["arms"]["panels"]["toy/dev"]) == ["exp:eval_sft", "GRPO"]
+
+
 def test_four_numbers_are_of_the_last_arm_and_of_what_the_run_took(folder: Path) -> None:
     (run,) = collected(folder)["runs"]
     exact, gain, process, time = run["numbers"]
