@@ -6,8 +6,9 @@ a list of its own; so every experiment writes all its settings and no such list.
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from common.errors import DataError
 from common.files import write_json
 from common.plain_text import one_line
-from evaluation.results import read_json
+from evaluation.results import read_json, read_manifest
 
 _LARGEST = 2**53  # up to which TensorBoard's floats hold every whole number
 _MEASURES = ("em", "f1", "flawed", "unresolved", "searches", "valid_steps")
@@ -50,17 +51,19 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the events of one experiment and seed, `folder/summary`, unless they are there already.
 
     One entry of the table of hyperparameters: `settings` beside the final metrics that `folder/results.json` holds,
-    named `<stage>/<dataset>/<split>/<measure>`; and the layout of the custom charts.
+    named `<stage>/<dataset>/<split>/<measure>`; and the layout of the custom charts, without those that stay empty.
     """
-    rows = read_json(folder / "results.json")["rows"]
+    results = read_json(folder / "results.json")
     metrics = {
         f"{row['stage']}/{row['dataset']}/{row['split']}/{measure}": float(row[measure])
-        for row in rows
+        for row in results["rows"]
         for measure in _MEASURES
         if row[measure] is not None
     }
     shown = {name: _plain(value) for name, value in settings.items()}
-    entry = {"settings": shown, "metrics": metrics}
+    manifests = (read_manifest(folder / place) for place in results["artifacts"].values())
+    charts = _charts({*metrics, *(tag for manifest in manifests for tag in manifest.get("metrics") or ())})
+    entry = {"settings": shown, "metrics": metrics, "charts": charts}
     place = folder / "summary"
     content = place / "summary.json"
     with suppress(DataError):  # it is missing or damaged: it is written again
@@ -76,9 +79,23 @@ def write(folder: Path, settings: Mapping[str, Any]) -> None:
             writer._get_file_writer().add_summary(summary)
         for name, value in metrics.items():
             writer.add_scalar(name, value)
-        charts = {title: {name: ["Multiline", tags] for name, tags in part.items()} for title, part in _LAYOUT.items()}
-        writer.add_custom_scalars(charts)
+        writer.add_custom_scalars(
+            {title: {name: ["Multiline", tags] for name, tags in part.items()} for title, part in charts.items()}
+        )
     write_json(content, entry)
+
+
+def _charts(logged: Collection[str]) -> dict[str, dict[str, list[str]]]:
+    """The charts of the layout that have one of the `logged` tags."""
+    found = {
+        title: {
+            name: patterns
+            for name, patterns in part.items()
+            if any(re.match(pattern, tag) for pattern in patterns for tag in logged)
+        }
+        for title, part in _LAYOUT.items()
+    }
+    return {title: part for title, part in found.items() if part}
 
 
 def _plain(value: object) -> bool | int | float | str:

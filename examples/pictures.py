@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -23,13 +23,13 @@ from evaluation.report.view import find_runs
 _FORM = """const form = document.getElementById('filters');
         const filter = () => form.dispatchEvent(new Event('input'));
         const choose = (select, stage) => {
-            const found = [...select.options].find((one) => one.text === stage || one.text.endsWith(':' + stage));
+            const found = [...select.options].find((one) => one.text === (names[stage] ?? stage));
             if (!found) throw new Error(stage);
             select.value = found.value; };
         const unfold = (one) => { one.open = true; one.dispatchEvent(new Event('toggle')); };"""
 # By picture: its height, and what is done on the page before it is taken. An episode is shown to its end.
 _SCENES = {
-    "overview": (820, "scrollTo(0, 0)"),
+    "overview": (1060, "scrollTo(0, 0)"),
     "episode": (
         1040,
         """
@@ -38,13 +38,13 @@ _SCENES = {
         unfold(question); question.scrollIntoView()""",
     ),
     "tree": (
-        820,
+        1180,
         """
         const tree = document.querySelector('details.t'); unfold(tree);
         tree.querySelectorAll('details').forEach(unfold); tree.scrollIntoView()""",
     ),
     "two_arms": (
-        1360,
+        1760,
         """
         form.reset(); choose(form.arm, 'eval_sft'); choose(form.against, 'eval_rl');
         form.differ.checked = true; filter();
@@ -53,8 +53,8 @@ _SCENES = {
 }
 
 
-def take(page: Path, folder: Path, chromium: str) -> list[Path]:
-    """Write `page_<name>.png` for every picture; returns their paths.
+def take(page: Path, folder: Path, chromium: str, names: Mapping[str, str]) -> list[Path]:
+    """Write `page_<name>.png` for every picture; returns their paths. `names` are the display names of stages.
 
     Raises:
         DataError: the page lacks what a picture is of.
@@ -69,7 +69,7 @@ def take(page: Path, folder: Path, chromium: str) -> list[Path]:
             shown.set_default_timeout(120_000)
             shown.goto(page.resolve().as_uri())
             try:
-                shown.evaluate(f"() => {{ {_FORM} {scene} }}")
+                shown.evaluate(f"(names) => {{ {_FORM} {scene} }}", dict(names))
             except Error:
                 raise DataError(
                     f"{page} has nothing for the picture {name}: take one of configs/quickstart.yaml"
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"{options.run} has several seeds: name one of them, {options.run}/seed0 say")
         write_page(run.folder / "report.html", [run])
         options.out.mkdir(parents=True, exist_ok=True)
-        print(*take(run.folder / "report.html", options.out, chromium), sep="\n")
+        print(*take(run.folder / "report.html", options.out, chromium, run.names), sep="\n")
     except UserError as error:
         print_error(error)
         return 1

@@ -86,7 +86,9 @@ def _curves(family: str, members: Sequence[Row]) -> Iterator[tuple[str, str, str
 def _dot(figures: Row, beside: Mapping[str, float]) -> Dot:
     over = "auc_seeds" if "auc_seeds" in figures else "auc"
     seeds = [value for value in figures.get("auc_seeds", ()) if value is not None]
-    return Dot(figures["auc"], figures[f"{over}_low"], figures[f"{over}_high"], seeds, beside)
+    low, high = (figures[f"{over}_{end}"] for end in ("low", "high"))
+    bounds = (None, None) if low is None else (max(low, 0.0), min(high, 1.0))
+    return Dot(figures["auc"], *bounds, seeds, beside)
 
 
 def _curve(bins: Sequence[Row]) -> Line:

@@ -38,7 +38,7 @@ def arms(results: Row) -> Dots:
     for (place, arm), by_seed in _by_arm(results["rows"]).items():
         values = [_shown("em", row) for row in by_seed.values() if row.get("em") is not None]
         if values:
-            low, high = seeds_interval(values) if len(values) > 1 else _question_interval(next(iter(by_seed.values())))
+            low, high = _seeds_interval(values) if len(values) > 1 else _question_interval(next(iter(by_seed.values())))
             dot = Dot(math.fsum(values) / len(values), low, high, values if len(values) > 1 else ())
             panels.setdefault(place, {})[arm] = dot
     return Dots(panels, "Exact match by arm", EM)
@@ -155,6 +155,12 @@ def _line(measure: str, numbers: Mapping[float, Mapping[int, Row]], *, reference
 def _shown(measure: str, row: Row) -> float:
     value = row.get(measure)
     return math.nan if value is None else value if measure == "searches" else 100 * value
+
+
+def _seeds_interval(percents: Sequence[float]) -> tuple[float, float]:
+    """The interval over seeds; it ends at 0 and at 100."""
+    low, high = seeds_interval(percents)
+    return max(low, 0.0), min(high, 100.0)
 
 
 def _question_interval(row: Row) -> tuple[float | None, float | None]:

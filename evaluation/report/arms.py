@@ -15,6 +15,7 @@ from evaluation.report.episodes import (
     has_truth,
     mistaken,
     mistakes,
+    outcome,
     printable,
     searching,
     shown_episode,
@@ -138,9 +139,33 @@ def pairs_of_interest(
     for seed in dict.fromkeys(run.seed for run in runs):
         yield from pairwise(last[run.folder] for run in runs if run.seed == seed and run.folder in last)
     for run, (_, rows) in zip(runs, changed, strict=True):
-        yield from ((run.prefix + row[1], run.prefix + row[0]) for row in reversed(rows) if row[1] != MISSING)
+        yield from _trained(run, rows)
         yield from reversed(list(pairwise(arms[run.folder])))
     yield from pairwise(last.values())
+
+
+def mended(
+    runs: Sequence[Run], changed: Sequence[Changes], questions: Sequence[Asked], answers: Sequence[Answers]
+) -> tuple[int, str, str] | None:
+    """The first question that reinforcement mended: its place, the arm before, the arm after.
+
+    The arm before answers it wrongly, the arm after rightly and without a mistake. Late stages come first.
+    """
+    for run, (_, rows) in zip(runs, changed, strict=True):
+        after = {run.shown(stage) for stage, kind in run.kinds.items() if kind == "reinforcement"}
+        for first, second in _trained(run, rows):
+            for place, question in enumerate(questions) if second in after else ():
+                by_arm = {answers[of].arm: row for of, row in question.rows}
+                if first in by_arm and second in by_arm:
+                    one, other = by_arm[first], by_arm[second]
+                    if outcome(one) == "wrong" and outcome(other) == "right" and not mistaken(other):
+                        return place, first, second
+    return None
+
+
+def _trained(run: Run, rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    """The arms before and after each stage that trains, by what it changed; the last stage first."""
+    return ((run.prefix + row[1], run.prefix + row[0]) for row in reversed(rows) if row[1] != MISSING)
 
 
 def _differences(

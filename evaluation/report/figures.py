@@ -22,24 +22,26 @@ _TAGS = (
     *(r"eval/.+/em", r"eval/.+/flawed", r"eval/.+/searches", "reward", "step_reward", "entropy", "kl"),
     *("format/valid_rate", "prm/pair_accuracy", "loss"),
 )
+_SHARES = r"eval/.+/(em|flawed)|format/valid_rate|prm/pair_accuracy"  # of these: their axes end at 0 and at 1
 _POINTS = 300  # of a curve, spread evenly over it
 
 
 def result_figures(results: Mapping[str, Any]) -> dict[str, Row]:
     """Those figures of the results pages that these results have, by name, and what their places and values are."""
     found = {
-        "arms": asdict(arms(results)) | {"of": "dataset"},
+        "arms": asdict(arms(results)) | {"of": "dataset", "most": 100},
         "hops": _lines(by_hops(results), "figure"),
-        "auc": asdict(auc_by_kind(results)) | {"of": "kind of step"},
+        "auc": asdict(auc_by_kind(results)) | {"of": "kind of step", "most": 1},
         "reliability": _lines(reliability(results), "kind of step"),
     }
     return {name: figure for name, figure in found.items() if figure["panels"]}
 
 
 def curves_figure(found: Curves) -> Row:
-    """The learning curves of a run, a panel for each tag."""
+    """The learning curves of a run, a panel for each tag; `most` is where an axis ends at the latest."""
     panels = {tag: {stage: {"points": points} for stage, points in series.items()} for tag, series in found.items()}
-    return {"of": "tag", "x": "updates", "panels": panels}
+    most = {tag: 1 for tag in found if re.fullmatch(_SHARES, tag)}
+    return {"of": "tag", "x": "updates", "panels": panels, "most": most}
 
 
 def _lines(figure: Lines, of: str) -> Row:
@@ -56,7 +58,8 @@ def _lines(figure: Lines, of: str) -> Row:
             }
             for label, line in rows.items()
         }
-    return {"of": of, "x": figure.x, "panels": drawn, "shares": figure.shares}
+    most = {title: 100 for title in drawn if title.endswith("%")}
+    return {"of": of, "x": figure.x, "panels": drawn, "shares": figure.shares, "most": most}
 
 
 def _points(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:

@@ -24,6 +24,7 @@ from common.files import atomic_write
 from evaluation.report import arms
 from evaluation.report.episodes import MISTAKES, Passages, printable, shown_episode, shown_question
 from evaluation.report.figures import curves, curves_figure, result_figures
+from evaluation.report.overview import arm_kinds, by_kind, drawn_name, numbers, pipeline
 from evaluation.report.run import Run, named_rankings, read_answers
 from evaluation.report.stage_changes import changes
 from evaluation.report.training_episodes import iterations, minds
@@ -44,6 +45,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _DRAWN = (
     "mistakes",
     "arms",
+    "kinds",
+    "mended",
     "counts",
     "pair",
     "questions",
@@ -79,22 +82,28 @@ def write_episode(path: Path, title: str, row: Row, found: Mapping[str, Row]) ->
 
 def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None = None) -> Row:
     """Everything that the page of some runs shows; its links to other files start from `folder`."""
+    runs = [by_kind(run) for run in runs]
     if len(runs) > 1:
         runs = [replace(run, prefix=f"{run.name}:") for run in runs]
     if ranked is None:
         ranked = _readable(runs[0], "a step ranking", lambda: _rankings(runs), [])
     ranked = named_rankings(runs, ranked)
-    answers = [each for run in runs for each in read_answers(run)]
+    kinds = arm_kinds(runs)
+    places = {name: place for place, name in enumerate(kinds)}
+    answers = sorted((each for run in runs for each in read_answers(run)), key=lambda each: places[each.arm])
     changed = [_readable(run, "a manifest", lambda run=run: _stage_changes(run), ([], [])) for run in runs]
     pairs = arms.pairs_of_interest(runs, changed, [each.arm for each in answers])
     passages, asked = Passages(), arms.by_question(answers)
     questions = arms.on_page(asked)
+    mended = arms.mended(runs, changed, questions, answers)
+    if mended:
+        questions.insert(0, questions.pop(mended[0]))  # is open at first
     drawn = [(run.name, found) for run in runs if (found := curves(run))]
     parts = {
         "title": ", seed ".join(runs[0].name.rsplit("/seed", 1)) if len(runs) == 1 else "Comparison",
         "runs": [_run(run, each, folder) for run, each in zip(runs, changed, strict=True)],
-        "results": _results(runs),
-        "figures": result_figures(_measured(runs, ranked)),
+        "results": _results(runs, places),
+        "figures": result_figures(_measured(runs, ranked, places)),
         "curves": [(name, curves_figure(found)) for name, found in drawn],
         "logdirs": list(dict.fromkeys(run.output for run in runs)),
         "tensorboard": list(tensorboard_links(runs, [tag for _, found in drawn for tag in found])),
@@ -102,6 +111,8 @@ def collect(runs: Sequence[Run], folder: Path, *, ranked: Sequence[Row] | None =
         "shown": sum(len(question.rows) for question in questions),
         "mistakes": MISTAKES,
         "arms": list(dict.fromkeys(each.arm for each in answers)),
+        "kinds": kinds,
+        "mended": mended and mended[1:],
         "counts": arms.counts(answers),
         "pair": arms.compared(pairs, questions, answers),
         "questions": arms.shown(questions, answers, passages),
@@ -174,6 +185,8 @@ def _run(run: Run, changed: arms.Changes, folder: Path) -> Row:
         ],
         "failed": failed,
         "changed": changed,
+        "numbers": numbers(run, changed[1]),
+        "pipeline": list(pipeline(run)),
         "stages": stages,
         "guesses": list(_guesses(run)),
         "names": {stage: run.names[stage] for stage in run.results if stage in run.names},
@@ -217,19 +230,19 @@ def _readable(run: Run, what: str, read: Callable[[], _Read], otherwise: _Read) 
     return otherwise
 
 
-def _results(runs: Sequence[Run]) -> list[Row]:
+def _results(runs: Sequence[Run], places: Mapping[str, int]) -> list[Row]:
     """For each dataset: cells of its table, and of those that have all measures, of all questions and by group."""
 
     def named(part: str) -> dict[str, list[Row]]:
         rows = [{**row, "stage": run.shown(row["stage"])} for run in runs for row in run.rows(part)]
-        return by_dataset(rows)
+        return by_dataset(sorted(rows, key=lambda row: places[row["stage"]]))
 
     groups = named("groups")
     return [
         {
             "name": name,
-            "table": metrics_cells({"stage": "stage"}, [shown_row(row) for row in rows]),
-            "more": [("all questions", metrics_cells({"stage": "stage"}, rows)), *_by_group(groups.get(name, []))],
+            "table": _metrics_first({"stage": "stage"}, [shown_row(row) for row in rows]),
+            "more": [("all questions", _metrics_first({"stage": "stage"}, rows)), *_by_group(groups.get(name, []))],
         }
         for name, rows in named("rows").items()
     ]
@@ -243,7 +256,16 @@ def _by_group(groups: Sequence[Row]) -> Iterator[tuple[str, tuple[list[str], lis
         kinds.setdefault(kind, []).append({**row, "group": value})
     for kind, members in kinds.items():
         members.sort(key=lambda row: row["group"].zfill(9) if row["group"].isdigit() else row["group"])
-        yield f"by {kind}", metrics_cells({"group": kind, "stage": "stage"}, members)
+        yield f"by {kind}", _metrics_first({"group": kind, "stage": "stage"}, members)
+
+
+def _metrics_first(labels: Mapping[str, str], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """`metrics_cells` with the number of questions last: a phone shows the first columns."""
+    header, lines = metrics_cells(labels, rows)
+    place = len(labels)
+    return [*header[:place], *header[place + 1 :], header[place]], [
+        [*line[:place], *line[place + 1 :], line[place]] for line in lines
+    ]
 
 
 def _rankings(runs: Sequence[Run]) -> list[Row]:
@@ -253,15 +275,15 @@ def _rankings(runs: Sequence[Run]) -> list[Row]:
     )
 
 
-def _measured(runs: Sequence[Run], ranked: Sequence[Row]) -> Row:
-    """Rows that the figures of results are drawn from."""
+def _measured(runs: Sequence[Run], ranked: Sequence[Row], places: Mapping[str, int]) -> Row:
+    """Rows that the figures of results are drawn from, the arms in order."""
     rows, stopping = list[Row](), list[Row]()
-    several = len({run.experiment for run in runs}) > 1
     for run in runs:
         for stage, results in run.results.items():
-            name = run.names.get(stage, stage)
-            arm = f"{run.experiment}:{name}" if several or name == stage else name
-            where = {"experiment": run.experiment, "seed": run.seed, "stage": stage, "arm": arm}
+            where = {"experiment": run.experiment, "seed": run.seed, "stage": stage}
+            where["arm"] = drawn_name(runs, run, stage)
             rows += [where | row for row in results["rows"]]
             stopping += [where | row for row in stopping_by_hops(results["groups"])]
+    for part in (rows, stopping):
+        part.sort(key=lambda row: places[row["arm"]])
     return {"rows": rows, "stopping": stopping, "rankings": ranked}

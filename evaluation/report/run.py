@@ -71,6 +71,7 @@ class Run:
         unreadable: the evaluations (stage, dataset, split) whose predictions could not be read.
         prefix: what comes before the names of its stages, where a page has several runs.
         names: the display names of stages, by stage.
+        kinds: what made the policy of each evaluation, by stage (`overview.by_kind`).
     """
 
     name: str
@@ -83,6 +84,7 @@ class Run:
     unreadable: set[tuple[str, str, str]] = field(default_factory=set)
     prefix: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def experiment(self) -> str:

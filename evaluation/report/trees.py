@@ -26,7 +26,7 @@ def search_trees(run: Run) -> Iterator[Row]:
     """The search stages of a run, each with the trees that are least decided: their values are nearest to a half.
 
     A node has its step, `visits`, `value` (mean backed-up value, Q), `prior`, how its episode ended, the verdicts on
-    it (`judged`), and whether it is on the most visited path (`chosen`).
+    it (`judged`), whether it is on the most visited path (`chosen`), and its `size` in a drawing: its visits.
     """
     for stage, folder in run.artifacts.items():
         path = folder / "data" / "trees.jsonl"
@@ -90,6 +90,7 @@ def _node(node: Row, path: set[int], kept: set[int], judged: Verdicts) -> Row:
     return {
         "kind": printable(turn["action"]["kind"], 40),
         "said": printable(turn["text"], 400),
+        "size": node["visits"],
         "figures": (f"N {node['visits']}, Q {_two(value)}, P {_two(node['prior'])}", _tone(value), 1.0),
         "ended": ", ".join(filter(None, [ended, "dead" if node["dead"] else ""])),
         "judged": judged.get(turn["uid"], ()),
@@ -108,6 +109,7 @@ def _shared_node(paths: Sequence[tuple[Row, Sequence[Row]]], step: Row | None) -
     return {
         "kind": printable(step["kind"] if step else "question", 40),
         "said": printable(step.get("said") or step["text"] if step else "", 400),
+        "size": len(paths),
         "figures": (f"{leaves}, mean reward {_two(value)}", _tone(value), 1.0),
         "ended": ", ".join(f"{row['status']}: {printable(row['prediction'], 80)}" for row in ended),
         "judged": (),

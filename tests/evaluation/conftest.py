@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from evaluation.kept_episodes import keep
 from evaluation.report.page import write_page
 from evaluation.report.run import read_run
 from tests.conftest import CHROMIUM
 from tests.evaluation.report.browsing import opened
 from tests.evaluation.report.fakes import arm, experiment, judged
+from tests.evaluation.report.stages import every_stage
 
 
 @pytest.fixture(scope="module")  # longer, its event loop would be in the way of others
@@ -50,3 +52,26 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(browser: Any, path: Path) -> Iterator[Any]:
     """That page, opened anew."""
     yield from opened(browser, path)
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run with every kind of stage."""
+    runs = tmp_path_factory.mktemp("figures")
+    groups = [
+        {"dataset": "toy", "split": "dev", "n": 1, "em": em, "group": f"hops={h}"} for h, em in ((1, 1.0), (2, 0.5))
+    ]
+    stages = every_stage(runs) | {"eval": arm(runs, "eval", [judged(0, 1.0, True, True)], groups=groups)}
+    data = stages["rl"] / "data"
+    for update, em in ((0, 0.0), (4, 1.0), (8, 1.0)):
+        row = judged(0, em, True)
+        keep(data / "validation" / f"{update}.json", [row], {}, dataset="toy", split="dev", update=update)
+    trained = [
+        judged(0, em, True) | {"shown_as": name, "outcome": {"reward": em}} for name, em in (("best", 1), ("worst", 0))
+    ]
+    for place, row in enumerate(trained):
+        row["steps"] = [{**step, "uid": f"{number * place}/{number}"} for number, step in enumerate(row["steps"])]
+    keep(data / "iterations" / "0.json", trained, {}, iteration=3, update=4)
+    folder = experiment(runs, stages)
+    write_page(folder / "report.html", [read_run(folder)])
+    return folder / "report.html"

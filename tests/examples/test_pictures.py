@@ -17,7 +17,8 @@ def run(runs: Path, *, searched: bool) -> str:
     right = {"eval_sft": 0.0, "eval_rl": 1.0}
     rows = {name: [judged(0, em, True, True), judged(1, 0.0, True, False)] for name, em in right.items()}
     stages = every_stage(runs) if searched else {}
-    return str(experiment(runs, stages | {name: arm(runs, name, each) for name, each in rows.items()}))
+    evaluated = {name: arm(runs, name, each) for name, each in rows.items()}
+    return str(experiment(runs, stages | evaluated, names={"eval_rl": "All stages"}))
 
 
 def test_every_scene_has_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@
   };
   const h = (tag, attributes = {}, ...children) => grown(document.createElement(tag), attributes, children);
   const svg = (tag, attributes = {}, ...children) => grown(document.createElementNS(NAMESPACE, tag), attributes, children);
-  const bdi = (text) => h("bdi", {}, text);
+  const bdi = (...text) => h("bdi", {}, text);
   const note = (...children) => h("p", { class: "n" }, ...children);
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   const into = (id, ...children) => grown(document.getElementById(`${id}-drawn`), {}, children);
@@ -35,18 +35,31 @@
     return fold;
   };
 
+  // What is wider than its place says that it scrolls.
+  const widths = new ResizeObserver((all) =>
+    all.forEach(({ target }) => target.classList.toggle("wide", target.scrollWidth > target.clientWidth + 1)));
+  const scrolling = (one) => { widths.observe(one); return one; };
+
+  // The kind of an arm is its colour, too.
+  const kinds = new Map(Object.entries(data.kinds ?? {}));
+  const armed = (arm) => (kinds.has(arm) ? { class: `arm k-${kinds.get(arm)}`, title: kinds.get(arm) } : {});
+
   const table = (caption, header, rows, labels = 1) =>
-    h("div", { class: "w", tabindex: 0, role: "region", "aria-label": caption },
+    scrolling(h("div", { class: "w", tabindex: 0, role: "region", "aria-label": caption },
       h("table", {}, h("caption", {}, caption),
         h("thead", {}, h("tr", {}, header.map((cell) => h("th", { scope: "col", title: cell.title }, cell.name ?? cell)))),
         h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) =>
-          place ? h("td", { class: place < labels ? "l" : null }, cell) : h("th", { scope: "row" }, cell)))))));
+          place ? h("td", { class: place < labels ? "l" : null }, cell) : h("th", { scope: "row", ...armed(cell) }, cell))))))));
 
   // Episodes
 
   const chip = ([text, tone, strength]) =>
     [h("i", { class: `c ${tone}`, style: strength < 1 ? `--v:${strength}` : null }, text), " "];
   const plain = (text) => chip([text, "", 1]);
+
+  // Tags are chips; their brackets are not seen, but are there for whoever copies the text or listens to it.
+  const tag = (text) => h("i", { class: text[1] === "/" ? "tag end" : "tag" }, h("s", {}, "<"), text.slice(1, -1), h("s", {}, ">"));
+  const written = (text) => text.split(/(<\/?[A-Za-z][\w-]*>)/).map((part, place) => (place % 2 ? tag(part) : part));
 
   const mark = (episode) => {
     const told = `${episode.arm}: ${episode.outcome}${episode.mistakes.includes("flawed") ? ", flawed" : ""}`;
@@ -65,7 +78,7 @@
     h("div", { class: "s" },
       h(`h${level}`, {}, `${number}. ${one.agent ? `${one.agent}, ` : ""}${one.kind}`), " ", one.chips.map(chip),
       one.evidence && note("Evidence held: ", bdi(one.evidence)),
-      h("p", { dir: "auto" }, one.said || "(nothing)"),
+      h("p", { dir: "auto" }, one.said ? written(one.said) : "(nothing)"),
       one.hits.length > 0 && folded(plural(one.hits.length, "passage") + (one.gold ? `, ${one.gold} gold` : ""),
         () => h("ul", {}, one.hits.map(found)), { class: "h" }));
 
@@ -79,7 +92,7 @@
 
   const article = (episode, title, level = 4) =>
     h("article", { class: "e", style: `--n:${episode.steps.length + 2}` },
-      h(`h${level}`, {}, bdi(title)),
+      h(`h${level}`, armed(title), bdi(title)),
       episode.steps.map((one, place) => step(one, place + 1, level + 1)), ending(episode, level + 1));
 
   const about = (question) =>
@@ -183,7 +196,13 @@
   const drawEpisodes = () => {
     if (!data.questions.length) return into("episodes", h("p", {}, "– There are none yet."));
     const form = filters(), list = h("div", { id: "list" }, data.questions.map(listed)), folds = [...list.children];
-    into("episodes", form, list);
+    into("episodes", data.mended && note(`Open at first: ${data.mended[0]} answers it wrongly, ${data.mended[1]} rightly.`), form, list);
+    if (data.mended) {
+      unfold(folds[0]);
+      const place = folds[0].question.episodes.findIndex((one) => one.arm === data.mended[0]);
+      const before = document.getElementById(`q0e${place}`), side = before.parentElement;
+      side.scrollLeft = before.offsetLeft - side.offsetLeft; // both in view, where there are many arms
+    }
 
     const filter = () => {
       const want = Object.fromEntries(new FormData(form)), words = want.text.toLowerCase().trim();
@@ -226,11 +245,36 @@
 
   const unfoldAll = (fold) => { unfold(fold); fold.querySelectorAll("details").forEach(unfoldAll); };
 
-  // Trees: a node with nothing below it has nothing to unfold
+  // Trees are drawn, depth from left to right and a row for each leaf, and listed: there, a node with nothing below it
+  // has nothing to unfold
+
+  const COLUMN = 110, ROW = 22, MARGIN = 10;
+  const drawing = (root) => {
+    const edges = [], nodes = [];
+    let leaves = 0, right = 0;
+    const grow = (one, x) => {
+      right = Math.max(right, x + COLUMN);
+      const below = one.children.map((child) => [child, grow(child, x + COLUMN)]);
+      const y = below.length ? (below[0][1] + below.at(-1)[1]) / 2 : MARGIN + ROW * leaves++;
+      for (const [child, to] of below) {
+        const middle = x + COLUMN / 2;
+        edges.push(svg("path", { class: child.chosen ? "chosen" : null, d: `M${x},${y}C${middle},${y} ${middle},${to} ${x + COLUMN},${to}` }));
+      }
+      const radius = 3 + 5 * Math.sqrt(one.size / (root.size || 1));
+      nodes.push(svg("g", {}, svg("title", {}, [one.kind, one.figures[0], one.ended, one.said].filter(Boolean).join("\n")),
+        svg("circle", { class: one.figures[1], cx: x, cy: y, r: radius }), svg("text", { x: x + radius + 3, y: y + 4 }, one.kind)));
+      return y;
+    };
+    grow(root, MARGIN);
+    const height = MARGIN + ROW * leaves;
+    return scrolling(h("div", { class: "w", tabindex: 0, role: "region", "aria-label": "The tree, drawn" },
+      svg("svg", { class: "grown", width: right, height, viewBox: `0 0 ${right} ${height}`, role: "img",
+        "aria-label": `A tree of ${plural(nodes.length, "node")}; the list below has them all` }, edges, nodes)));
+  };
 
   const node = (one) => {
     const line = [one.chosen && [h("b", { title: "on the most visited path" }, "★"), " "], h("b", {}, one.kind), " ", chip(one.figures),
-      one.ended && plain(one.ended), one.judged.length > 0 && plain(plural(one.judged.length, "judgement")), bdi(one.said)];
+      one.ended && plain(one.ended), one.judged.length > 0 && plain(plural(one.judged.length, "judgement")), bdi(written(one.said))];
     if (!one.judged.length && !one.children.length) return h("li", {}, line);
     return h("li", {}, h("details", { open: one.chosen }, h("summary", {}, line),
       one.judged.length > 0 && h("ul", { class: "n" }, one.judged.map(([relation, other, why]) =>
@@ -239,7 +283,7 @@
   };
 
   const tree = (one) =>
-    folded(bdi(one.question.text), () => [about(one.question), h("ul", { class: "tree" }, node(one.root)),
+    folded(bdi(one.question.text), () => [about(one.question), drawing(one.root), h("ul", { class: "tree" }, node(one.root)),
       one.cut > 0 && note(`${one.cut} of its nodes, with the fewest visits, are left out.`)], { class: "t" });
 
   const drawTrees = () => {
@@ -249,7 +293,7 @@
         note(`${trees.length} of ${searched} trees: where least was decided${read < searched ? `, of the first ${read}` : ""}.`),
         trees.map(tree));
     }
-    into("trees", note("N: visits. Q: mean backed-up value. P: prior. ★: the most visited path."));
+    into("trees", note("Drawn: the larger, the more visits; the thick line is the most visited path. N: visits. Q: mean backed-up value. P: prior. ★: the most visited path."));
   };
 
   // Training: episodes of iterations, and the same questions along a curve
@@ -283,21 +327,48 @@
 
   const WIDTH = 300, HEIGHT = 160, LEFT = 48, BOTTOM = 34, EDGE = 8;
   const short = (value) => String(Number(value.toPrecision(3)));
-  const look = (place, one) => ({ class: one.reference ? "line reference" : `line l${place % 6}`,
+  const hue = (label, place) => (kinds.has(label) ? `k-${kinds.get(label)}` : `l${place % 6}`);
+  const look = (place, one, label) => ({ class: one.reference ? "line reference" : `line ${hue(label, place)}`,
     "stroke-dasharray": one.reference ? "2 2" : ["", "6 3", "2 2", "8 3 2 3", "1 3"][place % 5] || null });
   const scale = (values, start, end) => {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     return Object.assign((value) => start + ((value - low) / (high - low || 1)) * (end - start), { low, high });
   };
+  // What an axis shows: at least 5 % to each side of its middle, of the value there or of the whole range that ends at
+  // `most`; not beyond 0 and `most`, where no value is.
+  const range = (values, most) => {
+    const [least, greatest] = [Math.min(...values), Math.max(...values)], middle = (least + greatest) / 2;
+    const half = Math.max((greatest - least) / 2, 0.05 * (most ?? Math.abs(middle))) || 1;
+    const [low, high] = [middle - half, middle + half];
+    if (least >= 0 && low < 0) return [0, high - low];
+    return most && greatest <= most && high > most ? [low - (high - most), most] : [low, high];
+  };
   const labelled = (panels) => [...new Set(Object.values(panels).flatMap(Object.keys))];
 
-  const chart = (name, series, { x: axis, shares }, labels) => {
+  // The values where a pointer is, of all lines that have some there
+  const hovered = (drawn, x, axis, series) => {
+    const tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
+    const places = unique(Object.values(series).flatMap((one) => one.points.map((point) => point[0])));
+    drawn.addEventListener("pointermove", (event) => {
+      const box = drawn.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * WIDTH;
+      const place = places.reduce((best, one) => (Math.abs(x(one) - at) < Math.abs(x(best) - at) ? one : best));
+      const told = Object.entries(series).map(([label, one]) => [label, one.points.find((point) => point[0] === place)]);
+      tip.textContent = [`${short(place)} ${axis}`, ...told.filter((one) => one[1]).map(([label, point]) => `${label}: ${short(point[1])}`)].join("\n");
+      tip.style[at < WIDTH / 2 ? "right" : "left"] = "0";
+      tip.style[at < WIDTH / 2 ? "left" : "right"] = "auto";
+      tip.hidden = false;
+    });
+    drawn.addEventListener("pointerleave", () => { tip.hidden = true; });
+    return [drawn, tip];
+  };
+
+  const chart = (name, series, { x: axis, shares, most }, labels) => {
     const points = Object.values(series).flatMap((one) => [...one.points, ...(one.seeds ?? []).flat()]);
     const x = scale(shares ? [0, 1] : points.map((point) => point[0]), LEFT, WIDTH - EDGE);
-    const y = scale(shares ? [0, 1] : points.map((point) => point[1]), HEIGHT - BOTTOM, EDGE);
+    const y = scale(shares ? [0, 1] : range(points.map((point) => point[1]), most[name]), HEIGHT - BOTTOM, EDGE);
     const path = (all) => all.map((point) => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`).join(" ");
     const text = (value, left, top, anchor) => svg("text", { x: left, y: top, "text-anchor": anchor }, value);
-    return h("div", { class: "chart" }, h("p", {}, name),
+    return h("div", { class: "chart" }, h("p", {}, name), hovered(
       svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${name} by ${axis}` },
         [...new Set([y.low, (y.low + y.high) / 2, y.high])].map((value) => [
           svg("line", { class: "grid", x1: LEFT, x2: WIDTH - EDGE, y1: y(value), y2: y(value) }),
@@ -306,13 +377,13 @@
         text(axis, (LEFT + WIDTH) / 2, HEIGHT - 6, "middle"),
         shares && svg("polyline", { class: "line reference", "stroke-dasharray": "1 3", points: path([[0, 0], [1, 1]]) }),
         Object.entries(series).map(([label, one]) => {
-          const drawn = look(labels.indexOf(label), one);
+          const drawn = look(labels.indexOf(label), one, label);
           const few = one.points.length <= 20 ? one.points : [];
           return [(one.seeds ?? []).map((all) => svg("polyline", { ...drawn, opacity: 0.3, points: path(all) })),
             svg("polyline", { ...drawn, points: path(one.points) }, svg("title", {}, label)),
             few.map((point, place) => svg("circle", { class: drawn.class, cx: x(point[0]), cy: y(point[1]),
               r: one.sizes ? 1.5 + 5 * Math.sqrt(one.sizes[place]) : 1.5 }))];
-        })));
+        })), x, axis, series));
   };
 
   const lines = (figure) => {
@@ -320,18 +391,20 @@
     return [h("div", { class: "charts" }, Object.entries(figure.panels).map(([name, series]) => chart(name, series, figure, labels))),
       h("figcaption", { class: "n" }, labels.map((label, place) => [
         svg("svg", { class: "key", viewBox: "0 0 30 10", "aria-hidden": "true" },
-          svg("polyline", { ...look(place, of(label)), points: "0,5 30,5" })), ` ${label} `]))];
+          svg("polyline", { ...look(place, of(label), label), points: "0,5 30,5" })), ` ${label} `]))];
   };
 
   // Dots: a row for each label, a column for each panel, on one scale: the value, its interval, seeds, what is beside it
 
-  const dots = ({ panels, axis, chance }) => {
+  const dots = ({ panels, axis, chance, most }) => {
     const all = Object.values(panels).flatMap(Object.values), others = unique(all.flatMap((dot) => Object.keys(dot.beside)));
     const values = all.flatMap((dot) => [dot.value, dot.low, dot.high, ...dot.seeds, ...Object.values(dot.beside)]);
-    const x = scale([...values, chance].filter((value) => value !== null), 6, 194);
-    const cell = (dot) => !dot ? "–" : svg("svg", { class: "dot", viewBox: "0 0 200 18", role: "img", "aria-label": short(dot.value) },
+    const x = scale(range([...values, chance].filter((value) => value !== null), most), 6, 194), digits = most === 1 ? 3 : 1;
+    const cell = (dot, label) => !dot ? "–" : svg("svg", { class: `dot ${hue(label, 0)}`, viewBox: "0 0 200 18", role: "img", "aria-label": bounded(dot, digits) },
+      svg("title", {}, [`${label}: ${bounded(dot, digits)}`, dot.seeds.length && `seeds ${dot.seeds.map((value) => fixed(value, digits)).join(", ")}`,
+        ...Object.entries(dot.beside).map(([name, value]) => `${name} ${fixed(value, digits)}`)].filter(Boolean).join("\n")),
       chance !== null && svg("line", { class: "line reference", "stroke-dasharray": "1 3", x1: x(chance), x2: x(chance), y1: 0, y2: 18 }),
-      dot.low !== null && svg("line", { class: "line l0", x1: x(dot.low), x2: x(dot.high), y1: 10, y2: 10 }),
+      dot.low !== null && svg("line", { class: "line", x1: x(dot.low), x2: x(dot.high), y1: 10, y2: 10 }),
       dot.seeds.map((value) => svg("circle", { class: "seed", cx: x(value), cy: 3, r: 2 })),
       svg("circle", { class: "value", cx: x(dot.value), cy: 10, r: 4 }),
       Object.entries(dot.beside).map(([name, value]) =>
@@ -339,7 +412,8 @@
     return [h("table", {},
       h("thead", {}, h("tr", {}, h("td"), Object.keys(panels).map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, labelled(panels).map((label) =>
-        h("tr", {}, h("th", { scope: "row" }, label), Object.values(panels).map((rows) => h("td", {}, cell(rows[label])))))),
+        h("tr", {}, h("th", { scope: "row" }, label, kinds.has(label) && [" ", h("i", { class: `kind ${hue(label)}` }, kinds.get(label))]),
+          Object.values(panels).map((rows) => h("td", {}, cell(rows[label], label)))))),
       h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, axis),
         Object.keys(panels).map(() => h("td", {}, h("span", { class: "ends" }, h("span", {}, short(x.low)), h("span", {}, short(x.high)))))))),
       others.length > 0 && note(others.map((name, place) => [
@@ -350,13 +424,15 @@
   // The values of a figure: of each dot, of each point of a line, or of a long line its ends and how far it goes
 
   const fixed = (value, digits = 3) => (value === null ? "–" : value.toFixed(digits));
+  const bounded = (dot, digits) =>
+    fixed(dot.value, digits) + (dot.low === null ? "" : ` [${fixed(dot.low, digits)}, ${fixed(dot.high, digits)}]`);
   const rowsOf = (figure, row) => Object.entries(figure.panels).flatMap(([panel, series]) =>
     Object.entries(series).flatMap(([label, one]) => row(one).map((cells) => [panel, label, ...cells])));
   const dotValues = (figure, digits) => {
     const all = Object.values(figure.panels).flatMap(Object.values), others = unique(all.flatMap((dot) => Object.keys(dot.beside)));
     const seeds = all.some((dot) => dot.seeds.length);
     return [[figure.of, "name", figure.axis, ...others, ...(seeds ? ["single seeds"] : [])], rowsOf(figure, (dot) => [[
-      fixed(dot.value, digits) + (dot.low === null ? "" : ` [${fixed(dot.low, digits)}, ${fixed(dot.high, digits)}]`),
+      bounded(dot, digits),
       ...others.map((name) => fixed(dot.beside[name] ?? null, digits)),
       ...(seeds ? [dot.seeds.map((value) => fixed(value, digits)).join(", ") || "–"] : [])]])];
   };
@@ -387,6 +463,7 @@
     document.getElementById("main").append(beside(question, [article(episode, name, 2)]));
     return;
   }
+  document.querySelectorAll(".w").forEach(scrolling);
   drawFigures();
   drawCounts();
   drawPair();

@@ -53,13 +53,13 @@ def ranking(experiment: str, judged: int | None, answers: list[float | None]) ->
 
 
 def test_arms_have_the_mean_and_an_interval_over_seeds_or_questions() -> None:
-    panels: Any = arms(
-        {"rows": [row("one", 0, 0.5), row("one", 1, 0.7), row("two", 0, 0.6), row("none", 0, None)]}
-    ).panels
-    one, two = panels["toy/dev"].values()
-    assert list(panels["toy/dev"]) == ["one:eval", "two:eval"]
-    # mean 60, standard error 10; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
-    assert (one.value, one.low, one.seeds) == (pytest.approx(60), pytest.approx(60 - 127.06, abs=0.01), [50, 70])
+    rows = [row("one", 0, 0.59), row("one", 1, 0.61), row("two", 0, 0.6), row("none", 0, None)]
+    panels: Any = arms({"rows": [*rows, row("wide", 0, 0.5), row("wide", 1, 0.7)]}).panels
+    one, two, wide = panels["toy/dev"].values()
+    assert list(panels["toy/dev"]) == ["one:eval", "two:eval", "wide:eval"]
+    # mean 60, standard error 1; Student's t with one degree of freedom has its 97.5 % quantile at 12.706
+    assert (one.value, one.low, one.seeds) == (pytest.approx(60), pytest.approx(60 - 12.706, abs=0.001), [59, 61])
+    assert (wide.low, wide.high) == (0, 100), "a share ends there"
     assert (two.value, two.low, two.high, two.seeds) == (60, 40, 90, ())
 
 

@@ -91,12 +91,13 @@ def every_stage(
 
 
 def two_policies(folder: Path) -> None:
-    """Have the two evaluations of a run measure two policies, the second trained from the first."""
+    """Have the two evaluations of a run measure two policies, the second trained from the first by reinforcement."""
     store = folder.parents[1] / "store"
     told = json.loads((folder / "experiment.json").read_text())
     for stage, inputs in (("sft", ()), ("rl", ("sft",))):
         (store / f"{stage}-1").mkdir()
-        manifest = {"kind": "fit", "inputs": {name: {"artifact": f"{name}-1"} for name in inputs}}
+        manifest = {"kind": "fit", "inputs": {name: {"artifact": f"{name}-1"} for name in inputs}, "seconds": 90.0}
+        manifest["costs"] = {"tokens": {"policy": 4000} if inputs else {}}
         (store / f"{stage}-1" / "manifest.json").write_text(json.dumps(manifest))
         measured = json.loads((store / f"eval_{stage}-1" / "manifest.json").read_text())
         measured["inputs"] = {stage: {"artifact": f"{stage}-1"}}

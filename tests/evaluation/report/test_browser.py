@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from evaluation.kept_episodes import keep
-from evaluation.report.page import write_episode, write_page
-from evaluation.report.run import read_run
+from evaluation.report.page import write_episode
 from tests.evaluation.contrast import contrast
 from tests.evaluation.report.browsing import opened
-from tests.evaluation.report.fakes import arm, experiment, judged
-from tests.evaluation.report.stages import every_stage
+from tests.evaluation.report.fakes import judged
 
 pytestmark = pytest.mark.browser
 A4 = {"width": 794, "height": 1123}  # pixels
@@ -115,29 +112,6 @@ def test_an_episode_has_what_was_written_found_and_known_and_passages_unfold_in_
     for there in (True, False):
         passage.press("Enter")
         assert episode.get_by_text("Text of d1.").is_visible() == there
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run with every kind of stage."""
-    runs = tmp_path_factory.mktemp("figures")
-    groups = [
-        {"dataset": "toy", "split": "dev", "n": 1, "em": em, "group": f"hops={h}"} for h, em in ((1, 1.0), (2, 0.5))
-    ]
-    stages = every_stage(runs) | {"eval": arm(runs, "eval", [judged(0, 1.0, True, True)], groups=groups)}
-    data = stages["rl"] / "data"
-    for update, em in ((0, 0.0), (4, 1.0), (8, 1.0)):
-        row = judged(0, em, True)
-        keep(data / "validation" / f"{update}.json", [row], {}, dataset="toy", split="dev", update=update)
-    trained = [
-        judged(0, em, True) | {"shown_as": name, "outcome": {"reward": em}} for name, em in (("best", 1), ("worst", 0))
-    ]
-    for place, row in enumerate(trained):
-        row["steps"] = [{**step, "uid": f"{number * place}/{number}"} for number, step in enumerate(row["steps"])]
-    keep(data / "iterations" / "0.json", trained, {}, iteration=3, update=4)
-    folder = experiment(runs, stages)
-    write_page(folder / "report.html", [read_run(folder)])
-    return folder / "report.html"
 
 
 def test_a_tree_unfolds_with_its_figures_its_chosen_path_and_what_was_judged(browser: Any, large: Path) -> None:
@@ -261,7 +235,7 @@ def test_text_stands_out_in_light_and_in_dark(browser: Any, path: Path, scheme: 
         for selector in ("p", ".n", "a", ".m.right", ".m.wrong", "caption", ".e h4"):
             ink = rgb(page.evaluate(f"getComputedStyle(document.querySelector('{selector}')).color"))
             assert contrast(ink, paper) >= 4.5, selector
-        for selector, least in ((".value", 3), (".l0", 3)):
+        for selector, least in ((".value", 3), (".dot .line", 3)):
             drawn = page.evaluate(f"(s => [s.fill, s.stroke])(getComputedStyle(document.querySelector('{selector}')))")
             assert max(contrast(rgb(colour), paper) for colour in drawn if "rgb" in colour) >= least, selector
 

@@ -103,9 +103,9 @@ def test_results_have_all_measures_with_intervals_and_groups_in_order(tmp_path: 
     groups = [{**bare, "group": group} for group in ("hops=10", "hops=2", "type=<b>")]
     notes = {"stops": {"answered": 7, "cut": 2}, "limits": {"turns": {"max": 4}}, "top_k": 3, "datasets": ["a", "b"]}
     shown = page(experiment(tmp_path, {"eval": arm(tmp_path, "eval", BEFORE, rows=[row], groups=groups, notes=notes)}))
-    assert shown.tables["Results: toy/dev"] == [["stage", "n", "EM", "flawed"], ["eval", "1", "100.0", "25.0"]]
-    assert shown.tables["toy/dev, all questions"][1] == ["eval", "1", "100.0", "25.0 [12.5, 50.0]", "50.0"]
-    assert shown.tables["toy/dev, all questions"][0] == ["stage", "n", "EM", "flawed", "true steps"]
+    assert shown.tables["Results: toy/dev"] == [["stage", "EM", "flawed", "n"], ["eval", "100.0", "25.0", "1"]]
+    assert shown.tables["toy/dev, all questions"][1] == ["eval", "100.0", "25.0 [12.5, 50.0]", "50.0", "1"]
+    assert shown.tables["toy/dev, all questions"][0] == ["stage", "EM", "flawed", "true steps", "n"]
     assert [line[0] for line in shown.tables["toy/dev, by hops"]] == ["hops", "2", "10"]
     assert shown.tables["toy/dev, by type"][1][0] == "<b>"
     listed = "<li>stops: answered 7, cut 2</li><li>limits: <ul><li>turns: max 4</li></ul></li><li>top_k: 3</li>"
