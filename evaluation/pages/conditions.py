@@ -21,7 +21,7 @@ from evaluation.pages.arm_names import named
 from evaluation.pages.arms import Measured, measured, over_questions, over_seeds
 from evaluation.pages.figures import chosen
 from evaluation.pages.heat import Heat
-from evaluation.pages.plots import Lines
+from evaluation.pages.plots import Dots, Lines
 from evaluation.pages.training_curves import area
 from evaluation.results import read_json
 from evaluation.statistics import holm
@@ -106,9 +106,15 @@ class Study:
                 asked = over_questions(arm, base, "em")
                 stuck = sum(value < begun.get(seed, 0.0) + STUCK for seed, value in own.items())
                 found[name, condition.name] = Cell(
-                    *(_average(arm, measure) for measure in ("em", "flawed")),
-                    *(test.difference, test.low, test.high, test.p),
-                    *(asked.p if asked else math.nan, stuck, len(own)),
+                    em=_average(arm, "em"),
+                    flawed=_average(arm, "flawed"),
+                    difference=test.difference,
+                    low=test.low,
+                    high=test.high,
+                    p=test.p,
+                    p_questions=asked.p if asked else math.nan,
+                    stuck=stuck,
+                    seeds=len(own),
                 )
         return found
 
@@ -152,7 +158,7 @@ def heat(study: Study) -> Heat:
     return Heat(shown, study.settings["title"], f"exact match, points above {study.base}", limit)
 
 
-def curves(study: Study) -> Lines:
+def curves(study: Study) -> Dots | Lines:
     """Learning curves of the condition and arms that the file names."""
     return chosen(f"curves={','.join(study.settings['curves'])}", study.shown.frozen)
 
