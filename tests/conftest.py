@@ -65,8 +65,12 @@ def data_root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs first, so that no worker ends with minutes of them; what needs what there is not is skipped."""
-    items.sort(key=lambda item: item.path.parent != TESTS)
+    """Whole runs first, so that no worker ends with minutes of them; what needs what there is not is skipped.
+
+    Files whose libraries leave threads behind come last: a process that is forked beside such threads may hang.
+    """
+    threads = {item.path for item in items if item.get_closest_marker("threads")}
+    items.sort(key=lambda item: (item.path in threads, item.path.parent != TESTS))
     missing = {
         "browser": None if CHROMIUM else NO_BROWSER,
         "data": None if os.environ.get("RAG_DATA") else NO_DATA,

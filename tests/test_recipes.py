@@ -261,7 +261,7 @@ def test_an_inference_baseline(follow: Follow) -> None:
 def test_a_system(quickstart: Quickstart, tmp_path: Path) -> None:
     """In a copy of the suite: files and commands of the recipe, training at a smaller size, the rules of the house."""
     suite = tmp_path / "suite"
-    names = ("train.py", "pyproject.toml", "assets", "configs", "docs", "tests", *PACKAGES)
+    names = ("train.py", "pyproject.toml", "assets", "configs", "docs", "examples", "tests", *PACKAGES)
     suite.mkdir()
     for path in (*(ROOT / name for name in names), *ROOT.glob("*.md")):
         (shutil.copytree if path.is_dir() else shutil.copy)(path, suite / path.name)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks import retrieval
 
 INDEXES = ("bm25", "bm25s", "milvus-bm25", "Flat", "HNSW32", "milvus-dense")
 
 
+@pytest.mark.threads
 def test_each_index_and_the_server_are_measured(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     tiny = ["--passages", "200", "--indexes", *INDEXES, "--queries", "64", "--clients", "2",

@@ -25,6 +25,7 @@ from tests.scripted_http import serving
 from tests.tiny_bert import save_tiny_bert
 from tests.word_encoder import WordEncoder
 
+pytestmark = pytest.mark.threads
 ENCODER: Any = WordEncoder()
 
 

@@ -16,6 +16,7 @@ from envs.retrievers.fill import main
 from envs.retrievers.milvus import Milvus, fill
 from tests.word_encoder import WordEncoder
 
+pytestmark = pytest.mark.threads
 ROWS = [
     ("a", "Nile", "A river of Africa."),
     ("b", "Danube", "It flows through Vienna."),
