@@ -49,8 +49,20 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m evaluation.zero_shot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="folder or hub id of an instruct model")
-    parser.add_argument("--questions", required=True, type=Path, metavar="FILE", help="JSON lines of question, answers")
-    parser.add_argument("--corpus", required=True, type=Path, metavar="FILE", help="JSON lines of id, title, text")
+    parser.add_argument(
+        "--questions",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="rows with question and answers: JSON lines, CSV, Parquet … (docs/data.md)",
+    )
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="passages with id, title, text, in any of these shapes",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="so many of the questions, chosen by hash; default: all")
     encoder = "models/all-MiniLM-L6-v2"
     parser.add_argument("--encoder", default=encoder, help=f"of RECOMP's sentences; {encoder} (make models)")

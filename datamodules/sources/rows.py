@@ -1,4 +1,4 @@
-"""Questions of one's own, from rows of any shape: a file, a folder of `datasets` or a set on the hub."""
+"""Source of own questions: rows of a file of any shape, of a folder of `datasets` or of a set on the hub."""
 
 from __future__ import annotations
 
