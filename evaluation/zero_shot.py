@@ -54,14 +54,14 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         type=Path,
         metavar="FILE",
-        help="rows with question and answers: JSON lines, CSV, Parquet … (docs/data.md)",
+        help="question, answers: JSON lines, CSV, …",
     )
     parser.add_argument(
         "--corpus",
         required=True,
         type=Path,
         metavar="FILE",
-        help="passages with id, title, text, in any of these shapes",
+        help="id, title, text, in any of these",
     )
     parser.add_argument("--limit", type=int, metavar="N", help="so many of the questions, chosen by hash; default: all")
     encoder = "models/all-MiniLM-L6-v2"
