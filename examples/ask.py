@@ -19,11 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common.terminal import prepare_terminal, print_error, say
+from common.terminal import prepare_terminal, say
 
 prepare_terminal()  # before the libraries that draw bars are imported
 
-from common.errors import ConfigError, DataError, RetrievalError, UserError
+from common.errors import DataError, RetrievalError
 from common.plain_text import one_line
 from envs.rollout import rollout
 from envs.types import Episode, Question
@@ -34,29 +34,23 @@ from evaluation.scoring import score
 from examples.agents import dataset_of, evaluation_of
 from examples.transcript import answer_line, step_lines
 from modules.metrics import exact_match, f1_score
-from pipeline.failures import machine_failure
+from pipeline.failures import exit_code
 
 
 def main(arguments: Sequence[str]) -> int:
     """Ask and print; 2 for a wrong setting, 1 for any other error, 0 at the end."""
     options = parse(arguments)
-    try:
-        evaluation = evaluation_of(options)
-        episode = ask(evaluation, options)
-        say(transcript(episode))
-        if options.html:
-            write_html(options.html, evaluation, episode, options)
-        if episode.status == "error":
-            raise RetrievalError(episode.error)
-    except UserError as error:
-        print_error(error)
-        return 2 if isinstance(error, ConfigError) else 1
-    except Exception as error:
-        if (line := machine_failure(error)) is None:
-            raise
-        print_error(line)
-        return 1
-    return 0
+    return exit_code(lambda: _ask_and_print(options))
+
+
+def _ask_and_print(options: argparse.Namespace) -> None:
+    evaluation = evaluation_of(options)
+    episode = ask(evaluation, options)
+    say(transcript(episode))
+    if options.html:
+        write_html(options.html, evaluation, episode, options)
+    if episode.status == "error":
+        raise RetrievalError(episode.error)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -18,11 +18,11 @@ from common.terminal import prepare_terminal, print_error, say
 
 prepare_terminal()  # before the libraries that draw bars are imported
 
-from common.errors import ConfigError, UserError
+from common.errors import UserError
 from envs.types import Document, Episode, Step
 from examples.agents import Agent, add_agent_arguments, load_agent, sources
 from examples.transcript import answer_line, source_lines, step_lines
-from pipeline.failures import machine_failure
+from pipeline.failures import exit_code
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,21 +31,17 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m examples.chat", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_agent_arguments(parser)
+    options = parser.parse_intermixed_args(arguments)
+    return exit_code(lambda: _talk(options))
+
+
+def _talk(options: argparse.Namespace) -> None:
     try:
-        agent = load_agent(parser.parse_intermixed_args(arguments))
+        agent = load_agent(options)
         say(f"{agent.name}: ask a question; a number shows that source; Ctrl-D ends")
         chat(agent, _typed())
     except KeyboardInterrupt:
         say("")
-    except UserError as error:
-        print_error(error)
-        return 2 if isinstance(error, ConfigError) else 1
-    except Exception as error:
-        if (line := machine_failure(error)) is None:
-            raise
-        print_error(line)
-        return 1
-    return 0
 
 
 def _typed() -> Iterator[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from common.errors import ConfigError, UserError
+from common.terminal import print_error
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)
 _RESUME = "run the same command to resume"
@@ -23,6 +26,24 @@ _MESSAGES = (  # what libraries say of the same in errors of other types
     (r"socks proxy|proxy (url|protocol)", "pip install socksio, or unset ALL_PROXY and the like,"),
 )
 _LIBRARY_ERRORS = (RuntimeError, ImportError, OSError, ValueError)
+
+
+def exit_code(work: Callable[[], object]) -> int:
+    """Exit code of a command: 2 for a wrong setting, 1 for any other error, of which one line is printed, else 0.
+
+    An error that is neither the user's nor the machine's is a bug, and raised.
+    """
+    try:
+        work()
+    except UserError as error:
+        print_error(error)
+        return 2 if isinstance(error, ConfigError) else 1
+    except Exception as error:
+        if (line := machine_failure(error)) is None:
+            raise
+        print_error(line)
+        return 1
+    return 0
 
 
 def machine_failure(error: BaseException) -> str | None:

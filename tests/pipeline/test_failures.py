@@ -6,7 +6,8 @@ import errno
 
 import pytest
 
-from pipeline.failures import machine_failure
+from common.errors import ConfigError, DataError
+from pipeline.failures import exit_code, machine_failure
 
 
 def hidden(error: Exception, behind: Exception) -> Exception:
@@ -66,3 +67,18 @@ RESUME = "run the same command to resume"
 )
 def test_the_line_of_an_error(error: Exception, line: str | None) -> None:
     assert machine_failure(error) == line
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+def test_a_command_ends_with_a_line_and_a_code_and_a_bug_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = ConfigError("no such setting"), DataError("no such row"), MemoryError()
+    assert [exit_code(lambda error=error: fails(error)) for error in errors] == [2, 1, 1]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["error: no such setting", "error: no such row"]
+    assert lines[2].startswith("error: out of memory: ")
+    assert exit_code(lambda: None) == 0
+    with pytest.raises(KeyError):
+        exit_code(lambda: fails(KeyError("a bug")))
