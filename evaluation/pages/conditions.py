@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ class Study:
         """The condition whose curves and events are shown."""
         return next(one for one in self.conditions if one.page == self.settings["shown"])
 
+    @cached_property
     def cells(self) -> dict[tuple[str, str], Cell]:
         """By arm and condition, all arms but the baseline and those that no seed shares with it."""
         found: dict[tuple[str, str], Cell] = {}
@@ -117,6 +119,11 @@ class Study:
                     seeds=len(own),
                 )
         return found
+
+    @cached_property
+    def adjusted(self) -> dict[tuple[str, str], float]:
+        """p over seeds of every cell, after Holm over all."""
+        return dict(zip(self.cells, holm([cell.p for cell in self.cells.values()]), strict=True))
 
 
 def is_conditions(path: Path) -> bool:
@@ -148,11 +155,9 @@ def read(path: Path) -> Study:
 
 def heat(study: Study) -> Heat:
     """The differences of all arms in all conditions."""
-    cells = study.cells()
-    adjusted = dict(zip(cells, holm([cell.p for cell in cells.values()]), strict=True))
     shown: dict[tuple[str, str], tuple[float, str]] = {}
-    for place, cell in cells.items():
-        text = f"{figure('em', cell.difference, signed=True)} {cell.mark(adjusted[place])}"
+    for place, cell in study.cells.items():
+        text = f"{figure('em', cell.difference, signed=True)} {cell.mark(study.adjusted[place])}"
         shown[place] = 100 * cell.difference, text.strip()
     limit = max([10.0, *(abs(value) for value, _ in shown.values())])
     return Heat(shown, study.settings["title"], f"exact match, points above {study.base}", limit)
@@ -179,13 +184,12 @@ def difference_parts(study: Study) -> Iterator[str]:
     yield table(header, [_condition_row(study, condition) for condition in study.conditions])
     yield "## Differences"
     yield _LEGEND.format(base=study.base)
-    cells = study.cells()
-    adjusted = dict(zip(cells, holm([cell.p for cell in cells.values()]), strict=True))
+    cells = study.cells
     on_questions = dict(zip(cells, holm([cell.p_questions for cell in cells.values()]), strict=True))
     rows = []
     for (arm, condition), cell in cells.items():
         difference = estimate("em", cell.difference, cell.low, cell.high, signed=True)
-        p = adjusted[arm, condition]
+        p = study.adjusted[arm, condition]
         row = [arm, condition, figure("em", cell.em), figure("flawed", cell.flawed), f"{difference} {cell.mark(p)}"]
         rows.append([*row, p_value(p), p_value(on_questions[arm, condition]), f"{cell.stuck} of {cell.seeds}"])
     header = ["arm", "condition", "exact match", "flawed", "difference", "Holm, seeds", "Holm, questions", "stuck"]
@@ -199,7 +203,7 @@ def difference_parts(study: Study) -> Iterator[str]:
 
 def _condition_row(study: Study, condition: Condition) -> list[str]:
     base, start = (condition.arms[condition.called(study.settings[key])] for key in ("baseline", "start"))
-    others = {name: cell for (name, where), cell in study.cells().items() if where == condition.name}
+    others = {name: cell for (name, where), cell in study.cells.items() if where == condition.name}
     cells = [f"[{condition.name}]({condition.page}.md)", _mean(start, "em"), _mean(base, "em"), _mean(base, "flawed")]
     if not others:
         return [*cells, MISSING, MISSING, MISSING]

@@ -13,7 +13,8 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def freeze(
     manifests = [load_manifest(artifact, "commit", "versions") for artifact in artifacts]
     versions = [manifest["versions"] for manifest in manifests]
     libraries = dict.fromkeys(name for used in versions for name in used)
+    policies = [_Policies.of(measured, stages, seed) for seed in _seeds(measured)]
     frozen: Row = {
         "title": title,
         "question": question,
@@ -79,8 +81,8 @@ def freeze(
         "figures": list(figures),
         "baseline": baseline_of(measured, baseline) if measured else None,
         "names": _names(runs, measured, ranked),
-        "arms": [arm for seed in _seeds(measured) for arm in _arms(measured, stages, seed)],
-        "curves": [curve for seed in _seeds(measured) for curve in _curves(measured, stages, seed)],
+        "arms": [arm for seed in policies for arm in seed.arms()],
+        "curves": [curve for seed in policies for curve in seed.curves()],
         **results_of(measured, _KEPT),
         "rankings": ranked,
         "stages": list(_stages(stages)),
@@ -117,39 +119,44 @@ def _seeds(measured: Sequence[Evaluated]) -> list[int]:
     return sorted({each.seed for each in measured})
 
 
-def _arms(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> Iterator[Row]:
-    """What is known of each arm's policy; that of no fitted policy, and of a version without costs, cost nothing."""
-    names = _stage_names(stages, seed)
-    ancestry = PolicyAncestry.of({name: artifact for artifact, name in names.items()})
-    arms = {names[each.artifact]: each for each in measured if each.seed == seed}
-    for stage, each in arms.items():
-        policy = ancestry.policy(stage)
-        own = ancestry.manifests[policy].get("costs") if policy else None
-        before = ancestry.before(stage, list(arms)) if policy else []
-        yield each.place | {
-            "sources": ancestry.sources(stage),
-            "warm_up": arms[before[0]].arm if before else None,
-            "costs": {"last_tokens": sum(own["tokens"].values())} | ancestry.costs(stage) if own else None,
-        }
+@dataclass(frozen=True)
+class _Policies:
+    """The evaluations of one seed, and where their policies came from; all by `<experiment>:<stage>`.
 
+    An artifact that several experiments share is called as in the first.
+    """
 
-def _curves(measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> Iterator[Row]:
-    """The curves of each arm's policy, where its fit was validated."""
-    names = _stage_names(stages, seed)
-    artifacts = {name: artifact for artifact, name in names.items()}
-    ancestry = PolicyAncestry.of(artifacts)
-    for each in measured:
-        if each.seed == seed and (policy := ancestry.policy(names[each.artifact])):
-            yield from (each.place | curve for curve in training_curves(artifacts[policy]))
+    arms_by_stage: Mapping[str, Evaluated]
+    artifacts: Mapping[str, Path]
+    ancestry: PolicyAncestry
 
+    @classmethod
+    def of(cls, measured: Sequence[Evaluated], stages: Sequence[Stage], seed: int) -> _Policies:
+        names: dict[Path, str] = {}
+        for experiment, of, stage, artifact in stages:
+            if of == seed:
+                names.setdefault(artifact, f"{experiment}:{stage}")
+        artifacts = {name: artifact for artifact, name in names.items()}
+        arms = {names[each.artifact]: each for each in measured if each.seed == seed}
+        return cls(arms, artifacts, PolicyAncestry.of(artifacts))
 
-def _stage_names(stages: Sequence[Stage], seed: int) -> dict[Path, str]:
-    """`<experiment>:<stage>` of each artifact of a seed, of the first experiment that has it."""
-    names: dict[Path, str] = {}
-    for experiment, of, stage, artifact in stages:
-        if of == seed:
-            names.setdefault(artifact, f"{experiment}:{stage}")
-    return names
+    def arms(self) -> Iterator[Row]:
+        """What is known of each policy; that of no fitted policy, and of a version without costs, cost nothing."""
+        for stage, each in self.arms_by_stage.items():
+            policy = self.ancestry.policy(stage)
+            own = self.ancestry.manifests[policy].get("costs") if policy else None
+            before = self.ancestry.before(stage, list(self.arms_by_stage)) if policy else []
+            yield each.place | {
+                "sources": self.ancestry.sources(stage),
+                "warm_up": self.arms_by_stage[before[0]].arm if before else None,
+                "costs": {"last_tokens": sum(own["tokens"].values())} | self.ancestry.costs(stage) if own else None,
+            }
+
+    def curves(self) -> Iterator[Row]:
+        """The curves of each policy whose fit was validated."""
+        for stage, each in self.arms_by_stage.items():
+            if policy := self.ancestry.policy(stage):
+                yield from (each.place | curve for curve in training_curves(self.artifacts[policy]))
 
 
 def _stages(stages: Sequence[Stage]) -> Iterator[Row]:

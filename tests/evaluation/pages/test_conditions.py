@@ -47,7 +47,7 @@ def study(folder: Path, **changes: object) -> Path:
 
 
 def test_an_arm_is_compared_with_the_baseline_of_its_condition(tmp_path: Path) -> None:
-    cells = conditions.read(study(tmp_path) / "pays.json").cells()
+    cells = conditions.read(study(tmp_path) / "pays.json").cells
     assert list(cells) == [
         *((arm, "Easy questions") for arm in ("other_rl", "hiprag_rl")),
         *((arm, "Hard questions") for arm in ("other_rl", "hiprag_rl")),

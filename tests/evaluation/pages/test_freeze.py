@@ -9,6 +9,7 @@ from evaluation.pages.freeze import freeze, main
 from evaluation.report.report import write
 from tests.evaluation.fake import answered, evaluation, run
 from tests.evaluation.pages.systems import ASKED, experiment, sweep
+from tests.evaluation.pages.test_training_curves import fit
 
 TITLE = {"title": "T", "command": "c"}
 
@@ -69,6 +70,14 @@ def test_a_frozen_seed_has_every_question_and_what_each_policy_cost(tmp_path: Pa
     }  # fmt: skip
     assert [arm["warm_up"] for arm in arms.values()] == [None, "sft", "sft", "sft"]
     assert [len(set(asked["hashes"])) for asked in kept["questions"]] == [4]
+
+
+def test_the_curve_of_a_policy_is_kept_with_its_arm(tmp_path: Path) -> None:
+    run_folder = experiment(tmp_path, 0)
+    fit(tmp_path / "store" / "prorag_rl-0")
+    [curve] = freeze([run_folder], **ASKED)["curves"]
+    assert (curve["arm"], curve["stage"], curve["seed"]) == ("prorag_rl", "eval_prorag_rl", 0)
+    assert (curve["tokens"], curve["em"]) == ([0, 250, 380], [0.25, 0.5, 0.75])
 
 
 def test_what_several_experiments_share_is_an_arm_and_a_stage_once(tmp_path: Path) -> None:
