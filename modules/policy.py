@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
@@ -24,14 +24,13 @@ from transformers import (
 
 from common.errors import ConfigError, UserError
 from common.gpu import prepare_gpu
+from common.precision import ChosenDtype, chosen_dtype
 from envs.interfaces import AgentFormat
 from envs.text import load_tokenizer, require_present
 from envs.token_ids import require_same
 from envs.types import Limits
 from modules.model_checks import require_independent_rows
 from modules.positions import longest_row
-
-Dtype = Literal["float32", "bfloat16", "float16"]
 
 prepare_gpu()  # whatever makes a model imports this file first
 
@@ -77,7 +76,7 @@ class Policy:
 def load_policy(
     model: str,
     *,
-    dtype: Dtype = "float32",
+    dtype: ChosenDtype = "float32",
     device: str = "auto",
     adapter: Path | None = None,
     revision: str | None = None,
@@ -89,7 +88,8 @@ def load_policy(
     The tokenizer is the adapter's where there is one. `tokenizer` replaces the model's own by one that knows more
     tokens, a format's tags: each new one begins as the mean of the tokens that spelt it before, or that spell the text
     that `begin_as` gives for it. (A model of whole words spells all unknown words alike, and would have to learn first
-    to tell them apart.) `device` "auto" is CUDA where there is one, else the CPU.
+    to tell them apart.) `device` "auto" is CUDA where there is one, else the CPU; `dtype` "auto" is bfloat16 where the
+    device multiplies it fast, else float32.
 
     Raises:
         ConfigError: there is no such model or adapter, it lacks weights, it reads rows otherwise in a batch than alone,
@@ -97,10 +97,11 @@ def load_policy(
             is not new or a text without tokens.
     """
     require_present(model, "policy")
+    place = _device(device)
     try:
         with _LOADING:
             read: Any = AutoModelForCausalLM.from_pretrained(
-                model, dtype=getattr(torch, dtype), revision=revision, output_loading_info=True
+                model, dtype=chosen_dtype(dtype, place), revision=revision, output_loading_info=True
             )
         loaded, info = read
         if missing := sorted(info["missing_keys"]):
@@ -130,7 +131,7 @@ def load_policy(
         new_tokens, own = _extend(loaded, own, extended, begin_as or {}), extended
     elif begin_as:
         raise ConfigError("load_policy: begin_as is for the new tokens of `tokenizer`, which is not given")
-    policy = Policy(_placed(loaded, device), own, new_tokens)
+    policy = Policy(_placed(loaded, place), own, new_tokens)
     require_independent_rows(policy.model)
     return policy
 
@@ -214,7 +215,7 @@ def random_policy(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    return Policy(_placed(model, device), loaded)
+    return Policy(_placed(model, _device(device)), loaded)
 
 
 def separate(policies: Mapping[str, Policy], *, shared: bool = False) -> dict[str, Policy]:
@@ -263,12 +264,20 @@ def _is_noise(part: object, name: str) -> bool:
     return "drop" in name or "jitter" in name or (isinstance(part, torch.nn.Dropout) and name == "p")
 
 
-def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """The model in evaluation mode on its device; `auto` is this process's own CUDA device where there is one."""
-    if device == "auto":
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+def _device(name: str) -> torch.device:
+    """`auto` is this process's own CUDA device where there is one."""
+    if name == "auto":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     try:
-        torch.nn.Module.to(model, torch.device(device))
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot put the model on device {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    """The model in evaluation mode on its device."""
+    try:
+        torch.nn.Module.to(model, device)
     except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
-        raise ConfigError(f"cannot put the model on device {device!r}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"cannot put the model on device '{device}': {str(error).splitlines()[0]}") from error
     return model.eval()

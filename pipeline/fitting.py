@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 
 from common.costs import UPDATES, costs_in, counted
 from common.errors import ConfigError
+from common.precision import chosen_precision
 from pipeline.checkpoints import AtomicCheckpointIO, for_this_module, read_checkpoint
 from pipeline.fit_progress import FitProgress
 from pipeline.schema import Experiment, TrainerSettings
@@ -166,9 +167,14 @@ def _trainer(
     folder: Path,
     loggers: list[Logger],
 ) -> Trainer:
+    on_gpu = experiment.accelerator != "cpu" and torch.cuda.is_available()
     try:
         runner = Trainer(
-            **asdict(settings) | {"strategy": _same_buckets(strategy, experiment.world_size)},
+            **asdict(settings)
+            | {
+                "strategy": _same_buckets(strategy, experiment.world_size),
+                "precision": chosen_precision(settings.precision, torch.device("cuda" if on_gpu else "cpu")),
+            },
             accelerator=experiment.accelerator,
             devices=experiment.devices,
             num_nodes=experiment.num_nodes,

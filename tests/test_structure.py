@@ -19,7 +19,7 @@ PACKAGES = ("common", "envs", "modules", "datamodules", "evaluation", "callbacks
 MAY_IMPORT = {
     "common": set(),
     "envs": {"common"},
-    "modules/functional": set(),
+    "modules/functional": {"common"},
     "modules": {"common", "envs"},
     "datamodules": {"common", "envs"},
     "evaluation": {"common", "envs", "modules", "datamodules"},

@@ -14,7 +14,8 @@ from transformers import AutoModel
 from common.errors import ConfigError
 from common.hashes import short_digest
 from common.plain_text import encodable
-from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, load_pretrained
+from common.precision import Dtype
+from envs.retrievers.hub_models import batches_by_length, content_of, load_pretrained
 
 Pooling = Literal["mean", "cls", "last"]
 

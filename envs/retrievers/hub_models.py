@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from transformers import AutoTokenizer
 
 from common.errors import ConfigError
 from common.gpu import prepare_gpu
+from common.precision import Dtype
 from envs.text import require_present
 
-Dtype = Literal["float32", "float16", "bfloat16"]
 _WEIGHTS = {".json", ".txt", ".model", ".safetensors", ".bin"}
 
 

@@ -12,9 +12,10 @@ from common.costs import counted, read_by
 from common.errors import ConfigError, RetrievalError
 from common.hashes import short_digest
 from common.plain_text import encodable
+from common.precision import Dtype
 from envs.interfaces import Retriever
 from envs.retrievers.dense import passage_text
-from envs.retrievers.hub_models import Dtype, batches_by_length, content_of, load_pretrained
+from envs.retrievers.hub_models import batches_by_length, content_of, load_pretrained
 from envs.types import Hit
 
 

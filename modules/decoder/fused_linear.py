@@ -15,7 +15,8 @@ from peft.tuners.lora import LoraLayer
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 
-from modules.functional.linear_logprobs import float32_product, has_fast_bfloat16
+from common.precision import has_fast_bfloat16
+from modules.functional.linear_logprobs import float32_product
 
 
 @dataclass(frozen=True, slots=True)

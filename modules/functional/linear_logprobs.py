@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.precision import has_fast_bfloat16
+
 # Logits computed at once: at least so many, since many small products are slow, and at most so many, for memory.
 _LEAST, _MOST = 2**20, 2**27
 _CHUNKS = 16  # between the two, this share of the tokens: two float32 buffers are then 1/8 of the whole logits
@@ -152,13 +154,6 @@ def float32_product(left_ND: Tensor, right_DV: Tensor) -> Tensor:
     if has_fast_bfloat16(left_ND.device):
         return (left_ND @ right_DV).float()
     return left_ND.float() @ right_DV.float()
-
-
-def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether it multiplies bfloat16 numbers faster than float32; of CPUs few do."""
-    features = torch.cpu.get_capabilities()
-    amd = "AMD" in features.get("cpu_name", "") and features.get("avx512_bf16")
-    return device.type != "cpu" or bool(features.get("amx_bf16") or amd)
 
 
 def _chunks(tokens: int, entries: int) -> Iterator[slice]:

@@ -18,13 +18,14 @@ from transformers import PreTrainedModel
 
 from common.errors import ConfigError
 from common.files import write_json
+from common.precision import ChosenDtype
 from envs.packing import by_length
 from envs.score_positions import ScoreBatch, collate_scored, scored_sequences
 from envs.token_ids import require_ids_of
 from envs.types import Episode
 from modules.decoder.fused_decoder import FusedDecoder, can_fuse
 from modules.hidden_states import logprobs_of_states, read_states
-from modules.policy import Dtype, Policy, load_policy
+from modules.policy import Policy, load_policy
 from modules.reward_model.features import FEATURES, FeatureWeights, step_features
 
 ReadAt = Literal["observation", "action"]
@@ -168,7 +169,7 @@ class RewardModel:
         write_json(folder / "reward_model.json", {"schema": SCHEMA, **settings})
 
 
-def load_reward_model(model: Path, *, dtype: Dtype = "float32", device: str = "auto") -> RewardModel:
+def load_reward_model(model: Path, *, dtype: ChosenDtype = "float32", device: str = "auto") -> RewardModel:
     """Load what `RewardModel.save` wrote.
 
     Raises:

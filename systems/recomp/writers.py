@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase
 from common.costs import counted, read_by, tokens_of
 from common.errors import ConfigError
 from common.gpu import prepare_gpu
+from common.precision import Dtype
 from envs.requests import Request
 from envs.sampling import take_turns
 from envs.text import load_tokenizer, require_present
@@ -19,7 +20,6 @@ from modules.policy import Policy
 from modules.samplers.in_process import InProcessSampler
 
 AGENT = "compressor"
-Dtype = typing.Literal["float32", "bfloat16", "float16"]
 
 
 class Writer(typing.Protocol):

@@ -29,13 +29,15 @@ def logits(policy: Policy) -> torch.Tensor:
         return policy.model(IDS).logits
 
 
-def test_what_is_saved_loads_with_the_same_outputs(tmp_path: Path) -> None:
+def test_what_is_saved_loads_with_the_same_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_policy(byte_tokenizer())
     policy.save(tmp_path)
     loaded = load_policy(str(tmp_path), device="cpu")
     assert torch.equal(logits(loaded), logits(policy))
     assert loaded.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
     assert load_policy(str(tmp_path), dtype="bfloat16").model.dtype == torch.bfloat16
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert load_policy(str(tmp_path), dtype="auto", device="cpu").model.dtype == torch.bfloat16
 
 
 def test_policies_are_loaded_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

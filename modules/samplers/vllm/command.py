@@ -13,8 +13,8 @@ import torch
 from transformers import PretrainedConfig
 
 from common.errors import ConfigError
+from common.precision import Dtype
 from modules.decoder.kv_cache import kv_shape
-from modules.policy import Dtype
 
 _ROOT = Path(__file__).parents[3]
 _PORTS = 20_000, 32_000  # below those of outgoing connections, on Linux from 32,768 on

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from common.cancellable_request import CancellableRequest
 from common.errors import ConfigError, EngineError
-from modules.policy import Dtype, Policy
+from common.precision import Dtype
+from modules.policy import Policy
 from modules.samplers.vllm.client import Generated, NoAnswer, VLLMClient
 from modules.samplers.vllm.command import (
     environment,

@@ -24,8 +24,9 @@ from transformers.utils import logging
 
 from common.errors import ConfigError
 from common.files import build_once
+from common.precision import Dtype
 from modules.lora import adapter_config, adapter_state, has_adapters, save_adapters
-from modules.policy import Dtype, Policy, load_policy
+from modules.policy import Policy, load_policy
 from modules.samplers.vllm.client import VLLMClient
 from modules.sharding import whole
 

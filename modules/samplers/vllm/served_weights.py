@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from common.errors import EngineError
+from common.precision import Dtype
 from common.seeds import stable_hash
-from modules.policy import Dtype, embedding_rows
+from modules.policy import embedding_rows
 from modules.samplers.vllm.client import Generated, VLLMClient
 
 PROMPT_TOKENS = 8

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.families import tiny_config, tiny_model
 from common.errors import ConfigError
+from common.precision import has_fast_bfloat16
 from modules.decoder.library_decoder import LibraryDecoder, require_decodable
-from modules.functional.linear_logprobs import has_fast_bfloat16
 
 
 def model_of(kind: str, **settings: Any) -> Any:
