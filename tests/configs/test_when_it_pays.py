@@ -53,6 +53,21 @@ def test_conditions_differ_in_their_questions_alone(name: str, taught: list[int]
     assert last <= {"hops", "questions", "top_k", "total_tokens", "turns"}, name
 
 
+def test_the_refined_start_is_what_refinement_made_of_the_policy_whose_steps_the_reward_models_learn() -> None:
+    made, same = stages("when_it_pays/refined.yaml"), stages(STUDY)
+    arms = [name for name in made if name.startswith("rl_")]
+    assert len(arms) == 34
+    for arm in arms:
+        keys = {key.rpartition(".")[2] for key in changed(made[arm], same[arm])}
+        assert keys <= {"hops", "top_k", "turns", "model"}, arm
+        assert made[arm]["module"]["policy"]["model"] == "${stage:rft}/model"
+    for stage in ("sample", "refine_sample"):
+        assert made[stage]["data"]["sampler"]["policy"]["model"] == "${stage:sft}/model"
+    assert made["refine"]["data"]["scorer"]["model"] == "${stage:prm}/model"
+    assert made["rft"]["module"]["policy"]["model"] == "${stage:sft}/model"
+    assert "flaws" in made["teach"]["data"]["sampler"]
+
+
 def test_noise_falls_on_rewards_of_training_alone() -> None:
     made = stages(STUDY)
     poor = changed(made["rl_progress_noise_20"], made["rl_progress"])
