@@ -8,6 +8,7 @@ from typing import Any
 
 from datamodules.batches import Batches, check_micro, passes_needed
 from datamodules.records import EPISODE, episode_from_row
+from datamodules.sources import Part, check_choice, in_part
 from datamodules.stage_data import StageData
 from envs.packing import PackedSequence, SequenceBatch, collate, pack
 
@@ -22,6 +23,11 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
             length and cut into as many passes as the longest sequences need. One longer sequence is a pass alone.
         agents: train the turns of these agents, whatever was marked when they were sampled; None trains the turns
             marked then.
+        part: bounds in [0, 1] of the hash of a question's id: the episodes between them alone, so that fits can share
+            the episodes of one stage.
+
+    Raises:
+        ConfigError: the bounds are not in order within [0, 1].
     """
 
     records = "episodes.jsonl"
@@ -36,12 +42,14 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
         validation: float = 0.0,
         max_tokens: int = 4096,
         agents: tuple[str, ...] | None = None,
+        part: Part | None = None,
         seed: int = 0,
     ) -> None:
         sizes = {"batch_size": batch_size, "micro_batch": micro_batch, "max_tokens": max_tokens}
         super().__init__(path, validation=validation, seed=seed, **sizes)
         check_micro(micro_batch, micro_tokens)
-        self.micro_tokens, self.agents = micro_tokens, agents
+        check_choice(part=part)
+        self.micro_tokens, self.agents, self.part = micro_tokens, agents, part
         of = "" if agents is None else f" with a turn of {' or '.join(agents)}"
         self.nothing_left = f"no sequence of {EPISODE}{of} is left to train on"
 
@@ -58,6 +66,8 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
     def items(self) -> Iterator[tuple[str, PackedSequence]]:
         for path in self.paths:
             for _, episode in self.rows(path, episode_from_row, lambda episode: [episode]):
+                if self.part is not None and not in_part(episode.question.id, self.part):
+                    continue
                 if self.agents is not None:
                     for turn in episode.turns:
                         turn.trainable = turn.agent in self.agents

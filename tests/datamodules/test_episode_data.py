@@ -184,6 +184,16 @@ def test_validation_keeps_whole_questions_out_of_training(tmp_path: Path) -> Non
     assert data(tmp_path, rows).val_dataloader() == []
 
 
+def test_parts_that_meet_share_out_the_episodes(tmp_path: Path) -> None:
+    whole = episodes(40)
+    halves = [data(tmp_path, whole, part=part).train for part in ((0.0, 0.3), (0.3, 1.0))]
+    texts = [{tuple(item.ids_T.tolist()) for item in half} for half in halves]
+    assert [len(half) for half in halves] == [5, 35]
+    assert not texts[0] & texts[1]
+    with pytest.raises(ConfigError, match=r"part: \[0.5, 0.5\] must be two bounds in order"):
+        EpisodeData(tmp_path, part=(0.5, 0.5))
+
+
 def test_sequences_that_are_too_long_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = episodes(4)
     longest = max(len(episode.context()) for episode in rows)
