@@ -1,7 +1,7 @@
 """Watch one question being answered, step by step, with what each search found.
 
     python examples/ask.py --config configs/world.yaml --stage eval_teacher
-    python examples/ask.py --config configs/eval/smollm2_real.yaml --stage prorag_bm25 "Who founded Apple?"
+    python examples/ask.py --config configs/eval/smollm2_untrained.yaml --stage prorag_bm25 "Who founded Apple?"
 
 The agent, protocol, retriever and budgets are those of an evaluation stage. Without a question of your own, the first
 one of the dataset is asked, or the one with `--id`. `key=value` replaces a setting of the file, as in train.py.
