@@ -1,8 +1,9 @@
-# docs/setup.md explains the settings: PYTHON, EXTRA (cpu or gpu), VENV_FLAGS.
+# docs/setup.md explains the settings: PYTHON, EXTRA, VENV_FLAGS.
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRA ?= $(or $(patsubst $(VENV)/setup-%,%,$(wildcard $(VENV)/setup-*)),cpu)
 STAMP := $(VENV)/setup-$(EXTRA)
+FAISS := $(if $(findstring gpu,$(EXTRA)),gpu,cpu)
 USABLE = import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do $$python -c '$(USABLE)' 2>/dev/null && echo $$python && break; done)
 OWN_TORCH = import sys, importlib.util as u; s = u.find_spec("torch"); sys.exit(not s or s.origin.startswith(sys.prefix))
@@ -31,11 +32,11 @@ $(STAMP): pyproject.toml constraints.txt | python
 	rm -f $(VENV)/setup-*
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@# faiss-cpu and faiss-gpu write the same files: the one that is not asked for goes first.
-	$(BIN)/pip uninstall --quiet --quiet --yes $(filter-out faiss-$(EXTRA),faiss-cpu faiss-gpu)
+	$(BIN)/pip uninstall --quiet --quiet --yes $(filter-out faiss-$(FAISS),faiss-cpu faiss-gpu)
 	@# A torch from outside the environment (--system-site-packages) is the user's choice: it stays.
 	$(BIN)/python -c '$(OWN_TORCH)' || $(BIN)/pip install --constraint constraints.txt 'torch==2.13.*'
 	sed '/^torch==/d' constraints.txt > $(VENV)/constraints.txt
-	$(BIN)/pip install --constraint $(VENV)/constraints.txt '.[$(EXTRA),dev]'
+	$(BIN)/pip install --constraint $(VENV)/constraints.txt '.[$(FAISS),$(EXTRA),dev]'
 	touch $@
 
 engine: $(ENGINE_VENV)/vllm-$(VLLM)-$(ENGINE)
