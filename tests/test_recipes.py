@@ -194,27 +194,6 @@ def test_a_retriever(follow: Follow) -> None:
         assert shares[step["hits"][0]] == max(shares.values())
 
 
-MCP_SERVER = """
-import json, sys
-
-for line in sys.stdin:
-    asked = json.loads(line)
-    match asked["method"], asked["params"].get("arguments"):
-        case "initialize", _:
-            result = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {}, "serverInfo": {}}
-        case "notifications/initialized", _:
-            print(json.dumps({"jsonrpc": "2.0", "id": 2, "method": "roots/list"}), flush=True)
-            continue
-        case "tools/call", {"city": "nowhere"}:
-            result = {"content": [{"type": "text", "text": "no such city"}], "isError": True}
-        case "tools/call", {"city": "end"}:
-            break
-        case "tools/call", {"city": city}:
-            result = {"content": [{"type": "image"}, {"type": "text", "text": f"{asked['params']['name']} of {city}"}]}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
-"""
-
-
 def test_a_tool(follow: Follow, tmp_path: Path) -> None:
     made = follow("A tool")
     manifest = json.loads((made["eval_teacher"] / "manifest.json").read_text())
@@ -222,7 +201,7 @@ def test_a_tool(follow: Follow, tmp_path: Path) -> None:
     assert manifest["costs"]["tool_calls"] == {"search": searches}
     assert searches >= 8
 
-    (tmp_path / "server.py").write_text(MCP_SERVER)
+    shutil.copy(ROOT / "tests" / "fixtures" / "mcp_server.py", tmp_path / "server.py")
     mcp = importlib.import_module("mcp_tool").MCP([sys.executable, "server.py"], "weather", "city")
     tools = Tools(FixedRetriever([]), {"letters": importlib.import_module("my_tool").Letters(), "mcp": mcp})
     queries = ["letters: zebra", "letters: 1", "mcp: Oslo", "mcp: nowhere"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -10,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from common.costs import counted
 from common.errors import ConfigError
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
 from envs.rollout import rollout
-from envs.sampling import AtTemperature, ByAgent, Greedy, take_turns
+from envs.sampling import AtTemperature, ByAgent, take_turns
 from envs.types import Document, Episode, Limits, Turn
 from tests.tiny import FixedRetriever, Scripted, question
 from tests.toy_protocols import TwoAgents
@@ -210,83 +208,6 @@ def test_agents_in_this_process_go_on_beside_one_elsewhere() -> None:
     assert [request.agent for request, _ in routed.collect()] == ["late"]
 
 
-class Remembers(Loads):
-    """Remembers the requests that it took and the episodes that it holds; counts turns."""
-
-    def __init__(self) -> None:
-        super().__init__(PROTOCOL.codec.control, lambda _: "So.<say>Ada</say>")
-        self.taken: list[Request] = []
-        self.held: list[Episode] = []
-        self.counts: Counter[str] = Counter()
-
-    def take(self, request: Request) -> Turn:
-        self.taken.append(request)
-        self.counts["turns"] += 1
-        return super().take(request)
-
-    def hold(self, episodes: Sequence[Episode]) -> None:
-        self.held += episodes
-
-
-def test_one_sampler_at_two_temperatures_gives_back_what_was_asked_and_counts_once() -> None:
-    one = Remembers()
-    other = AtTemperature(one, temperature=0.5, top_p=0.9)
-    request = Request(Episode(question(), (1, 2)), (), (), max_tokens=9)
-    for sampler in (one, other):
-        sampler.submit([request])
-        assert [asked for asked, _ in sampler.collect()] == [request]
-    assert [(taken.temperature, taken.top_p) for taken in one.taken] == [(None, None), (0.5, 0.9)]
-    assert counted(one, other) == counted(other) == {"turns": 2}
-    ByAgent({"policy": other}).hold([request.episode])
-    assert one.held == [request.episode]
-
-
-def test_another_temperature_does_not_hide_what_an_engine_computes_in() -> None:
-    class InBfloat16(Remembers):
-        engine_dtype = "bfloat16"
-
-    for behind, expected in ((InBfloat16(), "bfloat16"), (Remembers(), None)):
-        for sampler in (AtTemperature(behind), Greedy(behind)):
-            assert sampler.engine_dtype == expected
-
-
-def test_another_temperature_waits_and_freezes_as_the_sampler_behind_does() -> None:
-    """So an agent at another temperature is polled beside those whose turns are made elsewhere."""
-
-    class Elsewhere(Freezes):
-        waits = True  # type: ignore[assignment]
-
-        def poll(self) -> list[tuple[Request, Turn]]:
-            return []
-
-    behind, at_once = Elsewhere(PROTOCOL.codec.control, lambda _: ""), AtTemperature(Remembers(), temperature=0.5)
-    both = ByAgent({"policy": (other := AtTemperature(behind, temperature=0.5))})
-    both.submit([Request(Episode(question(), (1,)), (), (), max_tokens=9)])
-    assert behind.arrival is both.arrival
-    assert (other.waits, both.waits, other.poll(), other.freeze(), behind.asked) == (True, True, [], True, True)
-    assert (at_once.waits, at_once.freeze()) == (False, False)
-
-
-def test_a_released_request_is_forgotten_at_another_temperature() -> None:
-    """Its number may be another request's later."""
-    sampler = AtTemperature(Remembers(), temperature=0.5)
-    dropped, kept = (Request(Episode(question(identity=name), (1,)), (), (), max_tokens=9) for name in "ab")
-    sampler.submit([dropped, kept])
-    sampler.release([dropped.episode])
-    assert [request for request, _ in sampler.collect()] == [kept]
-    assert not sampler._asked
-
-
-def test_a_turn_that_another_asked_for_is_not_dropped() -> None:
-    behind = Remembers()
-    own, others = (Request(Episode(question(identity=name), (1,)), (), (), max_tokens=9) for name in "ab")
-    sampler = AtTemperature(behind, temperature=0.5)
-    behind.submit([others])
-    sampler.submit([own])
-    with pytest.raises(ConfigError, match="AtTemperature got a turn that it did not ask for"):
-        sampler.collect()
-
-
 def test_an_agent_that_stays_as_it_is_keeps_its_policy_and_its_model() -> None:
     """Equal components of a config are one object, policies and samplers among them; agents of one policy keep one."""
     trained, base = NEW, OTHER
@@ -305,9 +226,3 @@ def test_an_agent_that_stays_as_it_is_keeps_its_policy_and_its_model() -> None:
         both = ByAgent({"writer": Loads(PROTOCOL.codec.control, lambda _: ""), "reader": reader})
         with pytest.raises(ConfigError, match="agent 'reader' is to stay as it is, but its model is the one that tra"):
             both.load({"writer": trained})
-
-
-@pytest.mark.parametrize("settings", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}])
-def test_a_temperature_or_top_p_out_of_range_is_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="must be >= 0"):
-        AtTemperature(Remembers(), **settings)

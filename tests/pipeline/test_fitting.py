@@ -292,14 +292,3 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_beside_it(tmp_path:
         saver.save_checkpoint({"step": 2}, target)
     assert torch.load(target) == {"step": 1}
     assert list(tmp_path.iterdir()) == [target]
-
-
-@pytest.mark.parametrize(("features", "precision"), [({"amx_bf16": True}, "bf16-mixed"), ({}, "32-true")])
-def test_precision_auto_is_chosen_by_the_processor(
-    features: dict[str, bool], precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
-    monkeypatch.setattr(Slope, "on_fit_start", lambda self: seen.append(str(self.trainer.precision)), raising=False)
-    fitted(tmp_path, precision="auto")
-    assert seen == [precision]
