@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from common.errors import EngineError
+from common.precision import Dtype
 from envs.sampling import take_turns
 from modules.lora import LoRA
-from modules.policy import Dtype, Policy
+from modules.policy import Policy
 from modules.samplers.vllm.client import Generated
 from modules.samplers.vllm.engine import VLLMEngine
 from modules.samplers.vllm.sampler import VLLMSampler
