@@ -3,9 +3,10 @@
     python -m benchmarks.update --episodes runs/store/teach-…/data/episodes.jsonl [--model models/SmolLM2-135M-Instruct]
 
 Both sides train all weights of one model by AdamW on the policy's tokens of the first `--count` episodes, `--batch` a
-step, in `--precision`, and clip gradients. `suite` is `modules.sft:SFT` with the passes that `--micro-tokens` gives;
-`Trainer` pads each of its passes of `--micro-batch` episodes, and is run once with each size that is given. `gradient`
-is the norm of the gradient of the whole set, which shows that both do the same work. The sides take turns.
+step, in `--precision`, and clip gradients; `--tokenizer` is the episodes', where it has tags that the model's lacks.
+`suite` is `modules.sft:SFT` with the passes that `--micro-tokens` gives. `Trainer` pads each of its passes of
+`--micro-batch` episodes, and is run once with each size that is given. `gradient` is the norm of the gradient of the
+whole set, which shows that both do the same work. The sides take turns.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments,
         episodes="",
         model="models/SmolLM2-135M-Instruct",
+        tokenizer="",
         count=32,
         batch=8,
         micro_tokens=1400,
@@ -150,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def compared(sides: dict[str, Any], options: Any, count: int) -> list[dict[str, Any]]:
     """A row for each side: the median of its seconds, and the gradient of all episodes in one step."""
-    load = lambda: load_policy(options.model, device="cpu")  # noqa: E731 (weights as they were, for every fit)
+    tokenizer = Path(options.tokenizer) if options.tokenizer else None
+    load = lambda: load_policy(options.model, device="cpu", tokenizer=tokenizer)  # noqa: E731 (for every fit anew)
     gradients = {name: side(load(), count)[1] for name, side in sides.items()}  # the first fits also warm up
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(options.repeats):
