@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-ChosenDtype = Literal["auto", "float32", "bfloat16", "float16"]
+ChosenDtype = Literal["auto", Dtype]
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

@@ -55,8 +55,9 @@ class CorpusData:
                 yield {"id": document.id, "title": document.title, "text": document.text}
                 bar.update()
         if not count:
-            missing = "no gold passages" if gold is not None else "no passages of its own"
-            raise DataError(f"the source has {missing}: give the retriever a corpus file instead")
+            if gold is not None:
+                raise DataError("no passage of the source is a gold passage of gold_of: compare their ids")
+            raise DataError("the source has no passages of its own: give the retriever a corpus file instead")
 
 
 def _is_new(document: Document, written: dict[str, int]) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.seeds import stable_hash
 from datamodules.batches import Batches, check_micro, passes_needed
 from datamodules.records import EPISODE, episode_from_row
-from datamodules.sources import Part, check_choice, in_part
+from datamodules.sources import Part, check_choice
 from datamodules.stage_data import StageData
 from envs.packing import PackedSequence, SequenceBatch, collate, pack
 
@@ -23,8 +24,8 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
             length and cut into as many passes as the longest sequences need. One longer sequence is a pass alone.
         agents: train the turns of these agents, whatever was marked when they were sampled; None trains the turns
             marked then.
-        part: bounds in [0, 1] of the hash of a question's id: the episodes between them alone, so that fits can share
-            the episodes of one stage.
+        part: train on a part of the questions, by bounds in [0, 1] of a hash of the id: fits can share the episodes of
+            one stage. Another hash than that of a source's `part`, whose questions it would not cut evenly.
 
     Raises:
         ConfigError: the bounds are not in order within [0, 1].
@@ -66,7 +67,7 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
     def items(self) -> Iterator[tuple[str, PackedSequence]]:
         for path in self.paths:
             for _, episode in self.rows(path, episode_from_row, lambda episode: [episode]):
-                if self.part is not None and not in_part(episode.question.id, self.part):
+                if not self._in_part(episode.question.id):
                     continue
                 if self.agents is not None:
                     for turn in episode.turns:
@@ -76,6 +77,9 @@ class EpisodeData(StageData[PackedSequence, SequenceBatch]):
                         self.left_out[f"sequences of more than {self.max_tokens} tokens"] += 1
                     else:
                         yield episode.question.id, pack(sequence)
+
+    def _in_part(self, question: str) -> bool:
+        return self.part is None or self.part[0] <= stable_hash("episodes", question) / 2**63 < self.part[1]
 
     def tokens(self, item: PackedSequence) -> int:
         return len(item)

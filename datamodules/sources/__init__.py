@@ -53,13 +53,8 @@ def _in_part(questions: Sequence[Question], part: Part) -> Iterator[Question]:
     for wording, question in zip(wordings, questions, strict=True):
         first[wording] = min(first.get(wording, question.id), question.id)
     for wording, question in zip(wordings, questions, strict=True):
-        if in_part(first[wording], part):
+        if part[0] <= stable_hash("part", first[wording]) / 2**63 < part[1]:
             yield question
-
-
-def in_part(identifier: str, part: Part) -> bool:
-    """Whether the hash of an id, scaled to [0, 1), lies between the two bounds."""
-    return part[0] <= stable_hash("part", identifier) / 2**63 < part[1]
 
 
 def check_choice(*, part: Part | None, **sizes: int | None) -> None:

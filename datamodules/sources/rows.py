@@ -1,4 +1,4 @@
-"""Source of own questions: rows of a file of any shape, of a folder of `datasets` or of a set on the hub."""
+"""Questions, and passages, from rows: JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or a hub id."""
 
 from __future__ import annotations
 

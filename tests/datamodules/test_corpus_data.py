@@ -71,5 +71,5 @@ def test_gold_passages_alone_are_kept(tmp_path: Path) -> None:
     hop = {"question": "Where?", "answer": "A", "passage_id": "c"}
     questions.write_text(json.dumps({"question": "q", "answer": "A", "supporting_ids": ["a"], "decomposition": [hop]}))
     assert written(tmp_path / "gold", CorpusData(source, gold_of=Rows(questions))) == ["a", "c"]
-    with pytest.raises(DataError, match="no gold passages"):
+    with pytest.raises(DataError, match="no passage of the source is a gold passage of gold_of"):
         written(tmp_path / "none", CorpusData(rows(tmp_path / "b.jsonl", ("b", "")), gold_of=Rows(questions)))

@@ -33,6 +33,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_every_step_is_read_in_its_passage_and_the_last_gives_the_answer() -> None:
     passages = {row["id"]: row["text"] for row in rows(FOLDER / "corpus.jsonl")}
+    titles = {row["title"] for row in rows(FOLDER / "corpus.jsonl")}
     questions = rows(FOLDER / "questions.jsonl")
     assert len(passages) == 100
     assert Counter(row["split"] for row in questions) == {"sft": 100, "rl": 60, "test": 80}
@@ -41,7 +42,9 @@ def test_every_step_is_read_in_its_passage_and_the_last_gives_the_answer() -> No
         assert ("decomposition" in row) == (row["split"] == "sft")
         for step in row.get("decomposition", ()):
             assert step["answer"] in passages[step["passage_id"]]
-        assert row.get("decomposition", [{"answer": row["answers"][0]}])[-1]["answer"] in row["answers"]
+        if "decomposition" in row:
+            assert row["decomposition"][-1]["answer"] in row["answers"]
+        assert set(row.get("titles", ())) <= titles
 
 
 @pytest.mark.slow
