@@ -17,6 +17,7 @@ from common.precision import has_fast_bfloat16
 
 # Logits computed at once: at least so many, since many small products are slow, and at most so many, for memory.
 _LEAST, _MOST = 2**20, 2**27
+_TOKENS, _ENOUGH = 256, 2**23  # those of so many tokens, if no more than this: a product reads the whole output layer
 _CHUNKS = 16  # between the two, this share of the tokens: two float32 buffers are then 1/8 of the whole logits
 
 
@@ -158,5 +159,6 @@ def float32_product(left_ND: Tensor, right_DV: Tensor) -> Tensor:
 
 def _chunks(tokens: int, entries: int) -> Iterator[slice]:
     """The tokens whose logits over a vocabulary of so many entries are computed at once."""
-    size = max(1, min(max(-(-tokens // _CHUNKS), _LEAST // entries), _MOST // entries))
+    least = max(1, _LEAST // entries, min(_TOKENS, _ENOUGH // entries))
+    size = max(least, min(-(-tokens // _CHUNKS), _MOST // entries))
     return (slice(start, start + size) for start in range(0, tokens, size))

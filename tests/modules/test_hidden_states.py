@@ -32,6 +32,7 @@ TEMPERATURE = 0.7
 def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few tokens at a time, however small the vocabulary."""
     monkeypatch.setattr(linear_logprobs, "_LEAST", 1)
+    monkeypatch.setattr(linear_logprobs, "_TOKENS", 1)
 
 
 def batch() -> SequenceBatch:

@@ -60,6 +60,7 @@ def test_values_and_gradients_are_those_of_whole_logits(
     monkeypatch: pytest.MonkeyPatch, least: int, parts: tuple[float, float]
 ) -> None:
     monkeypatch.setattr(unit, "_LEAST", least)
+    monkeypatch.setattr(unit, "_TOKENS", 1)
     hidden, weight, ids = drawn(13, 5, 40)
     weigh = torch.randn(13, generator=torch.Generator().manual_seed(1))
     found = []
@@ -102,6 +103,7 @@ def test_bfloat16_is_multiplied_as_it_is_and_summed_in_float32(device: str) -> N
 def test_the_gradient_of_the_weight_is_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand equal shares, a token a chunk: in bfloat16 a sum stands still once a share is a 256th of it."""
     monkeypatch.setattr(unit, "_LEAST", 1)
+    monkeypatch.setattr(unit, "_TOKENS", 1)
     monkeypatch.setattr(unit, "_CHUNKS", 1000)
     hidden = torch.ones(1000, 4, dtype=torch.bfloat16)
     weight = torch.zeros(8, 4, dtype=torch.bfloat16, requires_grad=True)
@@ -120,6 +122,21 @@ def test_autocast_multiplies_in_its_own_type_and_gradients_keep_the_parameters()
     assert torch.equal(logps, linear_logprobs(hidden.bfloat16(), weight.bfloat16(), ids)[0])
     assert weight.grad is not None
     assert weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("tokens", "entries", "sizes"),
+    [
+        (2000, 862, [1216, 784]),  # 2^20 logits
+        (700, 16_384, [256, 256, 188]),  # 256 tokens
+        (500, 49_152, [170, 170, 160]),  # 2^23 logits
+        (8192, 49_152, 16 * [512]),  # a 16th
+        (50_000, 49_152, 18 * [2730] + [860]),  # 2^27 logits at most
+        (2, 2**28, [1, 1]),
+    ],
+)
+def test_tokens_of_a_chunk(tokens: int, entries: int, sizes: list[int]) -> None:
+    assert [len(range(tokens)[part]) for part in unit._chunks(tokens, entries)] == sizes
 
 
 def test_no_token_gives_nothing_and_gradients_of_0() -> None:
@@ -174,7 +191,7 @@ VOCABULARY = 151_936  # of Qwen3
 
 @pytest.mark.parametrize("entropy_weight", [0.0, 0.1])
 def test_the_peak_is_a_quarter_of_the_whole_logits_at_the_vocabulary_of_qwen3(entropy_weight: float) -> None:
-    tokens = 256
+    tokens = 512
     hidden, weight, ids = drawn(tokens, 8, VOCABULARY, scale=0.1)
 
     def step(ask) -> None:
@@ -200,6 +217,7 @@ def test_gradients_after_a_soft_cap_and_a_scale_are_those_of_whole_logits(
     monkeypatch: pytest.MonkeyPatch, cap: float | None, parts: tuple[float, float]
 ) -> None:
     monkeypatch.setattr(unit, "_LEAST", 1)
+    monkeypatch.setattr(unit, "_TOKENS", 1)
     found = []
     for way in ("ours", "whole"):
         hidden, weight, ids = drawn(7, 5, 11)
