@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from random import Random
 
-from common.answers import exact_match
+from common.answers import exact_match, normalize_answer
 from common.seeds import stable_hash
 from envs.teachers.plans import Plan, PlannedHop
 from envs.teachers.wording import CHAIN, COMPARED, FIRST, NEXT, READ, listed, natural
@@ -67,3 +67,20 @@ def resolve(step: GoldStep, known: Sequence[str]) -> str | None:
     if any(not 1 <= number <= len(known) for number in numbers):
         return None
     return _REFERENCE.sub(lambda match: known[int(match[1]) - 1], step.question)
+
+
+def reachable(steps: Sequence[GoldStep], still_open: Sequence[int]) -> list[int]:
+    """The open hops, by number, that can be taken: they build on no other open one.
+
+    A hop builds on another that it refers to as `#k`, or whose answer is its subject (`subject >> relation`).
+    """
+    return [hop for hop in still_open if not any(_builds_on(steps, hop, other) for other in still_open)]
+
+
+def _builds_on(steps: Sequence[GoldStep], hop: int, other: int) -> bool:
+    question = steps[hop].question
+    if str(other + 1) in _REFERENCE.findall(question):
+        return True
+    subject, relation, _ = question.partition(" >> ")
+    answer = normalize_answer(steps[other].answer)
+    return other < hop and bool(relation) and bool(answer) and normalize_answer(subject) == answer

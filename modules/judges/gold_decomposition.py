@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from common.answers import exact_match, f1_score, normalize_answer
+from common.answers import exact_match, f1_score
 from common.costs import JUDGE_CALLS
 from common.document_names import title_key
 from common.errors import ConfigError
 from envs.pairs import Candidate, Verdict
+from envs.teachers.gold_plans import reachable
 from envs.types import Gold, Hit, Step
 from modules.judges.pairing import ranked_pairs
 
-_REFERENCE = re.compile(r"#(\d+)")
 _Worth = tuple[bool | None, str]  # good, bad or not known, and why
 
 
@@ -102,7 +101,7 @@ class _Trail:
 
     def _reached(self, step: Step) -> list[int]:
         """Hops whose passage a query finds, or for which gold names none."""
-        wanted = {hop: self._documents(hop) for hop in self._reachable()}
+        wanted = {hop: self._documents(hop) for hop in reachable(self._steps, self._open)}
         return [hop for hop, documents in wanted.items() if not documents or documents & _names(step.hits)]
 
     def _query(self, step: Step) -> _Worth:
@@ -111,7 +110,7 @@ class _Trail:
             return False, "a query that finds nothing new"
         if not self._open:
             return False, "a query though every hop is settled"
-        wanted = [self._documents(hop) for hop in self._reachable()]
+        wanted = [self._documents(hop) for hop in reachable(self._steps, self._open)]
         if not any(wanted):
             return None, "a query that gold names no passage for"
         if any(documents & new for documents in wanted):
@@ -135,19 +134,12 @@ class _Trail:
 
     def _answered(self, claim: str) -> int | None:
         """The hop that a claim settles."""
-        matches = (hop for hop in self._reachable() if f1_score(claim, self._steps[hop].answer) >= self._min_f1)
+        matches = (
+            hop
+            for hop in reachable(self._steps, self._open)
+            if f1_score(claim, self._steps[hop].answer) >= self._min_f1
+        )
         return next(matches, None)
-
-    def _reachable(self) -> list[int]:
-        return [hop for hop in self._open if not any(self._builds_on(hop, other) for other in self._open)]
-
-    def _builds_on(self, hop: int, other: int) -> bool:
-        question = self._steps[hop].question
-        if str(other + 1) in _REFERENCE.findall(question):
-            return True
-        subject, relation, _ = question.partition(" >> ")
-        answer = normalize_answer(self._steps[other].answer)
-        return other < hop and bool(relation) and bool(answer) and normalize_answer(subject) == answer
 
     def _documents(self, hop: int) -> set[str]:
         """Ids and, where they are known, titles of a hop's gold passages."""

@@ -21,7 +21,8 @@ from envs.world.teacher import UNKNOWN
 from systems.self_rag.protocol import SelfRAG
 from systems.self_rag.segment_tree import Node, Write
 
-_IRRELEVANT, _PARTLY, _NOT = 1, 1, 2  # numbers in their groups
+IRRELEVANT, PARTLY, _NOT = 1, 1, 2  # numbers in their groups
+NOTHING = UNKNOWN  # what a segment says below a passage of something else
 
 
 class ReflectionTeacher(Sampler):
@@ -57,8 +58,7 @@ class ReflectionTeacher(Sampler):
 
     def check(self, protocol: AgentFormat, limits: Limits) -> None:
         """Require a format whose tokens count as written."""
-        if not (isinstance(protocol, SelfRAG) and protocol.written):
-            raise ConfigError("ReflectionTeacher writes for SelfRAG with `written: true`: nothing can weigh its tokens")
+        require_written(self, protocol)
 
     def take(self, request: Request) -> Turn:
         """The next segment or, first of all, whether to retrieve."""
@@ -85,7 +85,7 @@ class ReflectionTeacher(Sampler):
         reachable = hops if is_comparison(question.id) else hops[:1]
         stated = [hop for hop in reachable if (hop.known if passage is None else hop.subject.id == passage.document.id)]
         if not stated:
-            return write(UNKNOWN, utility[-1], relevance=None if passage is None else _IRRELEVANT, support=None)
+            return write(NOTHING, utility[-1], relevance=None if passage is None else IRRELEVANT, support=None)
         hop, value, support = stated[0], stated[0].value.title, 0
         left = [one for one in hops if one is not hop]
         answer = answered(self._world.lookups(question.id), None, comparison=is_comparison(question.id))
@@ -95,7 +95,7 @@ class ReflectionTeacher(Sampler):
             else:
                 alike = [one.value.title for one in self._world.facts() if one.relation == hop.relation]
                 answer = value = fate.choice(alike)
-                support = 0 if value == hop.value.title else _PARTLY
+                support = 0 if value == hop.value.title else PARTLY
         judged = {"relevance": None if passage is None else 0, "support": None if passage is None else support}
         if left:
             return write(self._sentence(hop, value, fate), self._retrieve(left), **judged)
@@ -106,6 +106,13 @@ class ReflectionTeacher(Sampler):
         return f"{phrase[0].upper()}{phrase[1:]} is {value}."
 
 
+def require_written(teacher: object, protocol: AgentFormat) -> None:
+    """Raise a ConfigError unless the format is Self-RAG's with tokens that count as written."""
+    if not (isinstance(protocol, SelfRAG) and protocol.written):
+        name = type(teacher).__name__
+        raise ConfigError(f"{name} writes for SelfRAG with `written: true`: nothing can weigh its tokens")
+
+
 def _worth(answer: str, question: Question) -> int:
-    """The number of its utility: of 5, of 3 or of 1."""
+    """The number of an answer's utility: of 5 if it is exactly right, of 3 if it shares words, else of 1."""
     return 0 if exact_match(answer, question.answers) else 2 if f1_score(answer, question.answers) > 0 else 4
