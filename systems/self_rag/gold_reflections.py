@@ -25,7 +25,7 @@ class GoldReflections(Sampler):
 
     A passage is relevant if it is the gold passage, by id or title, of a step that can be taken. The segment asks that
     step and answers it, or gives the answer where it was the last; the passage supports it wholly where it contains
-    what is said. It always retrieves. Below any other passage the segment is "unknown", of utility 1; the answer's is 5.
+    what is said. It always retrieves. Below any other passage the segment is "unknown", of utility 1; answers have 5.
 
     Args:
         protocol: the format, `written`.
