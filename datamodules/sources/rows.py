@@ -87,7 +87,7 @@ class PlainRow(Row):
             for step in self.decomposition or ()
             for document in [step.passage_id or id_of.get(title_key(step.title or ""))]
         )
-        gold = Gold(self.hops, self.type, steps, self.supporting_ids, self.supporting_titles)
+        gold = Gold(self.hops or len(steps) or None, self.type, steps, self.supporting_ids, self.supporting_titles)
         return None if gold == Gold() else gold
 
 

@@ -124,7 +124,7 @@ COLUMNS = {
     "steps": "Schritte",
     "split": "teil",
 }
-GOLD = [Gold(steps=(GoldStep("Who?", "Ada"),), titles=(title,)) for title in ("Zebra", "Oslo")]
+GOLD = [Gold(1, steps=(GoldStep("Who?", "Ada"),), titles=(title,)) for title in ("Zebra", "Oslo")]
 READ = [
     Question("007", "Wer?", ("Ada", "A."), GOLD[0]),
     Question("8", 'Wo, "wann"?\nZeile', ("Oslo",), GOLD[1]),

@@ -67,7 +67,7 @@ def test_what_cannot_be_labelled_is_an_error_in_one_line(tmp_path: Path) -> None
         run(RouteLabels(stages(tmp_path / "wrong", {"q0": (0, 0, 0)})), tmp_path / "none")
 
 
-@pytest.mark.parametrize("part", ["parts.router_questions.split", "stages.route_labels.data.questions.split"])
+@pytest.mark.parametrize("part", ["parts.router_questions.split", "parts.router_hop_questions.split"])
 def test_a_router_is_never_taught_on_questions_that_are_evaluated(
     part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
