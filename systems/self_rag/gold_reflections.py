@@ -60,7 +60,8 @@ class GoldReflections(Sampler):
     def _segment(self, question: Question, node: Node) -> str:
         tokens, write, passage = self._protocol.tokens, self._protocol.segment, node.passage
         assert question.gold
-        assert passage
+        if passage is None:  # nothing was found
+            return write(NOTHING, tokens.utility[-1], relevance=None, support=None)
         steps, sentences = question.gold.steps, self._sentences(question)
         said = {one.text for one in node.path()[:-1]}
         still_open = [hop for hop, sentence in enumerate(sentences) if sentence not in said]
@@ -78,10 +79,9 @@ class GoldReflections(Sampler):
         """What is said of each step."""
         assert question.gold
         rng, steps = Random(stable_hash(self._seed, "segment", question.id)), question.gold.steps
-        return [
-            f"{natural(resolve(step, [one.answer for one in steps[:hop]]) or step.question, rng)} {step.answer}."
-            for hop, step in enumerate(steps)
-        ]
+        asked = (resolve(step, [one.answer for one in steps[:hop]]) or step.question for hop, step in enumerate(steps))
+        said = (f"{natural(query, rng)} {step.answer}." for query, step in zip(asked, steps, strict=True))
+        return [" ".join(sentence.split()) for sentence in said]  # as a segment is read
 
 
 def _lacks(question: Question) -> str | None:

@@ -17,7 +17,7 @@ from systems.self_rag.gold_reflections import GoldReflections
 from systems.self_rag.protocol import SelfRAG
 from systems.self_rag.tokens import TAGS
 from tests.making import run
-from tests.tiny import byte_tokenizer
+from tests.tiny import FixedRetriever, byte_tokenizer
 
 PASSAGES = [
     {"id": "p1", "title": "The Zone", "text": "The Zone is a film directed by Denys Desjardins."},
@@ -123,6 +123,12 @@ def test_a_comparison_takes_either_passage_and_one_that_does_not_say_it_supports
     }
     assert written == {"p4": 0, "p5": 1}, "p5 has no year"
     assert episode.answer == "Old Film"
+
+
+def test_where_nothing_is_found_it_says_so(protocol: SelfRAG) -> None:
+    nothing = RetrievalEnvironment(protocol, FixedRetriever([]), limits=Limits(turns=20, turn_tokens=200), top_k=3)
+    episode = taught(protocol, nothing, CHAIN)
+    assert (episode.answer, [node.passage for node in protocol.tree(episode).nodes[1:]]) == ("unknown", [None])
 
 
 def test_what_it_cannot_teach(folder: Path, protocol: SelfRAG, environment: RetrievalEnvironment) -> None:
