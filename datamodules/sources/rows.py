@@ -1,4 +1,4 @@
-"""Questions, and passages, from rows: JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or a hub id."""
+"""Dataset of questions or passages in rows: JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or a hub id."""
 
 from __future__ import annotations
 

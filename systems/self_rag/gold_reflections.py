@@ -15,8 +15,9 @@ from envs.teachers.gold_plans import reachable, resolve
 from envs.teachers.turns import text_turn
 from envs.teachers.wording import natural
 from envs.types import Hit, Limits, Question, Turn
+from envs.world.teacher import UNKNOWN
 from systems.self_rag.protocol import SelfRAG
-from systems.self_rag.reflection_teacher import IRRELEVANT, NOTHING, PARTLY, require_written
+from systems.self_rag.reflection_teacher import IRRELEVANT, PARTLY, require_written
 from systems.self_rag.segment_tree import Node, Write
 
 
@@ -61,13 +62,13 @@ class GoldReflections(Sampler):
         tokens, write, passage = self._protocol.tokens, self._protocol.segment, node.passage
         assert question.gold
         if passage is None:  # nothing was found
-            return write(NOTHING, tokens.utility[-1], relevance=None, support=None)
+            return write(UNKNOWN, tokens.utility[-1], relevance=None, support=None)
         steps, sentences = question.gold.steps, self._sentences(question)
         said = {one.text for one in node.path()[:-1]}
         still_open = [hop for hop, sentence in enumerate(sentences) if sentence not in said]
         stated = [hop for hop in reachable(steps, still_open) if _is_of(passage, question, hop)]
         if not stated:
-            return write(NOTHING, tokens.utility[-1], relevance=IRRELEVANT, support=None)
+            return write(UNKNOWN, tokens.utility[-1], relevance=IRRELEVANT, support=None)
         hop = stated[0]
         supported = cover_match(f"{passage.document.title} {passage.document.text}", steps[hop].answer)
         judged = {"relevance": 0, "support": 0 if supported else PARTLY}

@@ -22,7 +22,6 @@ from systems.self_rag.protocol import SelfRAG
 from systems.self_rag.segment_tree import Node, Write
 
 IRRELEVANT, PARTLY, _NOT = 1, 1, 2  # numbers in their groups
-NOTHING = UNKNOWN  # what a segment says below a passage of something else
 
 
 class ReflectionTeacher(Sampler):
@@ -85,7 +84,7 @@ class ReflectionTeacher(Sampler):
         reachable = hops if is_comparison(question.id) else hops[:1]
         stated = [hop for hop in reachable if (hop.known if passage is None else hop.subject.id == passage.document.id)]
         if not stated:
-            return write(NOTHING, utility[-1], relevance=None if passage is None else IRRELEVANT, support=None)
+            return write(UNKNOWN, utility[-1], relevance=None if passage is None else IRRELEVANT, support=None)
         hop, value, support = stated[0], stated[0].value.title, 0
         left = [one for one in hops if one is not hop]
         answer = answered(self._world.lookups(question.id), None, comparison=is_comparison(question.id))

@@ -14,7 +14,6 @@ from lightning.pytorch import LightningModule, Trainer
 from common.errors import ConfigError, DataError
 from datamodules.episode_data import EpisodeData
 from datamodules.records import episode_to_row, write_rows
-from datamodules.sources import choose
 from envs.packing import SequenceBatch
 from envs.protocols.prorag import TAGS, ProRAG
 from envs.retrieval import RetrievalEnvironment
@@ -183,27 +182,6 @@ def test_validation_keeps_whole_questions_out_of_training(tmp_path: Path) -> Non
     assert 4 <= len(held_out) <= 16
     assert {len(batch) for batch in module.val_dataloader()} == {4}
     assert data(tmp_path, rows).val_dataloader() == []
-
-
-def test_parts_that_meet_share_out_the_episodes(tmp_path: Path) -> None:
-    whole = episodes(40)
-    halves = [data(tmp_path, whole, part=part).train for part in ((0.0, 0.3), (0.3, 1.0))]
-    texts = [{tuple(item.ids_T.tolist()) for item in half} for half in halves]
-    assert len(texts[0] | texts[1]) == sum(map(len, texts)) == 40
-    assert 6 <= len(halves[0]) <= 18
-
-
-def test_a_part_cuts_the_questions_of_a_source_s_part_evenly(tmp_path: Path) -> None:
-    asked = [one.question for one in episodes(80)]
-    chosen = {one.id for one in choose(asked, part=(0.0, 0.5), limit=None, sample=None, seed=0)}
-    whole = [one for one in episodes(80) if one.question.id in chosen]
-    kept = data(tmp_path, whole, part=(0.5, 1.0)).train
-    assert 0.3 < len(kept) / len(whole) < 0.7
-
-
-def test_bounds_out_of_order_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"part: \[0.5, 0.5\] must be two bounds in order"):
-        EpisodeData(tmp_path, part=(0.5, 0.5))
 
 
 def test_sequences_that_are_too_long_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The teacher of Self-RAG from gold steps, on three questions over five passages."""
+"""The teacher of Self-RAG from gold steps, on a chain and a comparison over five passages."""
 
 from __future__ import annotations
 
