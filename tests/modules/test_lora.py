@@ -126,7 +126,7 @@ def test_a_checkpoint_s_two_tables_stay_two_though_its_config_says_that_they_are
         plain = AutoModelForCausalLM.from_pretrained(tmp_path / f"{lora is None}" / "model").eval()
         with torch.no_grad():
             gap = module.model.eval()(input_ids=IDS).logits - plain(input_ids=IDS).logits
-        assert gap.abs().max() < 1e-5
+        assert gap.abs().max() < 1e-4, "logits of a table of ones are sums of 10 or more"
         assert not plain.config.tie_word_embeddings
 
 
