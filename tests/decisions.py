@@ -233,12 +233,12 @@ def answer_or_search(theta: float = 0.0, *, decides_after: int, knows_the_truth:
 ANSWER, SETTLE, DETOUR = 0, 1, 2
 
 
-def chain(theta: float = 0.0, *, moves: str) -> Process:
+def chain(theta: float = 0.0, *, moves: str, kept: bool = True) -> Process:
     """A question of two hops: answer, settle the next hop or say something true off the chain, all alike at first.
 
     After three moves without an answer, or as soon as all is settled, there is nothing but to answer, or the end.
     theta is the logit of `moves`: `answer` or `detour`. An answer is right if both hops are settled. A step that
-    settles a hop is worth 1/2, of another kind nothing.
+    settles a hop is worth 1/2, of another kind nothing; unless `kept`, the end without an answer costs as much.
     """
 
     def logits(at: Tensor, actions: Actions) -> Tensor | None:
@@ -249,10 +249,15 @@ def chain(theta: float = 0.0, *, moves: str) -> Process:
         none = torch.zeros_like(at)
         return torch.stack([at, none, none] if moves == "answer" else [none, none, at])
 
+    def outcome(actions: Actions) -> float:
+        if actions[-1] == ANSWER:
+            return float(actions.count(SETTLE) == 2)
+        return 0.0 if kept else -0.5 * actions.count(SETTLE)
+
     return Process(
         logits,
         lambda actions: 0.5 * (actions[-1] == SETTLE),
-        lambda actions: float(actions[-1] == ANSWER and actions.count(SETTLE) == 2),
+        outcome,
         parameter(theta),
         lambda actions: "answer" if actions[-1] == ANSWER else "claim",
     )

@@ -112,7 +112,6 @@ def page_parts(results: Frozen) -> Iterator[str]:
         DataError: an arm and the baseline answered different questions.
     """
     results = named(results)
-    yield from ranking_parts(results["rankings"]) if results["rankings"] else ()
     sections = {
         "Results": (_POINTER, *results_parts(results)) if results["rows"] else (),
         "What the policies cost": cost_parts(results),
@@ -125,6 +124,7 @@ def page_parts(results: Frozen) -> Iterator[str]:
     for title, made in sections.items():
         if parts := list(made):
             yield from (f"## {title}", *parts)
+    yield from ranking_parts(results["rankings"]) if results["rankings"] else ()
     seeds = {arm["seed"] for arm in results["arms"]}.union(*(ranking["seeds"] for ranking in results["rankings"]))
     libraries = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     commits = ", ".join(dict.fromkeys(results["commits"]))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -25,7 +26,7 @@ from modules.functional.credit_inputs import CreditInputs, MissingInput
 from modules.functional.gae import generalized_advantages, token_rewards
 from modules.functional.normalization import less_others
 from modules.functional.process_advantages import Statistics, by_set, numbered, process_advantages
-from modules.functional.progress_credit import progress_advantages
+from modules.functional.progress_credit import kept_if_answered, progress_advantages
 from modules.functional.returns import Normalise, anchor_return, last_steps, turn_returns
 from modules.functional.tree_credit import leaf_groups as leaf_groups
 from modules.functional.tree_credit import leaf_groups_credit, node_values_credit
@@ -141,19 +142,22 @@ def return_to_go_credit(inputs: CreditInputs) -> Tensor:
     return advantages.return_to_go(_paid_on_last(inputs), inputs.step_mask_BS, group_size=inputs.group_size)
 
 
-def progress_credit(inputs: CreditInputs, *, prior: float = 2.0) -> Tensor:
+def progress_credit(inputs: CreditInputs, *, prior: float = 2.0, gamma: float = 0.9) -> Tensor:
     """`[B, S]`: reward-to-go, the outcome paid on the last step, less what others got from the same progress on.
 
     For step rewards that are paid once, such as `modules.rewards.hop_progress:progress`. An early answer is blamed for
-    what others still get. Others are the question's other episodes; the mean of all other episodes of the iteration, on
-    all ranks, counts as `prior` more. It never divides. Explained at
-    `modules.functional.progress_credit.progress_advantages`.
+    what others still get, and an episode without an answer keeps none of them. Others are the question's other
+    episodes; the mean of all other episodes of the iteration, on all ranks, counts as `prior` more. It never divides.
+    Explained at `modules.functional.progress_credit`.
     """
+    answered_B = torch.tensor(["answer" in kinds for kinds in inputs.step_kinds_BS], dtype=torch.bool)
+    kept_BS = kept_if_answered(inputs.step_rewards_BS, inputs.step_mask_BS, answered_B)
     return progress_advantages(
-        _paid_on_last(inputs),
+        _paid_on_last(replace(inputs, step_rewards_BS=kept_BS)),
         inputs.step_mask_BS,
         group_size=inputs.group_size,
         prior=prior,
+        gamma=gamma,
         sum_over_ranks=inputs.sum_over_ranks,
     )
 

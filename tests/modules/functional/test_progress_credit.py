@@ -20,7 +20,8 @@ from modules.functional.credit import (
     return_to_go_credit,
 )
 from modules.functional.credit_inputs import CreditInputs
-from modules.functional.progress_credit import progress_advantages
+from modules.functional.progress_credit import kept_if_answered, progress_advantages
+from tests.credits import credit_inputs_of
 from tests.decisions import chain, costly_search, event, expected_advantages, expected_gradient, right_twice, stop_or_go
 
 PAGE = Path(train.__file__).parent / "docs" / "credit.md"
@@ -80,6 +81,32 @@ def test_a_price_does_not_blur_the_progress_and_the_unknown_is_left_out() -> Non
     assert advantages(WHOLE, [0.5, nan], NONE, NONE, prior=0) == [[2.0, 1.5, 1.0], [0.0, 0.0], [-1.0], [-1.0]]
 
 
+def test_a_discount_blames_detours_for_what_they_put_off() -> None:
+    straight, detour = WHOLE, [0.0, 0.5, 0.5, 1.0]
+    assert advantages(straight, detour, group_size=2, prior=0, gamma=0.5) == [[0.5, 0.0, 0.0], [-0.5, 0.0, 0.0, 0.0]]
+
+
+def test_an_episode_without_an_answer_keeps_no_progress() -> None:
+    rewards_BS = torch.tensor([[0.5, 0.5, 0.0], [0.5, -0.1, 0.0], [0.5, 0.0, 0.0]])
+    mask_BS = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    kept_BS = kept_if_answered(rewards_BS, mask_BS, torch.tensor([True, False, False]))
+    assert kept_BS.tolist() == [[0.5, 0.5, 0.0], [0.5, pytest.approx(-0.6), 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_going_on_until_the_turns_are_spent_is_worth_less_than_a_wrong_answer_after_as_many_hops() -> None:
+    """Two episodes settle a hop; one then answers, for a tenth, the other never does."""
+    inputs = credit_inputs_of(
+        step_rewards_BS=torch.tensor([[0.5, 0.0], [0.5, 0.0]]),
+        step_mask_BS=torch.ones(2, 2, dtype=torch.bool),
+        outcome_B=torch.tensor([0.1, 0.0]),
+        group_size=2,
+        step_kinds_BS=(("subanswer", "answer"), ("subanswer", "query")),
+    )
+    answered, endless = progress_credit(inputs, prior=0, gamma=1.0).tolist()
+    assert answered == pytest.approx([0.6, 0.6])
+    assert endless == pytest.approx([-0.6, -0.6])
+
+
 def test_ranks_share_what_the_iteration_counts_for() -> None:
     whole, parts = advantages(*[NONE] * 2, WHOLE, HALF, group_size=2), []
 
@@ -96,8 +123,8 @@ def test_ranks_share_what_the_iteration_counts_for() -> None:
 @pytest.mark.parametrize("process", [stop_or_go, right_twice, costly_search])
 @pytest.mark.parametrize("prior", [0.0, 2.0])
 def test_the_gradient_is_exact_whatever_the_lengths(process, prior: float) -> None:
-    made = process(0.7)
-    credit = partial(progress_credit, prior=prior)
+    made = replace(process(0.7), kind=lambda _: "answer")
+    credit = partial(progress_credit, prior=prior, gamma=1.0)
     assert expected_gradient(made, credit, group_size=3) == pytest.approx(made.exact_gradient)
 
 
@@ -125,8 +152,10 @@ FORMS: dict[str, Credit] = {
     "truth, `potential_difference_credit`, `beta: 1`": truth_of(partial(potential_difference_credit, beta=1.0)),
     "progress, `grpo_credit`, `scale: false`": partial(grpo_credit, scale=False),
     "progress, `return_to_go_credit`": return_to_go_credit,
+    "progress, `progress_credit`, `gamma: 1`": partial(progress_credit, gamma=1.0),
     "progress, `progress_credit`": progress_credit,
 }
+OBJECTIVES = {"exact": True, "exact, progress kept only with an answer": False}
 EVENTS = ("answers too early", "settles a hop", "settles after a detour", "true, off the chain", "answers")
 
 
@@ -139,18 +168,22 @@ def worth(name: str) -> list[float]:
 
 
 def test_progress_credit_blames_an_early_answer_and_pays_hops_but_no_detour() -> None:
-    early, settles, later, detour, answers, answering, detouring = worth("progress, `progress_credit`")
+    early, settles, later, detour, answers, answering, detouring = worth("progress, `progress_credit`, `gamma: 1`")
     assert early < -0.2
     assert min(settles, later, answers) > 0.5
     assert detour < 0, "it takes a move"
-    exact = [chain(moves=moves).exact_gradient for moves in ("answer", "detour")]
-    assert [answering, detouring] == pytest.approx(exact, abs=1e-6)
+    assert [answering, detouring] == pytest.approx(exact_gradients(kept=False), abs=1e-6)
+    assert worth("progress, `progress_credit`")[-1] < 0, "a discounted detour is blamed too"
+
+
+def exact_gradients(*, kept: bool) -> list[float]:
+    return [chain(moves=moves, kept=kept).exact_gradient for moves in ("answer", "detour")]
 
 
 def test_the_page_s_table_is_what_comes_out() -> None:
     text = PAGE.read_text()
-    exact = [chain(moves=moves).exact_gradient for moves in ("answer", "detour")]
-    rows = {"exact": f"| | | | | | {exact[0]:.3f} | {exact[1]:.3f} |"}
+    exact = {name: exact_gradients(kept=kept) for name, kept in OBJECTIVES.items()}
+    rows = {name: f"| | | | | | {answering:.3f} | {detour:.3f} |" for name, (answering, detour) in exact.items()}
     rows |= {
         name: "| " + " | ".join(f"{value:.3f}".replace("-0.000", "0.000") for value in worth(name)) + " |"
         for name in FORMS
