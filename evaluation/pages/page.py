@@ -112,6 +112,9 @@ def page_parts(results: Frozen) -> Iterator[str]:
         DataError: an arm and the baseline answered different questions.
     """
     results = named(results)
+    rankings = list(ranking_parts(results["rankings"])) if results["rankings"] else []
+    about_ranking = any(asked.startswith("auc") for asked in results["figures"])
+    yield from rankings if about_ranking else ()
     sections = {
         "Results": (_POINTER, *results_parts(results)) if results["rows"] else (),
         "What the policies cost": cost_parts(results),
@@ -124,7 +127,7 @@ def page_parts(results: Frozen) -> Iterator[str]:
     for title, made in sections.items():
         if parts := list(made):
             yield from (f"## {title}", *parts)
-    yield from ranking_parts(results["rankings"]) if results["rankings"] else ()
+    yield from () if about_ranking else rankings
     seeds = {arm["seed"] for arm in results["arms"]}.union(*(ranking["seeds"] for ranking in results["rankings"]))
     libraries = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     commits = ", ".join(dict.fromkeys(results["commits"]))
