@@ -1,4 +1,4 @@
-"""Dataset of questions or passages in rows: JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or a hub id."""
+"""`Rows`, a dataset of questions or passages: JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or a hub id."""
 
 from __future__ import annotations
 

@@ -119,14 +119,14 @@ def test_a_checkpoint_s_two_tables_stay_two_though_its_config_says_that_they_are
     policy(tied=True).save(tmp_path / "base")
     file = tmp_path / "base" / "model.safetensors"
     weights = load_file(file)
-    save_file(weights | {"lm_head.weight": 1 - weights["model.embed_tokens.weight"]}, file, metadata={"format": "pt"})
+    save_file(weights | {"lm_head.weight": 0.1 - weights["model.embed_tokens.weight"]}, file, metadata={"format": "pt"})
     for lora in (None, LoRA(r=2)):
         start = load_policy(str(tmp_path / "base"), device="cpu")
         module = trained(tmp_path / f"{lora is None}", lora, start=start, epochs=1)
         plain = AutoModelForCausalLM.from_pretrained(tmp_path / f"{lora is None}" / "model").eval()
         with torch.no_grad():
             gap = module.model.eval()(input_ids=IDS).logits - plain(input_ids=IDS).logits
-        assert gap.abs().max() < 1e-4, "logits of a table of ones are sums of 10 or more"
+        assert gap.abs().max() < 1e-5
         assert not plain.config.tie_word_embeddings
 
 
