@@ -22,6 +22,7 @@ from modules.decoder.attention_masks import FULL, layer_kinds
 from modules.decoder.fused_linear import FusedLinear, Precision, can_multiply
 from modules.decoder.kv_cache import Rows, kv_shape
 from modules.decoder.row_attention import Read, reading, stepping, whole
+from modules.decoder.step_graphs import CudaRecorder, StepGraphs, padded_rows, padded_width
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 _CHUNK = 512  # tokens that are read at once on a CPU: enough for a matmul, few enough for its caches
@@ -69,11 +70,18 @@ class FusedDecoder:
         heads, self.head_dim = kv_shape(config)
         like = torch.empty(0, dtype=self.precision.stored, device=self.device)
         self.rows = Rows(len(self.layers), (heads, self.head_dim), like)
+        self.graphs = StepGraphs(CudaRecorder(self.device), self.rows) if self.device.type == "cuda" else None
 
     @cached_property
     def head(self) -> FusedLinear:
         """The output layer, which takes as much memory as the model's vocabulary: only where logits are wanted."""
         return FusedLinear([self._output], self.precision, wide=True)
+
+    def reserve(self, slots: int, columns: int, lengths: Sequence[int]) -> None:
+        """`Rows.reserve`, with room for recorded steps, which are larger and must not move rows."""
+        if self.graphs is not None:
+            slots, columns = padded_rows(slots), padded_width(columns, self.rows.limit)
+        self.rows.reserve(slots, columns, lengths)
 
     def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """Feed rows the tokens that follow what they hold; logits `[B, V]` float32 after the last of each.
@@ -106,8 +114,13 @@ class FusedDecoder:
             lengths: the same on the host.
         """
         with torch.autocast(self.device.type, enabled=False):
-            read = stepping(self.rows, lengths_B, max(lengths) + 1)
-            return self._logits(self._states(ids_B, lengths_B, read))
+            if self.graphs is None:
+                return self.fixed_step(ids_B, lengths_B, max(lengths) + 1)
+            return self.graphs(self.fixed_step, ids_B, lengths_B, lengths)
+
+    def fixed_step(self, ids_B: Tensor, lengths_B: Tensor, width: int) -> Tensor:
+        """`step` where all rows read `width` columns: nothing in it but tensors depends on what the rows hold."""
+        return self._logits(self._states(ids_B, lengths_B, stepping(self.rows, lengths_B, width)))
 
     def last_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
         """Inputs of the output layer for each sequence: hidden states `[T, D]`; keys and values are not kept."""

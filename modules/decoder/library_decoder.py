@@ -41,6 +41,10 @@ class LibraryDecoder:
         like = torch.empty(0, dtype=Precision.of(weight).stored, device=weight.device)
         self.rows = Rows(len(layers), shapes.pop(), like)
 
+    def reserve(self, slots: int, columns: int, lengths: Sequence[int]) -> None:
+        """`Rows.reserve`."""
+        self.rows.reserve(slots, columns, lengths)
+
     def read(self, first: int, new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """As `FusedDecoder.read`."""
         counts = [len(ids) for ids in new]

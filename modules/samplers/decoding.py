@@ -68,7 +68,7 @@ class Decoding:
         rows.limit = most - 1
         # The last token is never fed. Most turns are far shorter than their limit: `step` makes more room where not.
         longest = max(len(turn.prefix) + min(turn.limit, _AHEAD) - 1 for turn in turns)
-        rows.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
+        self._decoder.reserve(first + len(turns), longest, [turn.tokens for turn in self.live])
         groups: Groups = {}
         for turn in turns:
             groups.setdefault((turn.request.episode.question.id, turn.prefix), []).append(turn)
@@ -108,7 +108,7 @@ class Decoding:
         if self.live:
             assert self._decoder is not None
             lengths = [turn.tokens - 1 for turn in self.live]
-            self._decoder.rows.reserve(len(lengths), max(lengths) + 1, lengths)
+            self._decoder.reserve(len(lengths), max(lengths) + 1, lengths)
             self._logits = self._decoder.step(tokens_B, self._lengths, lengths)
             self._lengths = self._lengths + 1
         else:

@@ -13,7 +13,7 @@ import torch
 from common.gpu import prepare_gpu
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+NAMES = ("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "XLA_PYTHON_CLIENT_PREALLOCATE")
 
 
 @pytest.mark.parametrize("room", ["modules.policy", "benchmarks.qwen3_shapes"])
@@ -21,7 +21,7 @@ def test_a_process_that_can_make_a_model_has_set_them(room: str) -> None:
     code = f"import os, torch, {room}; print(torch.backends.cuda.cudnn_sdp_enabled(), *map(os.environ.get, {NAMES}))"
     clean = {name: value for name, value in os.environ.items() if name not in NAMES}
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=clean, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["False", ":4096:8", "expandable_segments:True", "None"]
+    assert run.stdout.split() == ["False", ":4096:8", "expandable_segments:True", "None", "false"]
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
