@@ -95,15 +95,16 @@ class Study:
 
     @cached_property
     def cells(self) -> dict[tuple[str, str], Cell]:
-        """By arm and condition, all arms but the baseline and those that no seed shares with it."""
+        """By arm and condition, all trained arms but the baseline and those that no seed shares with it."""
         found: dict[tuple[str, str], Cell] = {}
         for condition in self.conditions:
             base, start = (condition.arms[condition.called(self.settings[key])] for key in ("baseline", "start"))
             begun = start.means("em")
+            trained = {row["arm"] for row in condition.results["curves"]}
             for name, arm in condition.arms.items():
                 own = arm.means("em")
                 test = over_seeds(own, base.means("em"))
-                if arm is base or arm is start or math.isnan(test.difference):
+                if name not in trained or arm is base or arm is start or math.isnan(test.difference):
                     continue
                 asked = over_questions(arm, base, "em")
                 stuck = sum(value < begun.get(seed, 0.0) + STUCK for seed, value in own.items())

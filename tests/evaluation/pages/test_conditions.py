@@ -58,6 +58,15 @@ def test_an_arm_is_compared_with_the_baseline_of_its_condition(tmp_path: Path) -
     assert math.isnan(late.p)
 
 
+def test_what_was_not_trained_is_no_arm(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    for path in folder.glob("*/*.json"):
+        content = json.loads(path.read_text())
+        content["curves"] = [row for row in content["curves"] if row["arm"] != "other_rl"]
+        path.write_text(json.dumps(content))
+    assert {arm for arm, _ in conditions.read(folder / "pays.json").cells} == {"hiprag_rl"}
+
+
 def test_a_mark_says_whether_a_difference_holds() -> None:
     cell = Cell(0.5, 0.0, 0.2, 0.1, 0.3, 0.01, 0.01, 0, 5)
     assert [cell.mark(p) for p in (0.049, 0.05, math.nan)] == ["●", "○", "○"]
