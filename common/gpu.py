@@ -13,7 +13,7 @@ import torch
 _ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # set later, as by Lightning, deterministic mode would refuse every product
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # lengths differ in every batch, which fragments memory
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # where a library starts JAX, it would take three quarters
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX, started by a library, would take most of the memory
 }
 
 

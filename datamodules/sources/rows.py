@@ -1,4 +1,4 @@
-"""`Rows`, a dataset of questions or passages: JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or a hub id."""
+"""Datasets of questions or passages from JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or the hub."""
 
 from __future__ import annotations
 
