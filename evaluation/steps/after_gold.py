@@ -1,4 +1,4 @@
-"""Where the chain breaks: what a policy does next after gold steps, for every step that a question needs.
+"""Single steps after gold histories: which step of a question a policy is unable to take.
 
 An episode that goes wrong does not say what its policy is unable to do, for after a first error nothing is as it should
 be. Here the history of each step is a teacher's, with the gold passages and the gold sub-answers put in.
