@@ -36,7 +36,11 @@ _SIGNALS = {"credit/signal_to_noise": "signal to noise", "credit/cosine_to_outco
 _LEGEND = (
     f"Difference to {{base}}, points of exact match at equal sampled tokens. {HOLDS}: holds over seeds (Student's t, "
     f"p < .05 after Holm over all cells); {LIKELY}: its 95 % interval over seeds leaves 0 out, without correction. "
-    "Stuck: seeds that end less than a point above the start, of all seeds."
+    "Above: seeds that end above it. Stuck: seeds that end less than a point above the start."
+)
+_AREAS = (
+    "Mean exact match on development questions over the first {budget:,} tokens: of {base}, then of each arm its "
+    "difference to that on the same seeds."
 )
 
 Row = Mapping[str, Any]
@@ -68,6 +72,7 @@ class Cell:
     high: float
     p: float
     p_questions: float
+    above: int
     stuck: int
     seeds: int
 
@@ -99,15 +104,14 @@ class Study:
         found: dict[tuple[str, str], Cell] = {}
         for condition in self.conditions:
             base, start = (condition.arms[condition.called(self.settings[key])] for key in ("baseline", "start"))
-            begun = start.means("em")
+            begun, reached = start.means("em"), base.means("em")
             trained = {row["arm"] for row in condition.results["curves"]}
             for name, arm in condition.arms.items():
                 own = arm.means("em")
-                test = over_seeds(own, base.means("em"))
+                test = over_seeds(own, reached)
                 if name not in trained or arm is base or arm is start or math.isnan(test.difference):
                     continue
                 asked = over_questions(arm, base, "em")
-                stuck = sum(value < begun.get(seed, 0.0) + STUCK for seed, value in own.items())
                 found[name, condition.name] = Cell(
                     em=_average(arm, "em"),
                     flawed=_average(arm, "flawed"),
@@ -116,7 +120,8 @@ class Study:
                     high=test.high,
                     p=test.p,
                     p_questions=asked.p if asked else math.nan,
-                    stuck=stuck,
+                    above=sum(value > reached[seed] for seed, value in own.items() if seed in reached),
+                    stuck=sum(value < begun.get(seed, 0.0) + STUCK for seed, value in own.items()),
                     seeds=len(own),
                 )
         return found
@@ -192,19 +197,22 @@ def difference_parts(study: Study) -> Iterator[str]:
         difference = estimate("em", cell.difference, cell.low, cell.high, signed=True)
         p = study.adjusted[arm, condition]
         row = [arm, condition, figure("em", cell.em), figure("flawed", cell.flawed), f"{difference} {cell.mark(p)}"]
-        rows.append([*row, p_value(p), p_value(on_questions[arm, condition]), f"{cell.stuck} of {cell.seeds}"])
-    header = ["arm", "condition", "exact match", "flawed", "difference", "Holm, seeds", "Holm, questions", "stuck"]
-    yield table(header, rows, labels=2)
+        row += [p_value(p), p_value(on_questions[arm, condition])]
+        rows.append([*row, *map(str, (cell.seeds, cell.above, cell.stuck))])
+    header = ["arm", "condition", "exact match", "flawed", "difference", "Holm, seeds", "Holm, questions"]
+    yield table([*header, "seeds", "above", "stuck"], rows, labels=2)
     if areas := list(_area_rows(study)):
         yield "## Area under the curve"
-        budget = f"{study.settings['budget']:,}"
-        yield f"Mean exact match on development questions over the first {budget} tokens, means over seeds."
+        yield _AREAS.format(base=study.base, budget=study.settings["budget"])
         yield table(["arm", *(condition.name for condition in study.conditions)], areas)
 
 
 def _condition_row(study: Study, condition: Condition) -> list[str]:
     base, start = (condition.arms[condition.called(study.settings[key])] for key in ("baseline", "start"))
-    others = {name: cell for (name, where), cell in study.cells.items() if where == condition.name}
+    seeds = len(base.means("em"))  # an arm of fewer seeds may have the easier ones
+    others = {
+        name: cell for (name, where), cell in study.cells.items() if where == condition.name and cell.seeds == seeds
+    }
     cells = [f"[{condition.name}]({condition.page}.md)", _mean(start, "em"), _mean(base, "em"), _mean(base, "flawed")]
     if not others:
         return [*cells, MISSING, MISSING, MISSING]
@@ -213,14 +221,19 @@ def _condition_row(study: Study, condition: Condition) -> list[str]:
 
 
 def _area_rows(study: Study) -> Iterator[list[str]]:
-    found: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, dict[str, dict[int, float]]] = {}  # by arm, condition and seed
     for condition in study.conditions:
         for row in condition.results["curves"]:
             value = area(row["tokens"], row["em"], study.settings["budget"])
-            found.setdefault(row["arm"], {}).setdefault(condition.name, []).append(value)
+            found.setdefault(row["arm"], {}).setdefault(condition.name, {})[row["seed"]] = value
+    base = found.get(study.base, {})
     for arm, by_condition in found.items():
-        values = (by_condition.get(condition.name, [math.nan]) for condition in study.conditions)
-        yield [arm, *(figure("em", float(np.mean(one))) for one in values)]
+        cells = []
+        for condition in study.conditions:
+            own, of_base = by_condition.get(condition.name, {}), base.get(condition.name, {})
+            values = [own[seed] - (0.0 if arm == study.base else of_base[seed]) for seed in own if seed in of_base]
+            cells.append(figure("em", float(np.mean(values or [math.nan])), signed=arm != study.base))
+        yield [arm, *cells]
 
 
 def _events_of(condition: Condition) -> list[str]:
