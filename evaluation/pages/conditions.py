@@ -2,7 +2,8 @@
 
 `<name>.json` of the schema `conditions/1` names the folders or files of frozen results and what each is called:
 `title`, `question`, `baseline` and `start` (arms), `budget` (tokens), `pages` (a name of each condition by its frozen
-results), `shown` (the page whose curves and events are shown) and `curves` (the arms of these curves).
+results; pages of one name hold different arms of one condition), `shown` (the page whose curves and events are shown)
+and `curves` (the arms of these curves).
 """
 
 from __future__ import annotations
@@ -146,9 +147,13 @@ def read(path: Path) -> Study:
     settings = read_json(path)
     if lacking := [key for key in _KEYS if key not in settings]:
         raise DataError(f"{path} lacks {lacking[0]!r} of {SCHEMA}")
-    conditions = []
+    found: dict[str, tuple[str, Row]] = {}  # by name: its first page, and the results of all its pages
     for page, name in settings["pages"].items():
         results = frozen.read(path.parent / page if (path.parent / page).is_dir() else path.parent / f"{page}.json")
+        first, known = found.get(name, (page, None))
+        found[name] = first, results if known is None else _joined(known, results)
+    conditions = []
+    for name, (page, results) in found.items():
         shown = named(results)
         places = [*measured(shown).values()]
         condition = Condition(name, page, results, shown, places[0] if len(places) == 1 else {})
@@ -157,6 +162,19 @@ def read(path: Path) -> Study:
                 raise DataError(f"{path}: {page} must hold one dataset and the arm {settings[key]!r} ({key})")
         conditions.append(condition)
     return Study(settings, tuple(conditions))
+
+
+def _joined(results: Row, other: Row) -> Row:
+    """Results of one condition with what another page has beyond them: its arms, and questions that only it asked."""
+    known = {(row["arm"], row["seed"]) for row in results["arms"]}
+    asked = {(row["seed"], row["dataset"], row["split"]) for row in results["questions"]}
+    new = {
+        part: [row for row in other[part] if (row["arm"], row["seed"]) not in known]
+        for part in ("arms", "rows", "stopping", "curves")
+    }
+    new["questions"] = [row for row in other["questions"] if (row["seed"], row["dataset"], row["split"]) not in asked]
+    together = {part: [*results[part], *rows] for part, rows in new.items()}
+    return {**results, **together, "names": other.get("names", {}) | results.get("names", {})}
 
 
 def heat(study: Study) -> Heat:

@@ -68,6 +68,26 @@ def test_what_was_not_trained_is_no_arm(tmp_path: Path) -> None:
     assert {arm for arm, _ in conditions.read(folder / "pays.json").cells} == {"hiprag_rl"}
 
 
+def test_pages_of_one_name_are_one_condition(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    before = {place: repr(cell) for place, cell in conditions.read(folder / "pays.json").cells.items()}
+    (folder / "more").mkdir()
+    for seed in (0, 1):  # one arm moves to a page of its own, which has the baseline too
+        path = folder / "easy" / f"seed{seed}.json"
+        content, parts = json.loads(path.read_text()), ("arms", "rows", "stopping", "curves")
+        more = {part: [row for row in content[part] if row["arm"] in ("prorag_rl", "other_rl")] for part in parts}
+        (folder / "more" / path.name).write_text(json.dumps(content | more))
+        rest = {part: [row for row in content[part] if row["arm"] != "other_rl"] for part in parts}
+        path.write_text(json.dumps(content | rest))
+    assert ("other_rl", "Easy questions") not in conditions.read(folder / "pays.json").cells
+    content = json.loads((folder / "pays.json").read_text())
+    content["pages"]["more"] = "Easy questions"
+    (folder / "pays.json").write_text(json.dumps(content))
+    together = conditions.read(folder / "pays.json")
+    assert {place: repr(cell) for place, cell in together.cells.items()} == before
+    assert [one.page for one in together.conditions] == ["easy", "hard"]
+
+
 def test_a_mark_says_whether_a_difference_holds() -> None:
     cell = Cell(0.5, 0.0, 0.2, 0.1, 0.3, 0.01, 0.01, 5, 0, 5)
     assert [cell.mark(p) for p in (0.049, 0.05, math.nan)] == ["●", "○", "○"]
