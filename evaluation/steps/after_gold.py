@@ -141,6 +141,7 @@ class StepsAfterGold:
             yield {
                 "id": fork.question.id,
                 "type": (gold.type if gold else None) or "no type",
+                "place": fork.sample,
                 "due": due,
                 "did": step.kind if step is not None and step.valid else None,
                 "said": step.said if step is not None else "",
@@ -184,7 +185,8 @@ def _grouped(rows: Iterable[Row], key: str) -> dict[str, list[Row]]:
 def _measured(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """By what was due: steps, the share of right ones among those judged, of another kind, and out of format."""
     found = []
-    for due, own in _grouped(rows, "due").items():
+    groups = sorted(_grouped(rows, "due").items(), key=lambda group: max(row["place"] for row in group[1]))
+    for due, own in groups:
         judged = [row["right"] for row in own if row["right"] is not None]
         found.append({
             "due": due,

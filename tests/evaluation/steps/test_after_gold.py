@@ -25,6 +25,11 @@ PROTOCOL = ProRAG(byte_tokenizer(), instruction="")  # type: ignore[arg-type] (a
 ROOMY = Limits(turns=9, total_tokens=100_000)
 
 
+def one_hop() -> Question:
+    steps = (GoldStep("Who wrote Novel9?", "Bath9", ("novel9",)),)
+    return Question("q9", "Who is it?", ("Bath9",), Gold(hops=1, type="single", steps=steps))
+
+
 def two_hops(number: int) -> Question:
     steps = (
         GoldStep(f"Who wrote Novel{number}?", f"Ada{number}", (f"novel{number}",)),
@@ -105,6 +110,13 @@ def test_each_error_is_found_where_it_is_made_and_nowhere_after(tmp_path: Path) 
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert [cell.strip() for cell in lines[6].split("|")[1:-1]] == ["all", "query 1", "6", "6", "83.3", "16.7", "0.0"]
     assert lines[-1].startswith("1 questions are left out")
+
+
+def test_steps_are_listed_in_the_order_of_the_longest_question(tmp_path: Path) -> None:
+    run(stage([one_hop(), two_hops(8)]), tmp_path)
+    found = json.loads((tmp_path / "data" / "after_gold.json").read_text())["types"]["all"]
+    assert [one["due"] for one in found] == ["query 1", "subanswer 1", "query 2", "subanswer 2", "answer"]
+    assert [one["n"] for one in found] == [2, 2, 1, 1, 2]
 
 
 def test_two_ranks_make_the_bytes_of_one_and_a_killed_run_goes_on(tmp_path: Path) -> None:
