@@ -20,7 +20,7 @@ import numpy as np
 from common.errors import DataError
 from evaluation.pages import frozen
 from evaluation.pages.arm_names import named
-from evaluation.pages.arms import Measured, measured, over_questions, over_seeds
+from evaluation.pages.arms import Measured, measured, over_questions, over_seeds, place_of
 from evaluation.pages.figures import chosen
 from evaluation.pages.heat import Heat
 from evaluation.pages.plots import Dots, Lines
@@ -165,15 +165,22 @@ def read(path: Path) -> Study:
 
 
 def _joined(results: Row, other: Row) -> Row:
-    """Results of one condition with what another page has beyond them: its arms, and questions that only it asked."""
+    """Results of one condition with the arms that another page has beyond them.
+
+    Raises:
+        DataError: the two asked other questions.
+    """
     known = {(row["arm"], row["seed"]) for row in results["arms"]}
-    asked = {(row["seed"], row["dataset"], row["split"]) for row in results["questions"]}
+    asked = {(place_of(row), row["seed"]): row["hashes"] for row in results["questions"]}
+    for row in other["questions"]:
+        if asked.get((place_of(row), row["seed"]), row["hashes"]) != row["hashes"]:
+            raise DataError(f"{other['title']!r} asks other questions than {results['title']!r} (seed {row['seed']})")
     new = {
         part: [row for row in other[part] if (row["arm"], row["seed"]) not in known]
         for part in ("arms", "rows", "stopping", "curves")
     }
-    new["questions"] = [row for row in other["questions"] if (row["seed"], row["dataset"], row["split"]) not in asked]
     together = {part: [*results[part], *rows] for part, rows in new.items()}
+    together["questions"] = [*results["questions"], *other["questions"]]
     return {**results, **together, "names": other.get("names", {}) | results.get("names", {})}
 
 

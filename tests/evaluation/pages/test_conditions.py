@@ -86,6 +86,26 @@ def test_pages_of_one_name_are_one_condition(tmp_path: Path) -> None:
     together = conditions.read(folder / "pays.json")
     assert {place: repr(cell) for place, cell in together.cells.items()} == before
     assert [one.page for one in together.conditions] == ["easy", "hard"]
+    content = json.loads((folder / "more" / "seed1.json").read_text())
+    content["questions"][0]["hashes"] = content["questions"][0]["hashes"][::-1]
+    (folder / "more" / "seed1.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"asks other questions than 'Systems' \(seed 1\)"):
+        conditions.read(folder / "pays.json")
+
+
+def test_an_arm_that_lacks_a_seed_is_not_the_best(tmp_path: Path) -> None:
+    folder = study(tmp_path)
+    path = folder / "easy" / "seed0.json"
+    content = json.loads(path.read_text())
+    for row in content["rows"]:
+        if row["arm"] == "hiprag_rl":
+            row["values"]["em"] = [1.0] * 4
+    path.write_text(json.dumps(content))
+    read = conditions.read(folder / "pays.json")
+    assert read.cells["hiprag_rl", "Easy questions"].em == 1
+    lines = "\n".join(conditions.difference_parts(read)).splitlines()
+    [best] = [line for line in lines if line.startswith("| [Easy questions]")]
+    assert best.split("|")[5].strip() == "other_rl"
 
 
 def test_a_mark_says_whether_a_difference_holds() -> None:
@@ -106,8 +126,6 @@ def test_the_page_has_the_map_then_curves_credit_comments_and_differences(tmp_pa
     assert "| hiprag_rl | Hard questions | 25.0 | – | -25.0 | – | 1.000 | 1 | 0 | 1 |" in rows
     assert "| prorag_rl | 50.0 | 50.0 |" in rows, "the area of a straight line from 0 to 100 %"
     assert "| other_rl | +12.5 | +0.0 |" in rows, "its second seed has 75 %, and hard questions have none"
-    [best] = [row for row in rows if row.startswith("| [Easy questions]")]
-    assert "other_rl" in best, "not hiprag_rl, which lacks a seed"
     assert "| prorag_rl | +0.00 | +0.00 | +0.25 | – |" in rows, "means of 0.5 and -0.5 over seeds"
     heat = pages[folder / "figures" / "pays-heat.svg"]
     assert "+25.0" in heat
