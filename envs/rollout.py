@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 
+from common.errors import RetrievalError
 from common.progress import progress_bar
 from envs.background_search import BackgroundSearch
 from envs.interfaces import Sampler
@@ -49,6 +50,16 @@ def rollout(
     with progress_bar(len(episodes), label, unit="ep") as bar:
         play_out(environment, sampler, episodes, seed=seed, pool=pool, tick=bar.update)
     return episodes
+
+
+def require_finished(episodes: Sequence[Episode]) -> None:
+    """Refuse episodes that ended in an error, where each is to be measured.
+
+    Raises:
+        RetrievalError: there are such; how many, and why the first.
+    """
+    if failed := [episode.error for episode in episodes if episode.status == "error"]:
+        raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
 
 
 def independent_groups(

@@ -1,4 +1,4 @@
-"""Datasets of questions or passages from JSON, JSON Lines, CSV, TSV, Parquet, a `datasets` folder or the hub."""
+"""Rows of JSON, JSON Lines, CSV, TSV and Parquet files, `datasets` folders and the hub, as questions or passages."""
 
 from __future__ import annotations
 

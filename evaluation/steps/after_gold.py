@@ -13,7 +13,7 @@ from typing import Any
 
 from common.answers import exact_match
 from common.costs import counted
-from common.errors import ConfigError, DataError, RetrievalError
+from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
 from datamodules.record_stage import missing, summed, units, write_counts
 from datamodules.records import read_rows, write_rows
@@ -22,7 +22,7 @@ from envs.interfaces import Sampler, StepJudge
 from envs.pairs import Candidate
 from envs.requests import Request
 from envs.retrieval import RetrievalEnvironment
-from envs.rollout import rollout
+from envs.rollout import require_finished, rollout
 from envs.sampling import take_turns
 from envs.teachers.plans import PlanTeacher
 from envs.types import Episode, Question, Step
@@ -86,14 +86,15 @@ class StepsAfterGold:
             RetrievalError: a search failed; its unit is not written, and is redone by the next run.
         """
         for path, questions in missing(self._units(folder), rank=rank, world_size=world_size):
-            before = counted(self.sampler, self.environment)
+            counting = self.sampler, self.environment, self.judge
+            before = counted(*counting)
             histories = self._histories(questions, seed)
             asked = [place for history in histories for place in _places(history)]
             for start in range(0, len(asked), self.pool):
                 self._continue([fork for _, fork in asked[start : start + self.pool]], seed)
-            spent = counted(self.sampler, self.environment) - before
-            write_counts(path, spent, left_out=len(questions) - len(histories))
-            write_rows(path, self._rows(asked))
+            rows = [*self._rows(asked)]
+            write_counts(path, counted(*counting) - before, left_out=len(questions) - len(histories))
+            write_rows(path, rows)
 
     def merge(self, folder: Path, *, seed: int, world_size: int) -> dict[str, float]:
         """Join the units and report. Headline: `right/<step due>`, the share of right steps among those judged.
@@ -119,7 +120,7 @@ class StepsAfterGold:
         unable = self.teacher.unable(questions)
         able = [question for question in questions if question.id not in unable]
         episodes = rollout(self.gold, self.teacher, able, seed=seed, pool=self.pool, label="gold histories")
-        _require_found(episodes)
+        require_finished(episodes)
         return [episode for episode in episodes if exact_match(episode.answer, episode.question.answers)]
 
     def _continue(self, forks: Sequence[Episode], seed: int) -> None:
@@ -127,7 +128,7 @@ class StepsAfterGold:
         asked = [one for fork in forks if isinstance(one := self.environment.next(fork, seed), Request)]
         self.environment.apply([one.episode for one in asked], take_turns(self.sampler, asked))
         self.sampler.release(forks)
-        _require_found(forks)
+        require_finished(forks)
         for fork in forks:
             fork.steps, fork.answer = self.environment.protocol.steps(fork), self.environment.protocol.answer(fork)
 
@@ -168,11 +169,6 @@ def _written(fork: Episode) -> Step | None:
     """The last step, if it is of the last turn and not the teacher's."""
     own = Candidate(fork).written() if len(fork.turns) > fork.sample else ()
     return own[-1] if own else None
-
-
-def _require_found(episodes: Sequence[Episode]) -> None:
-    if failed := [episode.error for episode in episodes if episode.status == "error"]:
-        raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
 
 
 def _grouped(rows: Iterable[Row], key: str) -> dict[str, list[Row]]:

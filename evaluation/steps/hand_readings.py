@@ -15,6 +15,7 @@ import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from pathlib import Path
 
 import torch
@@ -92,14 +93,14 @@ def draw(labels: Path, sheet: Path, *, steps: int, seed: int = 0) -> None:
         raise ConfigError(f"--steps {steps}: must be at least 1")
     if sheet.exists():
         raise ConfigError(f"{sheet} exists and may hold readings: remove it or choose another name")
-    found = [candidate for candidate, _ in _labelled(labels)]
+    candidates = (candidate for candidate, _ in _labelled(labels))  # streamed: no more than the drawn ones are held
+    found = nsmallest(steps, candidates, key=lambda one: stable_hash(seed, "reading", step_id(one)))
     if len(found) < steps:
         raise DataError(f"{labels} holds {len(found)} labelled steps, not {steps}")
-    found.sort(key=lambda candidate: stable_hash(seed, "reading", step_id(candidate)))
     with atomic_write(sheet) as file:
         writer = csv.writer(file)
         writer.writerow(_SHEET)
-        for candidate in found[:steps]:
+        for candidate in found:
             last = candidate.episode.steps[-1]
             writer.writerow((step_id(candidate), last.kind, shown(candidate.episode), "", ""))
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from common.costs import counted
-from common.errors import ConfigError, DataError, RetrievalError
+from common.errors import ConfigError, DataError
 from common.files import atomic_write, write_json
 from datamodules.record_stage import missing, unit_counts, units, write_counts
 from datamodules.records import read_rows, write_rows
 from datamodules.sources import Source
 from envs.interfaces import Oracle, Sampler, StepScorer
 from envs.retrieval import RetrievalEnvironment
-from envs.rollout import rollout
+from envs.rollout import require_finished, rollout
 from envs.types import Episode, Question, Step
 from evaluation.steps.step_auc import ALL, BASELINES, KIND, Row, headline, measure_groups
 from evaluation.steps.step_calibration import calibration, calibration_headline
@@ -81,8 +81,7 @@ class StepRanking:
                 self.environment, self.sampler, questions, seed=seed, samples=self.samples, pool=self.pool,
                 label="episodes",
             )  # fmt: skip
-            if failed := [episode.error for episode in episodes if episode.status == "error"]:
-                raise RetrievalError(f"{len(failed)} of {len(episodes)} episodes failed, run again: {failed[0]}")
+            require_finished(episodes)
             write_counts(path, counted(self.sampler, self.environment) - before)
             write_rows(path, self._rows(episodes))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.costs import JUDGE_CALLS
 from common.errors import ConfigError, DataError, RetrievalError
 from envs.interfaces import Retriever
 from envs.protocols.prorag import ProRAG
@@ -107,6 +108,7 @@ def test_each_error_is_found_where_it_is_made_and_nowhere_after(tmp_path: Path) 
     assert bridge["subanswer 1"] == pytest.approx(2 / 3)
     assert bridge["query 1"] == bridge["query 2"] == 1
     assert metrics["right/answer"] == pytest.approx(4 / 6)
+    assert metrics[JUDGE_CALLS] == 29, "of 30 steps one is out of format"
     lines = (tmp_path / "report.md").read_text().splitlines()
     assert [cell.strip() for cell in lines[6].split("|")[1:-1]] == ["all", "query 1", "6", "6", "83.3", "16.7", "0.0"]
     assert lines[-1].startswith("1 questions are left out")
