@@ -1,4 +1,4 @@
-"""Rows of JSON, JSON Lines, CSV, TSV and Parquet files, `datasets` folders and the hub, as questions or passages."""
+"""Questions or passages from JSON, JSON Lines, CSV, TSV and Parquet files, `datasets` folders and the hub."""
 
 from __future__ import annotations
 
