@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from evaluation.pages.plots import svg
 
 _ROW, _COLUMN, _LABELS = 0.27, 1.25, 3.0  # inches: height of a row, width of a column and of the labels of rows
+_NAME, _LINE = 16, 0.15  # characters and inches of a line of a column's name: longer ones run into each other
 _DARK = 0.6  # of the scale, from where text is white
 
 
@@ -33,6 +35,7 @@ class Heat:
     def svg(self) -> str:
         """The figure, drawn."""
         rows, columns = (list(dict.fromkeys(place[axis] for place in self.cells)) for axis in (0, 1))
+        names = [fill(column, _NAME) for column in columns]
         values = np.full((len(rows), len(columns)), np.nan)
         for (row, column), (value, _) in self.cells.items():
             values[rows.index(row), columns.index(column)] = value
@@ -42,7 +45,7 @@ class Heat:
             panel.grid(visible=False)
             drawn = panel.imshow(values, cmap="RdBu", vmin=-self.limit, vmax=self.limit, aspect="auto")
             panel.set_yticks(range(len(rows)), rows)
-            panel.set_xticks(range(len(columns)), columns)
+            panel.set_xticks(range(len(columns)), names)
             panel.xaxis.tick_top()
             panel.tick_params(length=0)
             for (row, column), (value, text) in self.cells.items():
@@ -52,4 +55,5 @@ class Heat:
             figure.colorbar(drawn, label=self.legend, shrink=0.9, aspect=40)
 
         width = _LABELS + _COLUMN * len(columns) + 0.9
-        return svg(draw, self.title, width=width, height=0.6 + _ROW * len(rows))
+        lines = max(name.count("\n") + 1 for name in names)
+        return svg(draw, self.title, width=width, height=0.45 + _LINE * lines + _ROW * len(rows))
