@@ -73,7 +73,7 @@ def out_of_format(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"{row['stage']} on {one_line(row['dataset'])}: {100 * row['valid_episodes']:.0f} % of the answers follow the "
         "format, so the figures say little about the method. An untrained model needs examples in its instruction, a "
-        "warm-up or more parameters; one that lost the format in reinforcement needs a reward for it or a lower rate"
+        "warm-up or more parameters; one that lost the format in reinforcement needs a reward for it"
         for row in rows
         if (share := row.get("valid_episodes")) is not None and share < _IN_FORMAT
     ]
