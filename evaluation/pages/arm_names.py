@@ -33,7 +33,7 @@ def distinct(names: Mapping[_Id, str], ids: Collection[str]) -> dict[_Id, str]:
 
 def named(results: Row) -> Row:
     """Results whose rows have the arm's display name as `arm` and its id as `id`; rankings have a `name`."""
-    parts = {part: results[part] for part in ("arms", "rows", "stopping", "curves") if part in results}
+    parts = {part: results[part] for part in ("arms", "rows", "stopping", "curves", "types") if part in results}
     rankings = results.get("rankings", ())
     ids = {row["arm"] for rows in parts.values() for row in rows if "arm" in row}
     ids |= {row["experiment"] for row in rankings}

@@ -1,4 +1,4 @@
-"""Tables of frozen arms: results, costs, tests against the baseline and the own warm-up, when policies stop."""
+"""Tables of frozen arms: results, costs, tests against baseline and own warm-up, types of question, when they stop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from evaluation.pages.arms import Measured, Row, measured, over_questions, over_seeds, place_of
 from evaluation.scoring import RATES
 from evaluation.statistics import PairedTest, holm
-from evaluation.tables import METRICS, MISSING, estimate, figure, p_value, seeds_table, table
+from evaluation.tables import METRICS, MISSING, estimate, figure, metrics_table, p_value, seeds_table, table
 
 TESTED = ("em", "f1", "true_steps", *RATES)
 TOLERANCE = 0.1  # of the baseline's tokens
@@ -141,6 +141,15 @@ def stopping_parts(results: Row) -> Iterator[str]:
     several = {"place": "dataset"} if len({row["place"] for row in rows}) > 1 else {}
     if rows:
         yield seeds_table({"arm": "arm"} | several | {"hops": "hops"}, rows)
+
+
+def type_parts(results: Row) -> Iterator[str]:
+    """Results by type of question: with intervals of one seed, else means over seeds."""
+    rows = [{**row, "place": place_of(row)} for row in results.get("types", ())]
+    several = {"place": "dataset"} if len({row["place"] for row in rows}) > 1 else {}
+    if rows:
+        shown = seeds_table if len({row["seed"] for row in rows}) > 1 else metrics_table
+        yield shown({"arm": "arm"} | several | {"type": "type"}, rows)
 
 
 def _costs(results: Row) -> dict[str, dict[int, Row]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from evaluation.results import Arm, predictions, read_evaluation
 from evaluation.retrieval_recall import stopping_by_hops
 
 Row = dict[str, Any]
+
+_TYPE = "type="
+_OF_TYPES = ("n", "em", "em_low", "em_high", "f1", "recall", "searches")
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ def baseline_of(measured: Sequence[Evaluated], name: str | None) -> str:
 
 
 def results_of(measured: Sequence[Evaluated], measures: Sequence[str]) -> dict[str, Any]:
-    """`rows` with every question's values of the measures, `questions`, `stopping` and `notes`, as they are frozen.
+    """`rows` with every question's values of the measures, `questions`, `stopping`, `types` and `notes`, as frozen.
 
     Raises:
         DataError: a file is missing or damaged, or arms answered different questions of a dataset with one seed.
     """
-    results: dict[str, Any] = {"rows": [], "questions": [], "stopping": [], "notes": {}}
+    results: dict[str, Any] = {"rows": [], "questions": [], "stopping": [], "types": [], "notes": {}}
     asked: dict[tuple[int, str], tuple[str, dict[str, str]]] = {}  # by seed and dataset: an arm, its ids by hash
     for each in measured:
         evaluation = read_evaluation(each.artifact)
@@ -93,8 +96,17 @@ def results_of(measured: Sequence[Evaluated], measures: Sequence[str]) -> dict[s
             kept = {name: numbers for name, numbers in values.items() if any(one is not None for one in numbers)}
             results["rows"].append(each.place | row | {"values": kept})
         results["stopping"] += [each.place | group for group in stopping_by_hops(evaluation["groups"])]
+        results["types"] += [each.place | group for group in _by_type(evaluation["groups"])]
         results["notes"].setdefault(each.arm, evaluation["notes"])
     return results
+
+
+def _by_type(groups: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Of the groups of an evaluation's results, those by type of question."""
+    for group in groups:
+        if group["group"].startswith(_TYPE):
+            place = {"dataset": group["dataset"], "split": group["split"], "type": group["group"].removeprefix(_TYPE)}
+            yield place | {name: group.get(name) for name in _OF_TYPES}
 
 
 def _hash(prediction: Row) -> str:

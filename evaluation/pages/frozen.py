@@ -9,9 +9,9 @@ rest are lists, which the files of a folder have together:
   unknown.
 - `rows`: its results on each `dataset` and `split`, with `values`, every question's by measure, where they were kept;
   `questions`: by seed, `dataset` and `split`, hashes in the order of these values.
-- `stopping`: its results by number of `hops`.
+- `stopping`: its results by number of `hops`; `types`: by `type` of question, where the dataset knows several.
 - `curves`: of each arm's policy and seed the points of its learning curve, by sampled `tokens`, and what its credit
-  taught `early` (`evaluation.pages.training_curves`); results that were frozen earlier have none.
+  taught `early` (`evaluation.pages.training_curves`). Results that were frozen earlier lack this or `types`.
 - `rankings`: as in `evaluation.steps.rankings`; `stages`: seconds, costs and metrics of every stage; `commits`.
 """
 
@@ -28,8 +28,8 @@ from common.files import atomic_write
 from evaluation.results import read_json
 
 SCHEMA = "frozen/1"
-LISTS = ("commits", "arms", "rows", "questions", "stopping", "rankings", "stages", "curves")
-_KEYS = {"title", "question", "command", "machine", "versions", "notes", "figures", "baseline", *LISTS[:-1]}
+LISTS = ("commits", "arms", "rows", "questions", "stopping", "rankings", "stages", "curves", "types")
+_KEYS = {"title", "question", "command", "machine", "versions", "notes", "figures", "baseline", *LISTS[:-2]}
 _SHORT = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")  # no string in JSON has a line break
 
 Frozen = Mapping[str, Any]

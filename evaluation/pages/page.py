@@ -25,7 +25,14 @@ from common.plain_text import visible
 from common.terminal import error_line
 from evaluation.pages import code_versions, conditions, frozen
 from evaluation.pages.arm_names import legend_parts, named
-from evaluation.pages.arm_tables import cost_parts, difference_parts, results_parts, stopping_parts, warm_up_parts
+from evaluation.pages.arm_tables import (
+    cost_parts,
+    difference_parts,
+    results_parts,
+    stopping_parts,
+    type_parts,
+    warm_up_parts,
+)
 from evaluation.pages.figures import chosen, file_name, image
 from evaluation.pages.frozen import Frozen
 from evaluation.pages.heat import Heat
@@ -120,6 +127,7 @@ def page_parts(results: Frozen) -> Iterator[str]:
         "What the policies cost": cost_parts(results),
         "Against the baseline": difference_parts(results),
         "Against the own warm-up": warm_up_parts(results),
+        "By type of question": type_parts(results),
         "When policies stop, by number of hops": stopping_parts(results),
         "Verifiers": _verifier_parts(results),
         "Legend": legend_parts(results),

@@ -61,6 +61,8 @@ def sweep(runs: Path, seed: int, beta: str, em: Sequence[float]) -> str:
     artifacts |= {"eval_sft": store / f"eval_sft-{seed}", "rl": store / f"rl{beta}-{seed}"}
     manifest(artifacts["rl"], "fit", ["sft"], 300, 9, 0)
     groups = [{"group": "hops=2", "dataset": "toy", "split": "dev", "n": 4, "em": sum(em) / 4, "searches": 2.5}]
+    by_type = {"group": "type=bridge", "dataset": "toy", "split": "dev", "n": 4, "em": sum(em) / 4}
+    groups.append(by_type | {"em_low": 0.25, "em_high": 1.0, "recall": 0.5, "late": 0.25})
     answers = [answered(10 * seed + i, right, searches=2) for i, right in enumerate(em)]
     artifacts["eval_rl"] = evaluation(store / f"eval_rl{beta}-{seed}", answers, groups=groups)
     manifest(artifacts["eval_rl"], "make", [f"rl{beta}"], 9999, 0, 0)

@@ -71,6 +71,17 @@ def test_runs_of_several_experiments_are_one_page(tmp_path: Path) -> None:
     assert rows(section(text, "Against the baseline"), "beta_0.5:rl")[0][2].startswith("+50.0 [")
     by_hops = section(text, "When policies stop, by number of hops")
     assert rows(by_hops, "beta_0:rl") == [["beta_0:rl", "2", "2", "50.0 ± 0.0", "2.50 ± 0.00"]]
+    by_type = section(text, "By type of question")
+    assert rows(by_type, "beta_0:rl") == [["beta_0:rl", "bridge", "2", "50.0 ± 0.0", "50.0 ± 0.0"]]
+
+
+def test_types_of_one_seed_have_their_intervals_and_older_results_have_no_table(tmp_path: Path) -> None:
+    runs = [f"{experiment(tmp_path, 0)}:eval_sft", sweep(tmp_path, 0, "0", [1, 1, 0, 0])]
+    results = freeze(runs, **ASKED | {"baseline": "compare:sft"})
+    by_type = section(page(results), "By type of question")
+    assert rows(by_type, "beta_0:rl") == [["beta_0:rl", "bridge", "4", "50.0 [25.0, 100.0]", "50.0"]]
+    del results["types"]
+    assert "By type of question" not in page(results)
 
 
 def test_the_page_says_how_many_questions_a_seed_has(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_a_frozen_run_holds_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
         "names": {},
         "arms": [place | {"seed": 0} | unknown, place | {"seed": 1} | unknown],
         "stopping": [],
+        "types": [],
         "curves": [],
         "rankings": [],
         "stages": [stage | {"seed": 0, "metrics": {"em": 0.5}}, stage | {"seed": 1, "metrics": {"em": 1.0}}],
@@ -94,6 +95,12 @@ def test_what_several_experiments_share_is_an_arm_and_a_stage_once(tmp_path: Pat
         {"arm": "beta_0.5:rl", "experiment": "beta_0.5", "seed": 0, "stage": "eval_rl"}
         | {"dataset": "toy", "split": "dev", "hops": "2"}
         | stopped
+    ]
+    typed = {"n": 4, "em": 1, "em_low": 0.25, "em_high": 1.0, "f1": None, "recall": 0.5, "searches": None}
+    assert [row for row in kept["types"] if row["arm"] == "beta_0.5:rl"] == [
+        {"arm": "beta_0.5:rl", "experiment": "beta_0.5", "seed": 0, "stage": "eval_rl"}
+        | {"dataset": "toy", "split": "dev", "type": "bridge"}
+        | typed
     ]
     stages = [(stage["experiment"], stage["stage"]) for stage in kept["stages"]]
     assert stages.count(("compare", "sft")) == 1
