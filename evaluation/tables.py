@@ -42,7 +42,7 @@ MEANINGS = {
     "USR": "under-search rate: share of statements without a search that are untrue",
     "valid steps": "share of steps in format",
     "valid episodes": "share of episodes with all steps in format",
-    "true steps": "share of steps that are correct by the facts of the embedded world",
+    "true steps": "share of steps that are true: by the facts of the embedded world, or by a dataset's own reasoning",
     "recall": "share of gold documents retrieved, 0 for a question without a search where there is a retriever",
     "premature": "answered without having found every gold document",
     "late": "searched again after finding them all",
