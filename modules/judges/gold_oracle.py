@@ -15,8 +15,8 @@ class GoldOracle:
 
     A right answer is *flawed* if a step before it is not true, such as a sub-answer that gold does not have or a query
     that misses its passage, and *unresolved* if a hop was never settled. It knows nothing of questions without gold
-    reasoning, nor of formats that show nothing but the answer. What a policy knows by heart it cannot tell either:
-    no search is needless and no statement unfounded.
+    reasoning, nor of formats that show nothing but the answer. Nor can it tell what a policy knows without a search, so
+    whether a search is needless or a statement unfounded stays unknown.
     """
 
     def judge(self, episode: Episode) -> Judgement:
