@@ -8,24 +8,12 @@ import torch
 
 from envs.interfaces import RewardContext
 from envs.protocols.prorag import ProRAG
-from envs.types import Action, Document, Episode, Gold, GoldStep, Hit, Question, Step, Turn
+from envs.types import Action, Document, Episode, Hit, Question, Step, Turn
 from evaluation.scoring import score
 from modules.judges.gold_oracle import GoldOracle
 from modules.rewards.hop_progress import progress
+from tests.gold_chain import MUSIQUE, OTHER, A, B
 from tests.tiny import byte_tokenizer
-
-# Gold reasoning: the novel's author (passage a), then the author's birthplace (passage b).
-A, B, ELSE = (Document(id_, title, "") for id_, title in (("a", "The Novel"), ("b", "Ada Byron"), ("c", "Else")))
-QUESTION = Question(
-    "m",
-    "Where was the author of The Novel born?",
-    ("Rome",),
-    Gold(
-        steps=(GoldStep("The Novel >> author", "Ada Byron", ("a",)), GoldStep("Where was #1 born?", "Rome", ("b",))),
-        documents=("a", "b"),
-        titles=("The Novel", "Ada Byron"),
-    ),
-)
 
 
 def ask(text: str, *found: Document) -> Step:
@@ -40,7 +28,7 @@ ASK_A, ASK_B, ANSWER = ask("author of The Novel", A), ask("birthplace of Ada Byr
 CHAIN = (ASK_A, claim("Ada Byron"), ASK_B, claim("Rome"))
 
 
-def episode(*steps: Step, question: Question = QUESTION) -> Episode:
+def episode(*steps: Step, question: Question = MUSIQUE) -> Episode:
     last = steps[-1]
     turn = Turn("policy", (), (1,), (-0.5,), "stop", "u0", action=Action("query", "x"))
     return Episode(question, (0,), [turn], steps=steps, answer=last.text if last.kind == "answer" else "")
@@ -54,7 +42,7 @@ def test_a_chain_that_gold_bears_out_is_true_and_settles_its_hops() -> None:
 
 
 def test_a_right_answer_after_a_lost_search_is_flawed_but_established() -> None:
-    judgement = GoldOracle().judge(episode(ask("the novel", ELSE), *CHAIN, ANSWER))
+    judgement = GoldOracle().judge(episode(ask("the novel", OTHER), *CHAIN, ANSWER))
     assert judgement.valid == (False, *(True,) * 5)
     assert (judgement.flawed, judgement.unresolved) == (True, False)
 
@@ -87,7 +75,7 @@ def test_without_gold_or_without_reasoning_nothing_is_known() -> None:
 
 
 def test_an_evaluation_counts_flawed_answers_by_it() -> None:
-    row = score(episode(ask("the novel", ELSE), *CHAIN, ANSWER), valid=True, oracle=GoldOracle())
+    row = score(episode(ask("the novel", OTHER), *CHAIN, ANSWER), valid=True, oracle=GoldOracle())
     assert (row["em"], row["flawed"], row["unresolved"]) == (1, 1, 0)
     assert row["true_steps"] == 5 / 6
     assert [step["truth"] for step in row["steps"]] == [False, *(True,) * 5]

@@ -19,6 +19,7 @@ from modules.judges.gold_decomposition import GoldDecomposition
 from modules.judges.pairing import ranked_pairs
 from modules.judges.value_gap import ValueGap
 from modules.judges.world_oracle import WorldOracle
+from tests.gold_chain import MUSIQUE, OTHER, A, B
 
 
 def episode(question: Question, *steps: tuple[str, str, tuple[Document, ...]]) -> Episode:
@@ -73,19 +74,6 @@ def test_a_value_gap_that_means_nothing_is_refused(setting: dict[str, int]) -> N
         ValueGap(**setting)
 
 
-# Gold reasoning: the novel's author (passage A), then the author's birthplace (passage B).
-A, B = Document("a", "The Novel", "By Ada Byron."), Document("b", "Ada Byron", "Born in Rome.")
-OTHER = Document("c", "Else", "Nothing.")
-MUSIQUE = Question(
-    "m",
-    "Where was the author of The Novel born?",
-    ("Rome",),
-    Gold(
-        steps=(GoldStep("The Novel >> author", "Ada Byron", ("a",)), GoldStep("Where was #1 born?", "Rome", ("b",))),
-        documents=("a", "b"),
-        titles=("The Novel", "Ada Byron"),
-    ),
-)
 ASK_A, TOLD_A = ("query", "author of The Novel", (A, OTHER)), ("subanswer", "Ada Byron", ())
 ASK_B, TOLD_B = ("query", "birthplace of Ada Byron", (B, A)), ("subanswer", "Rome", ())
 DONE = (ASK_A, TOLD_A, ASK_B, TOLD_B)
