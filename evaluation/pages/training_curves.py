@@ -19,7 +19,7 @@ Points = list[tuple[int, float]]  # (update, value)
 
 MEASURES = ("em", "flawed")
 _TOKENS = re.compile(r"cost/tokens/.+")
-_EARLY = re.compile(r"event/.+/(adv|share)|credit/.+|frac_reward_zero_std/.+")
+_EARLY = re.compile(r"event/.+/(adv|share)|credit/.+|frac_reward_zero_std/.+|rewards/.+/mean")
 _FIRST = 5  # points whose mean says what credit taught before the policy moved
 
 
@@ -27,7 +27,7 @@ def training_curves(artifact: Path) -> Iterator[Row]:
     """A row for each dataset that a fit was validated on: `dataset`, `split`, `tokens`, and of each the measures.
 
     `tokens` are those sampled for training before the point. `early` holds the means of the first points of what was
-    logged of credit (`callbacks.credit_diagnostics`). A fit without validation, or without events, has no row.
+    logged of rewards and of credit (`callbacks.credit_diagnostics`). A fit without validation or events has no row.
 
     Raises:
         DataError: the events are damaged.

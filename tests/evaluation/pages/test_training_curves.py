@@ -18,6 +18,7 @@ def fit(folder: Path) -> Path:
     for step, tokens in enumerate((100, 250, 380)):
         writer.add_scalar("cost/tokens/policy", tokens, step)
         writer.add_scalar("event/settles_a_hop/adv", 0.25 * step, step)
+        writer.add_scalar("rewards/answer/mean", 0.125 * step, step)
         writer.add_scalar("reward", 1.0, step)
     for step, em in ((0, 0.25), (2, 0.5), (3, 0.75)):
         writer.add_scalar("eval/world/dev/em", em, step)
@@ -36,7 +37,7 @@ def test_a_curve_has_the_tokens_that_were_sampled_before_each_point(tmp_path: Pa
             "tokens": [0, 250, 380],
             "em": [0.25, 0.5, 0.75],
             "flawed": [None, None, 0.125],
-            "early": {"event/settles_a_hop/adv": 0.25},
+            "early": {"event/settles_a_hop/adv": 0.25, "rewards/answer/mean": 0.125},
         }
     ]
 
